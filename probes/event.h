@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * What the probes tell user space: the layout of both rings, the counters and
+ * the control words. tracelloc/abi.py mirrors every line of it; a test compiles
+ * this file with the C compiler and compares sizes, offsets and values.
+ */
+#ifndef TRACELLOC_EVENT_H
+#define TRACELLOC_EVENT_H
+
+/* Longest call stack kept, in frames. Deeper ones are marked truncated. */
+#ifndef MAX_FRAMES
+#define MAX_FRAMES 127
+#endif
+
+/* What happened to a block. */
+enum event_kind {
+	EVENT_ALLOC = 1,        /* an allocator returned `address` */
+	EVENT_FREE = 2,         /* `address` is about to be freed */
+	EVENT_REALLOC_FREE = 3, /* `address` is about to be resized: free for now */
+	EVENT_RESTORE = 4,      /* that resize failed: `address` lives on as it was */
+};
+
+/*
+ * One record of ring `events`, always 40 bytes, so that user space can look at a
+ * stretch of the ring as an array. `size_tag` holds the requested size in bits
+ * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59 and, in bit 60,
+ * the parity of the overflow epoch (always 0 as long as there is no spill map).
+ */
+#define EVENT_SIZE_BITS 56
+#define EVENT_KIND_MASK 0xf
+
+struct event {
+	__u64 address;  /* of the block, in the target */
+	__u64 size_tag; /* bytes asked for, kind, epoch; bytes are 0 for frees */
+	__u64 stack_id; /* hash of the call stack; 0: not an allocation, or no stack */
+	__u64 time_ns;  /* CLOCK_MONOTONIC */
+	__u32 tid;      /* thread that made the call (initial PID namespace) */
+	__u32 tgid;     /* its process */
+};
+
+/* How a stack walk ended. */
+enum stack_flag {
+	STACK_TRUNCATED = 1,  /* deeper than MAX_FRAMES */
+	STACK_UNREADABLE = 2, /* the next frame's memory could not be read */
+	STACK_BROKEN = 4,     /* the next frame pointer does not point up the stack */
+};
+
+/* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
+struct stack {
+	__u64 stack_id; /* hash of flags and frames, never 0 */
+	__u32 n_frames;
+	__u32 flags;              /* enum stack_flag */
+	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
+};
+
+/* What went wrong or missing, counted since the start. Index into `counters`. */
+enum counter {
+	COUNTER_LOST_ALLOCS = 0,       /* ring `events` full: an allocation unseen */
+	COUNTER_LOST_FREES = 1,        /* ring `events` full: a block looks alive that is not */
+	COUNTER_LOST_RESTORES = 2,     /* ring `events` full: a block looks freed that is not */
+	COUNTER_LOST_STACKS = 3,       /* ring `stacks` full: sent again at its next occurrence */
+	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent again and again */
+	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread went unseen */
+	COUNTER_UNPAIRED_RETURNS = 6,  /* an allocator returned that was not seen to start */
+	COUNTER_ABANDONED_CALLS = 7,   /* an allocator was left without returning (longjmp) */
+	COUNTER_UNREADABLE_RESULTS = 8, /* posix_memalign's result could not be read */
+	COUNTER_EARLIER_CALLS = 9,     /* calls that were under way when tracing began */
+	COUNTERS = 10,
+};
+
+/* Words that user space and the probes share through memory. One element. */
+struct control {
+	__u64 trampoline; /* where the kernel sends hijacked returns; 0: not known yet */
+	__u32 live;       /* probes do nothing until user space sets this to 1 */
+	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
+};
+
+#endif

@@ -1,0 +1,297 @@
+// SPDX-License-Identifier: (MIT OR GPL-2.0)
+/*
+ * Probes on the malloc family: which blocks a process has, and who asked for them.
+ *
+ * Contract
+ *   Needs Linux 5.8 (ring buffer). User space attaches `<kind>_enter` programs to
+ *   allocator functions at a place where the argument registers and the stack
+ *   pointer are as at entry, and `call_return` to their returns; the kernel calls
+ *   them for the target's memory only. Nothing is reported until control.live.
+ *
+ * Pairing
+ *   An allocation is reported when the allocator returns, so its arguments are kept
+ *   per thread in between. Only the outermost call counts (calloc may call malloc):
+ *   a call is inside another one if its stack pointer is not above that one's, and
+ *   the return address that a return probe has replaced there is still in place.
+ *   A record that fails this was left by longjmp or an exception; the next call
+ *   starts afresh. A function that jumps to another (reallocarray to realloc) has
+ *   the same stack pointer, and both returns are reported together: the first
+ *   settles the call, the second is recognised by last_sp.
+ *
+ * Order
+ *   A free is reported before it happens, an allocation after it has happened, all
+ *   through one ring: of two events on one address the earlier one comes first.
+ *
+ * Units: bytes, nanoseconds of CLOCK_MONOTONIC.
+ */
+#include <uapi/linux/ptrace.h>
+#include "event.h"
+#include "maps.h"
+#include "stack.h"
+
+#ifndef MIN_SIZE
+#define MIN_SIZE 0ULL
+#endif
+#ifndef MAX_SIZE
+#define MAX_SIZE 0xffffffffffffffffULL
+#endif
+
+#define SIZE_OVERFLOW 0xffffffffffffffffULL
+
+/* A return has popped the return address; the entry had not. */
+#define RETURN_SP_DELTA 8
+
+/* The reader is woken when the ring is half full; else it looks by itself. */
+#define WAKE_BYTES (EVENTS_PAGES * (u64)PAGE_SIZE / 2)
+
+static __always_inline struct control *get_control(void)
+{
+	u32 zero = 0;
+
+	return control.lookup(&zero);
+}
+
+/*
+ * Bytes in ring `events` that wait for the reader. bcc before 0.28 cannot say
+ * events.ringbuf_query(), but it writes any ringbuf_reserve() as a call
+ * bpf_ringbuf_reserve(ring, argument, 0): here that name stands for the query helper.
+ */
+static __always_inline u64 waiting_bytes(void)
+{
+	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
+
+	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
+}
+
+static __always_inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u64 wake = BPF_RB_NO_WAKEUP;
+	struct control *words;
+	struct event *event = events.ringbuf_reserve(sizeof(struct event));
+
+	if (!event) {
+		if (kind == EVENT_ALLOC)
+			count(COUNTER_LOST_ALLOCS);
+		else if (kind == EVENT_RESTORE)
+			count(COUNTER_LOST_RESTORES);
+		else
+			count(COUNTER_LOST_FREES);
+		return;
+	}
+	event->address = address;
+	event->size_tag = size | (u64)kind << EVENT_SIZE_BITS;
+	event->stack_id = stack_id;
+	event->time_ns = bpf_ktime_get_ns();
+	event->tid = (u32)id;
+	event->tgid = id >> 32;
+
+	words = get_control();
+	if (words && !words->woken && waiting_bytes() > WAKE_BYTES) {
+		words->woken = 1;
+		wake = BPF_RB_FORCE_WAKEUP;
+	}
+	events.ringbuf_submit(event, wake);
+}
+
+/* Whether a call with this stack pointer happens inside the one on record. */
+static __always_inline bool is_nested(struct control *words, struct call *call, u64 sp)
+{
+	u64 word = 0;
+
+	if (!call->sp || sp > call->sp)
+		return false;
+	if (!words->trampoline)
+		return true;
+	bpf_probe_read_user(&word, sizeof(word), (void *)call->sp);
+	return word == words->trampoline;
+}
+
+/*
+ * Notes the call that this thread begins. Returns its record if it is to be
+ * reported, else NULL: not live yet, inside another call, or no room.
+ */
+static __always_inline struct call *begin_call(struct pt_regs *ctx, u32 kind, u64 size)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	u64 sp = PT_REGS_SP(ctx);
+	struct call *call;
+
+	if (!words || !words->live)
+		return NULL;
+	call = calls.lookup(&id);
+	if (!call) {
+		u32 zero = 0;
+		struct call *none = no_call.lookup(&zero);
+
+		if (!none)
+			return NULL;
+		calls.update(&id, none);
+		call = calls.lookup(&id);
+		if (!call) {
+			count(COUNTER_CALL_TABLE_FULL);
+			return NULL;
+		}
+	}
+	if (is_nested(words, call, sp))
+		return NULL;
+	if (call->sp)
+		count(COUNTER_ABANDONED_CALLS);
+	call->sp = sp;
+	call->last_sp = 0;
+	call->size = size;
+	call->old = 0;
+	call->out = 0;
+	call->kind = kind;
+	call->hidden = size < MIN_SIZE || size > MAX_SIZE;
+	return call;
+}
+
+/* n * size, or SIZE_OVERFLOW, which no allocator can satisfy. */
+static __always_inline u64 array_size(u64 n, u64 size)
+{
+	u64 limit;
+
+	if (!size)
+		return 0;
+	limit = SIZE_OVERFLOW / size;
+	/* Else clang sees an overflow check and calls a 128-bit multiplication. */
+	asm volatile("" : "+r"(limit));
+	return n > limit ? SIZE_OVERFLOW : n * size;
+}
+
+/* realloc's entry: the old block is gone for now. */
+static __always_inline void begin_realloc(struct pt_regs *ctx, u64 old, u64 size)
+{
+	struct call *call = begin_call(ctx, CALL_REALLOC, size);
+
+	if (!call)
+		return;
+	call->old = old;
+	if (old)
+		emit(EVENT_REALLOC_FREE, old, 0, 0);
+}
+
+/* malloc(size), valloc(size), pvalloc(size) */
+int alloc_enter(struct pt_regs *ctx)
+{
+	begin_call(ctx, CALL_ALLOC, PT_REGS_PARM1(ctx));
+	return 0;
+}
+
+/* calloc(n, size) */
+int calloc_enter(struct pt_regs *ctx)
+{
+	begin_call(ctx, CALL_ALLOC, array_size(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)));
+	return 0;
+}
+
+/* memalign(alignment, size), aligned_alloc(alignment, size) */
+int memalign_enter(struct pt_regs *ctx)
+{
+	begin_call(ctx, CALL_ALLOC, PT_REGS_PARM2(ctx));
+	return 0;
+}
+
+/* posix_memalign(out, alignment, size) */
+int posix_memalign_enter(struct pt_regs *ctx)
+{
+	struct call *call = begin_call(ctx, CALL_POSIX_MEMALIGN, PT_REGS_PARM3(ctx));
+
+	if (call)
+		call->out = PT_REGS_PARM1(ctx);
+	return 0;
+}
+
+/* realloc(old, size) */
+int realloc_enter(struct pt_regs *ctx)
+{
+	begin_realloc(ctx, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
+	return 0;
+}
+
+/* reallocarray(old, n, size) */
+int reallocarray_enter(struct pt_regs *ctx)
+{
+	begin_realloc(ctx, PT_REGS_PARM1(ctx),
+		      array_size(PT_REGS_PARM2(ctx), PT_REGS_PARM3(ctx)));
+	return 0;
+}
+
+/* free(address), cfree(address) */
+int free_enter(struct pt_regs *ctx)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	u64 address = PT_REGS_PARM1(ctx);
+	struct call *call;
+
+	if (!address || !words || !words->live)
+		return 0;
+	call = calls.lookup(&id);
+	if (call && is_nested(words, call, PT_REGS_SP(ctx)))
+		return 0;
+	emit(EVENT_FREE, address, 0, 0);
+	return 0;
+}
+
+/* The block that the call made, 0 if it failed. */
+static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
+{
+	u64 result = PT_REGS_RC(ctx);
+
+	if (call->kind != CALL_POSIX_MEMALIGN)
+		return result;
+	if ((u32)result)
+		return 0;
+	if (bpf_probe_read_user(&result, sizeof(result), (void *)call->out)) {
+		count(COUNTER_UNREADABLE_RESULTS);
+		return 0;
+	}
+	return result;
+}
+
+/* Any allocator's return. */
+int call_return(struct pt_regs *ctx)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	u64 sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;
+	struct call *call;
+	u64 address;
+
+	if (!words || !words->live)
+		return 0;
+	call = calls.lookup(&id);
+	if (!call) {
+		count(COUNTER_EARLIER_CALLS);
+		return 0;
+	}
+	if (!call->sp) {
+		if (sp != call->last_sp)
+			count(COUNTER_UNPAIRED_RETURNS);
+		return 0;
+	}
+	if (sp < call->sp)
+		return 0;
+	if (sp > call->sp) {
+		/* The call on record lies below a frame that is gone: it was left. */
+		count(COUNTER_ABANDONED_CALLS);
+		count(COUNTER_UNPAIRED_RETURNS);
+		call->sp = 0;
+		return 0;
+	}
+	call->last_sp = sp;
+	call->sp = 0;
+
+	address = call_result(ctx, call);
+	if (!address) {
+		if (call->old && call->size)
+			emit(EVENT_RESTORE, call->old, 0, 0);
+		return 0;
+	}
+	if (!call->hidden)
+		emit(EVENT_ALLOC, address, call->size, capture_stack(ctx, call));
+	return 0;
+}

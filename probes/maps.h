@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/* The BPF maps. Sizes are given by user space as macros (-D). */
+
+/* Flags of bpf(2), BPF_MAP_CREATE. */
+#define MAP_NO_PREALLOC (1U << 0)
+#define MAP_MMAPABLE (1U << 10)
+
+/* Ring of struct event, in pages (a power of two). */
+#ifndef EVENTS_PAGES
+#define EVENTS_PAGES 2048
+#endif
+/* Ring of struct stack, in pages: 4 MiB hold 4,000 of the deepest stacks. */
+#ifndef STACKS_PAGES
+#define STACKS_PAGES 1024
+#endif
+/* Threads that ever allocated; entries of dead ones are removed by user space. */
+#ifndef MAX_THREADS
+#define MAX_THREADS 65536
+#endif
+/* Distinct stacks that are remembered as sent. */
+#ifndef MAX_STACKS
+#define MAX_STACKS 262144
+#endif
+
+/* What kind of allocator call a thread is in: which arguments mean what. */
+enum call_kind {
+	CALL_ALLOC = 1,          /* the result is the block */
+	CALL_REALLOC = 2,        /* the result is the block, `old` is gone unless it failed */
+	CALL_POSIX_MEMALIGN = 3, /* the block is written to `out`, the result is an errno */
+};
+
+/*
+ * The outermost allocator call that a thread is in. It also holds the scratch
+ * memory of the stack walk: programs on uprobes can be preempted by another
+ * thread's on the same CPU, so scratch memory per CPU could be overwritten.
+ */
+struct call {
+	__u64 sp;      /* stack pointer at entry; 0: not in an allocator */
+	__u64 last_sp; /* of the last call that was completed */
+	__u64 size;    /* bytes asked for; all ones: does not fit into 64 bits */
+	__u64 old;     /* block that realloc was given */
+	__u64 out;     /* where posix_memalign writes its result */
+	__u32 kind;    /* enum call_kind */
+	__u32 hidden;  /* size outside of what the user wants to see */
+	struct stack stack;
+};
+
+/* Blocks that come and go. Reader: tracelloc/ring.py. */
+BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
+
+/* Stacks that events name by id, each sent once. */
+BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
+
+/* pid_tgid -> the call this thread is in. Not preallocated: 1.1 KiB per thread. */
+BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
+
+/* One entry of zeros, never written: what new entries of `calls` start as. */
+BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
+
+/* stack id -> nothing: stacks that ring `stacks` has carried. */
+BPF_F_TABLE("hash", u64, u64, known_stacks, MAX_STACKS, MAP_NO_PREALLOC);
+
+/* enum counter -> number of times, only growing. Read by user space through mmap. */
+BPF_F_TABLE("array", u32, u64, counters, COUNTERS, MAP_MMAPABLE);
+
+/* 0 -> the control words. Read and written by user space through mmap. */
+BPF_F_TABLE("array", u32, struct control, control, 1, MAP_MMAPABLE);

@@ -1,0 +1,192 @@
+"""The only module that knows bcc: compiles the probes, loads them, shares their memory.
+
+bcc is part of the distribution (python3-bpfcc on Debian and Ubuntu), never of PyPI,
+where that name belongs to a crystal-lattice package.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc import abi, probes
+from tracelloc.errors import UnsupportedSystem
+from tracelloc.ring import EventRing, StackRing
+
+PROGRAMS: Final = (
+    "alloc_enter",
+    "calloc_enter",
+    "memalign_enter",
+    "posix_memalign_enter",
+    "realloc_enter",
+    "reallocarray_enter",
+    "free_enter",
+    "call_return",
+)
+"""All programs in ``probes/heap.bpf.c``."""
+
+INSTALL_HINT: Final = (
+    "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
+    "dnf install python3-bcc (Fedora, RHEL); a virtual environment must be made by "
+    "/usr/bin/python3 with --system-site-packages"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureConfig:
+    """What the probes are compiled with. Sizes in bytes."""
+
+    events_size_bytes: int = 8 << 20
+    """Ring of events: a power of two of pages."""
+    stacks_size_bytes: int = 4 << 20
+    """Ring of new stacks: a power of two of pages."""
+    max_stacks: int = 1 << 18
+    max_threads: int = 1 << 16
+    max_frames: int = 127
+    min_block_bytes: int = 0
+    """Smaller allocations are not reported."""
+    max_block_bytes: int | None = None
+    """Larger allocations are not reported."""
+
+    def cflags(self) -> list[str]:
+        """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
+        page = mmap.PAGESIZE
+        flags = [
+            f"-DPAGE_SIZE={page}",
+            f"-DEVENTS_PAGES={self.events_size_bytes // page}",
+            f"-DSTACKS_PAGES={self.stacks_size_bytes // page}",
+            f"-DMAX_STACKS={self.max_stacks}",
+            f"-DMAX_THREADS={self.max_threads}",
+            f"-DMAX_FRAMES={self.max_frames}",
+            f"-DMIN_SIZE={self.min_block_bytes}ULL",
+        ]
+        if self.max_block_bytes is not None:
+            flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
+        return flags
+
+
+def import_bcc() -> Any:
+    """The distribution's bcc module. Raises UnsupportedSystem if it isn't there."""
+    try:
+        bcc = importlib.import_module("bcc")
+    except ImportError as error:
+        if getattr(error, "name", None) in ("bcc", None):
+            raise UnsupportedSystem("bcc is not installed", hint=INSTALL_HINT) from error
+        raise UnsupportedSystem(f"bcc cannot be imported: {error}", hint=INSTALL_HINT) from error
+    except OSError as error:
+        raise UnsupportedSystem(f"bcc cannot be loaded: {error}", hint=INSTALL_HINT) from error
+    if not hasattr(bcc, "BPF"):
+        raise UnsupportedSystem(
+            "the installed bcc is PyPI's crystal-lattice package, not the BPF compiler",
+            hint=f"pip uninstall bcc, then {INSTALL_HINT}",
+        )
+    return bcc
+
+
+@contextmanager
+def _stderr_kept(quiet: bool) -> Iterator[list[str]]:
+    """Collects what libbcc writes to descriptor 2, line by line, instead of showing it."""
+    lines: list[str] = []
+    if not quiet:
+        yield lines
+        return
+    saved = os.dup(2)
+    scratch = os.memfd_create("bcc-messages")
+    os.dup2(scratch, 2)
+    try:
+        yield lines
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        with os.fdopen(scratch, "rb") as messages:
+            messages.seek(0)
+            lines.extend(messages.read().decode(errors="replace").splitlines())
+
+
+class Capture:
+    """Loaded programs, their rings, counters and control words. Nothing is attached yet."""
+
+    def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
+        """Compiles and loads. Raises UnsupportedSystem."""
+        bcc = import_bcc()
+        os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
+        with _stderr_kept(quiet=not debug) as messages:
+            try:
+                self._bpf = bcc.BPF(text=probes.source_text(), cflags=config.cflags())
+                self._programs = {
+                    name: self._bpf.load_func(name, bcc.BPF.KPROBE).fd for name in PROGRAMS
+                }
+            except Exception as error:  # bcc raises bare Exception
+                failure = error
+            else:
+                failure = None
+        if failure is not None:
+            raise UnsupportedSystem(
+                _last_words(messages) or f"bcc could not load the probes: {failure}",
+                hint="run again with --debug to see the compiler's and verifier's messages",
+            ) from failure
+        self._calls = self._bpf["calls"]
+        self._fds = {name: self._bpf[name].map_fd for name in ("counters", "control")}
+        self.events = EventRing(self._bpf["events"].map_fd, config.events_size_bytes)
+        self.stacks = StackRing(self._bpf["stacks"].map_fd, config.stacks_size_bytes)
+        self.events_fd: int = self._bpf["events"].map_fd
+        """Readable for epoll when the ring is half full."""
+        self._counters_page = mmap.mmap(self._fds["counters"], mmap.PAGESIZE)
+        self._counters = np.frombuffer(self._counters_page, np.uint64, len(abi.Counter))
+        self._control_page = mmap.mmap(self._fds["control"], mmap.PAGESIZE)
+        self._control = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
+
+    def program(self, name: str) -> int:
+        """The descriptor of a loaded program."""
+        fd: int = self._programs[name]
+        return fd
+
+    def set_live(self, live: bool) -> None:
+        """Lets the probes report, or stops them."""
+        self._control["live"][0] = live
+
+    def clear_woken(self) -> None:
+        """Allows the next wake-up; to be called before the ring is read."""
+        self._control["woken"][0] = 0
+
+    def set_trampoline(self, address: int) -> None:
+        """Where hijacked returns go in the target: lets the probes spot abandoned calls."""
+        self._control["trampoline"][0] = address
+
+    def counters(self) -> npt.NDArray[np.uint64]:
+        """A copy of all counters, indexed by ``abi.Counter``."""
+        return self._counters.copy()
+
+    def forget_threads(self, alive: set[int]) -> int:
+        """Drops the pairing records of threads not in ``alive``; how many they were."""
+        gone = [key for key in self._calls.keys() if key.value & 0xFFFFFFFF not in alive]
+        for key in gone:
+            try:
+                del self._calls[ctypes.c_uint64(key.value)]
+            except KeyError:
+                pass
+        return len(gone)
+
+    def close(self) -> None:
+        """Unloads the programs and frees the maps."""
+        self._bpf.cleanup()
+
+
+def _last_words(messages: list[str]) -> str:
+    """One line out of libbcc's messages: the first compile error, or what the kernel said."""
+    for line in messages:
+        if "error:" in line:
+            return f"bcc could not compile the probes: {line.strip()}"
+    for line in messages:
+        if "Operation not permitted" in line:
+            return "the kernel refused to load the probes: Operation not permitted"
+    return ""

@@ -1,0 +1,38 @@
+"""The errors a user can cause or cure. ``cli.main`` is the only place that catches them."""
+
+from __future__ import annotations
+
+
+class TracellocError(Exception):
+    """Something that stops the program: one line what is wrong, one hint what to do.
+
+    ``exit_code`` becomes the exit status of the process.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class UsageError(TracellocError):
+    """An option or its value makes no sense."""
+
+    exit_code = 2
+
+
+class PermissionNeeded(TracellocError):
+    """The kernel would not let us: root or capabilities are missing."""
+
+
+class TargetError(TracellocError):
+    """The process can't be traced: gone, not a program, nothing in it to hook."""
+
+
+class UnsupportedSystem(TracellocError):
+    """This kernel, machine or bcc can't do what tracing needs."""

@@ -1,0 +1,107 @@
+"""Reading BPF ring buffers through memory, without a call per record.
+
+The kernel lets a ring be mapped: one page with the consumer's position (ours to
+write), one with the producer's, then the data twice in a row so that no record is
+split (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
+8-byte head, its length and two flag bits; positions only grow. Everything runs on
+the thread that pumps events.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc import abi
+
+HEAD_BYTES: Final = 8
+BUSY: Final = 1 << 31
+DISCARD: Final = 1 << 30
+_LENGTH_MASK: Final = DISCARD - 1
+_PAGE: Final = mmap.PAGESIZE
+
+RECORD_DTYPE: Final = np.dtype([("length", "<u4"), ("page", "<u4"), *abi.EVENT_FIELDS])
+"""One record of the event ring with its head: 48 bytes."""
+
+Events = npt.NDArray[Any]
+"""A structured array of RECORD_DTYPE."""
+
+
+class Ring:
+    """The shared memory of one ring buffer map of ``size_bytes`` data."""
+
+    def __init__(self, map_fd: int, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._consumer_page = mmap.mmap(map_fd, _PAGE)
+        self._producer_pages = mmap.mmap(
+            map_fd, _PAGE + 2 * size_bytes, prot=mmap.PROT_READ, offset=_PAGE
+        )
+        self._consumer = np.frombuffer(self._consumer_page, np.uint64, 1)
+        self._producer = np.frombuffer(self._producer_pages, np.uint64, 1)
+        self.data = memoryview(self._producer_pages)[_PAGE:]
+
+    @property
+    def consumed(self) -> int:
+        """Position up to which records were given back, in bytes since the start."""
+        return int(self._consumer[0])
+
+    @consumed.setter
+    def consumed(self, position: int) -> None:
+        self._consumer[0] = position
+
+    @property
+    def produced(self) -> int:
+        """Position up to which records were reserved, in bytes since the start."""
+        return int(self._producer[0])
+
+    def offset(self, position: int) -> int:
+        """Where in ``data`` a position lies."""
+        return position & (self.size_bytes - 1)
+
+
+class EventRing(Ring):
+    """The ring of ``struct event``: all records have one size, so a stretch is an array."""
+
+    def take(self) -> Events:
+        """Copies out all finished records, oldest first, and gives their room back."""
+        start = self.consumed
+        n = (self.produced - start) // RECORD_DTYPE.itemsize
+        if n == 0:
+            return np.empty(0, RECORD_DTYPE)
+        view = np.frombuffer(self.data, RECORD_DTYPE, n, self.offset(start))
+        unfinished = np.flatnonzero(view["length"] & np.uint32(BUSY))
+        if len(unfinished):
+            n = int(unfinished[0])
+        events = view[:n].copy()
+        self.consumed = start + n * RECORD_DTYPE.itemsize
+        return events
+
+
+class StackRing(Ring):
+    """The ring of ``struct stack``: few records, of any length."""
+
+    _HEAD = struct.Struct("<II")
+    _STACK = struct.Struct("<QII")
+
+    def take(self) -> Iterator[tuple[int, int, npt.NDArray[np.uint64]]]:
+        """Yields (stack id, flags, return addresses innermost first), giving back room."""
+        position = self.consumed
+        while position < self.produced:
+            at = self.offset(position)
+            length, _ = self._HEAD.unpack_from(self.data, at)
+            if length & BUSY:
+                return
+            if not length & DISCARD:
+                stack_id, n_frames, flags = self._STACK.unpack_from(self.data, at + HEAD_BYTES)
+                frames = np.frombuffer(
+                    self.data, np.uint64, n_frames, at + HEAD_BYTES + self._STACK.size
+                ).copy()
+                yield stack_id, flags, frames
+            # Heads stand on multiples of eight.
+            position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
+            self.consumed = position

@@ -1,0 +1,101 @@
+"""Call stacks by number: 64-bit ids from the probes to small indices for arrays."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import StackFlag
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+
+NO_STACK: Final = 0
+"""The index of blocks whose stack could not be taken."""
+
+Frames = tuple[int, ...]
+"""Return addresses, innermost first."""
+
+
+class Stacks:
+    """All stacks seen, each with an index that never changes.
+
+    Several ids may share an index: stacks that differ only in what follows the point
+    where they stopped being stacks.
+    """
+
+    def __init__(self) -> None:
+        self._frames: list[Frames | None] = [()]
+        self._flags: list[StackFlag] = [StackFlag(0)]
+        self._index_of_frames: dict[tuple[Frames, int], int] = {}
+        self._ids = np.zeros(1, np.uint64)
+        self._indices = np.full(1, NO_STACK, np.uint32)
+        self._new: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        """How many indices there are; index 0 is ``NO_STACK``."""
+        return len(self._frames)
+
+    def add(self, stack_id: int, frames: Frames, flags: StackFlag) -> int:
+        """Notes the frames behind an id. Returns its index."""
+        known = self._index(stack_id)
+        if known is not None:
+            if self._frames[known] is None:
+                # Events came first: the stack's own record was lost the first time.
+                self._frames[known], self._flags[known] = frames, flags
+            return known
+        key = (frames, int(flags))
+        index = self._index_of_frames.get(key)
+        if index is None:
+            index = self._append(frames, flags)
+            self._index_of_frames[key] = index
+        self._new[stack_id] = index
+        return index
+
+    def frames(self, index: int) -> Frames | None:
+        """Return addresses of a stack, or None while only its id is known."""
+        return self._frames[index]
+
+    def flags(self, index: int) -> StackFlag:
+        """How the walk ended."""
+        return self._flags[index]
+
+    def indices(self, ids: U64) -> U32:
+        """The index of each id; ids not seen before get one without frames."""
+        self._file_new()
+        at = np.searchsorted(self._ids, ids)
+        np.minimum(at, len(self._ids) - 1, out=at)
+        missing = self._ids[at] != ids
+        if missing.any():
+            for stack_id in np.unique(ids[missing]).tolist():
+                self._new[stack_id] = self._append(None, StackFlag(0))
+            self._file_new()
+            at = np.searchsorted(self._ids, ids)
+        return self._indices[at]
+
+    def _append(self, frames: Frames | None, flags: StackFlag) -> int:
+        self._frames.append(frames)
+        self._flags.append(flags)
+        return len(self._frames) - 1
+
+    def _index(self, stack_id: int) -> int | None:
+        index = self._new.get(stack_id)
+        if index is not None:
+            return index
+        at = int(np.searchsorted(self._ids, np.uint64(stack_id)))
+        if at < len(self._ids) and int(self._ids[at]) == stack_id:
+            return int(self._indices[at])
+        return None
+
+    def _file_new(self) -> None:
+        if not self._new:
+            return
+        ids = np.concatenate([self._ids, np.fromiter(self._new, np.uint64, len(self._new))])
+        indices = np.concatenate(
+            [self._indices, np.fromiter(self._new.values(), np.uint32, len(self._new))]
+        )
+        order = np.argsort(ids)
+        self._ids, self._indices = ids[order], indices[order]
+        self._new.clear()
