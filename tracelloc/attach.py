@@ -97,7 +97,7 @@ class PerfAttachment:
             raise _explain(error.errno or 0, pid, point) from error
 
     def close(self) -> None:
-        """Takes every probe away: entries first, so that no new call is begun."""
+        """Takes every probe away; entries first, so that no new call is begun."""
         while self._descriptors:
             os.close(self._descriptors.pop())
 

@@ -149,6 +149,7 @@ class BlockStore:
         """
         if not len(blocks):
             return Blocks.empty()
+        added = len(blocks)  # the store takes the columns over, merging empties them
         replaced: list[Blocks] = []
         pending = blocks
         for run in self._runs:
@@ -167,7 +168,7 @@ class BlockStore:
             self._runs.append(_Run(pending))
             self._merge()
         gone = Blocks.concatenate(replaced)
-        self.count += len(blocks) - len(gone)
+        self.count += added - len(gone)
         return gone
 
     def runs(self) -> Iterator[tuple[Blocks, Mask]]:

@@ -11,7 +11,7 @@ import importlib
 import mmap
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -166,14 +166,20 @@ class Capture:
         """A copy of all counters, indexed by ``abi.Counter``."""
         return self._counters.copy()
 
-    def forget_threads(self, alive: set[int]) -> int:
-        """Drops the pairing records of threads not in ``alive``; how many they were."""
-        gone = [key for key in self._calls.keys() if key.value & 0xFFFFFFFF not in alive]
+    def forget_threads(self, pid: int, alive: set[int]) -> int:
+        """Drops pairing records of this process's threads not in ``alive``; how many.
+
+        The probes see PIDs of the initial namespace: where ours is another one, nothing
+        matches and nothing is dropped.
+        """
+        gone = [
+            key.value
+            for key in self._calls.keys()  # noqa: SIM118 - bcc's table is no dict
+            if key.value >> 32 == pid and key.value & 0xFFFFFFFF not in alive
+        ]
         for key in gone:
-            try:
-                del self._calls[ctypes.c_uint64(key.value)]
-            except KeyError:
-                pass
+            with suppress(KeyError):
+                del self._calls[ctypes.c_uint64(key)]
         return len(gone)
 
     def close(self) -> None:

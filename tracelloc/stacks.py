@@ -33,6 +33,9 @@ class Stacks:
         self._ids = np.zeros(1, np.uint64)
         self._indices = np.full(1, NO_STACK, np.uint32)
         self._new: dict[int, int] = {}
+        self._counts: dict[StackFlag, int] = {}
+        self.unknown_count = 0
+        """Stacks of which only the id is known."""
 
     def __len__(self) -> int:
         """How many indices there are; index 0 is ``NO_STACK``."""
@@ -45,12 +48,15 @@ class Stacks:
             if self._frames[known] is None:
                 # Events came first: the stack's own record was lost the first time.
                 self._frames[known], self._flags[known] = frames, flags
+                self._counts[flags] = self._counts.get(flags, 0) + 1
+                self.unknown_count -= 1
             return known
         key = (frames, int(flags))
         index = self._index_of_frames.get(key)
         if index is None:
             index = self._append(frames, flags)
             self._index_of_frames[key] = index
+            self._counts[flags] = self._counts.get(flags, 0) + 1
         self._new[stack_id] = index
         return index
 
@@ -62,6 +68,10 @@ class Stacks:
         """How the walk ended."""
         return self._flags[index]
 
+    def count(self, flag: StackFlag) -> int:
+        """How many stacks ended this way."""
+        return sum(count for flags, count in self._counts.items() if flags & flag)
+
     def indices(self, ids: U64) -> U32:
         """The index of each id; ids not seen before get one without frames."""
         self._file_new()
@@ -71,6 +81,7 @@ class Stacks:
         if missing.any():
             for stack_id in np.unique(ids[missing]).tolist():
                 self._new[stack_id] = self._append(None, StackFlag(0))
+                self.unknown_count += 1
             self._file_new()
             at = np.searchsorted(self._ids, ids)
         return self._indices[at]

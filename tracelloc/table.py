@@ -21,7 +21,9 @@ from tracelloc.stacks import Stacks
 from tracelloc.totals import Totals
 
 U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.intp]
+Kinds = npt.NDArray[np.uint8]
 
 CHUNK: Final = 1 << 16
 """Events handled at once: their numbers fit beside an address in 64 bits."""
@@ -37,6 +39,23 @@ class _Pending:
     address: int
     block: Blocks | None
     """One row, or None if the block was not known."""
+
+
+@dataclass(slots=True)
+class _Taken:
+    """The frees of a batch that came first on their address, and what they met."""
+
+    rows: Rows
+    found: npt.NDArray[np.bool_]
+    blocks: Blocks
+    """One per True in ``found``."""
+
+    def by(self, row: int) -> Blocks | None:
+        """The block that the free in this row took from the table, if it did."""
+        at = np.flatnonzero(self.rows == row)
+        if not len(at) or not self.found[at[0]]:
+            return None
+        return self.blocks.select(np.array([np.count_nonzero(self.found[: at[0]])]))
 
 
 @dataclass(slots=True)
@@ -75,30 +94,27 @@ class LiveTable:
         self.totals.note_peaks()
 
     def _apply_chunk(self, events: Events) -> None:
-        n = len(events)
         address = np.ascontiguousarray(events["address"])
         tag = np.ascontiguousarray(events["size_tag"])
+        caller = np.ascontiguousarray(events["tid"])
         kind = ((tag >> np.uint64(EVENT_SIZE_BITS)) & np.uint64(EVENT_KIND_MASK)).astype(np.uint8)
         batch = Blocks(
             address=address,
             size=tag & np.uint64(EVENT_SIZE_MASK),
             birth_ns=np.ascontiguousarray(events["time_ns"]),
             stack=self.stacks.indices(np.ascontiguousarray(events["stack_id"])),
-            tid=np.ascontiguousarray(events["tid"]),
+            tid=caller.copy(),
         )
         self.totals.grow(len(self.stacks))
         new = kind == EventKind.ALLOC
         self.totals.allocate(batch.stack[new], batch.size[new], batch.birth_ns[new])
 
-        order = _by_address(address)
-        order = self._settle_restores(order, kind, batch)
-        taken = self._settle(order, kind, batch)
-        self._note_pending(kind, batch, taken)
-        self.events += n
+        order = self._settle_restores(_by_address(address), kind, caller, batch)
+        matched = self._settle(order, kind, batch)
+        self._note_pending(order, kind, caller, batch, matched)
+        self.events += len(events)
 
-    def _settle_restores(
-        self, order: Rows, kind: npt.NDArray[np.uint8], batch: Blocks
-    ) -> Rows:
+    def _settle_restores(self, order: Rows, kind: Kinds, caller: U32, batch: Blocks) -> Rows:
         """Undoes failed reallocs. Returns the order without the events this settled.
 
         Nothing can happen to a block between a realloc's taking it and giving it back,
@@ -106,51 +122,40 @@ class LiveTable:
         was in an earlier batch, the restore becomes an allocation of the old block.
         """
         restores = np.flatnonzero(kind == EventKind.RESTORE)
-        if not len(restores) and not self._pending:
-            return order
-        keep = np.ones(len(order), np.bool_)
         if len(restores):
+            settled = np.zeros(len(kind), np.bool_)
             sorted_kind, sorted_address = kind[order], batch.address[order]
             second = np.flatnonzero(
                 (sorted_kind[1:] == EventKind.RESTORE)
                 & (sorted_kind[:-1] == EventKind.REALLOC_FREE)
                 & (sorted_address[1:] == sorted_address[:-1])
             )
-            keep[second] = keep[second + 1] = False
-            settled = np.zeros(len(kind), np.bool_)
-            settled[order[second + 1]] = True
+            settled[order[second]] = settled[order[second + 1]] = True
             for row in restores[~settled[restores]].tolist():
-                if not self._give_back(row, batch):
-                    keep[order == row] = False
+                settled[row] = not self._give_back(row, int(caller[row]), batch)
                 kind[row] = EventKind.ALLOC
-        self._forget_finished(batch)
-        return order[keep]
+            order = order[~settled[order]]
+        if self._pending:
+            # A thread that reports anything else has finished its realloc.
+            for tid in set(self._pending).intersection(np.unique(caller).tolist()):
+                del self._pending[tid]
+        return order
 
-    def _give_back(self, row: int, batch: Blocks) -> bool:
+    def _give_back(self, row: int, tid: int, batch: Blocks) -> bool:
         """Turns a restore into an allocation of the old block; False if there is none."""
-        pending = self._pending.pop(int(batch.tid[row]), None)
+        pending = self._pending.pop(tid, None)
         if pending is None or pending.address != int(batch.address[row]):
             self.oddities.odd_restores += 1
             return False
         if pending.block is None:
             self.oddities.unmatched_frees -= 1
             return False
-        old = pending.block
-        batch.size[row], batch.birth_ns[row] = old.size[0], old.birth_ns[0]
-        batch.stack[row], batch.tid[row] = old.stack[0], old.tid[0]
-        self.totals.free(old.stack, old.size, sign=-1)
+        batch.put(np.array([row]), pending.block)
+        self.totals.free(pending.block.stack, pending.block.size, sign=-1)
         return True
 
-    def _forget_finished(self, batch: Blocks) -> None:
-        """A thread that reports anything else has finished its realloc."""
-        if self._pending:
-            for tid in set(self._pending).intersection(np.unique(batch.tid).tolist()):
-                del self._pending[tid]
-
-    def _settle(
-        self, order: Rows, kind: npt.NDArray[np.uint8], batch: Blocks
-    ) -> tuple[Rows, Blocks, npt.NDArray[np.bool_]]:
-        """Matches allocations and frees. Returns (first frees, blocks they took, which)."""
+    def _settle(self, order: Rows, kind: Kinds, batch: Blocks) -> _Taken:
+        """Matches allocations and frees."""
         address = batch.address[order]
         alloc = kind[order] == EventKind.ALLOC
         free = ~alloc
@@ -181,7 +186,7 @@ class LiveTable:
             stale = self.blocks.take(batch.address[order[alloc & first & ~last]])[1]
             self._close_stale(stale)
         self._close_stale(self.blocks.put(batch.select(order[alloc & last])))
-        return first_frees, taken, found
+        return _Taken(first_frees, found, taken)
 
     def _close_stale(self, stale: Blocks) -> None:
         """Blocks whose address was handed out again: their free went unseen."""
@@ -191,10 +196,7 @@ class LiveTable:
             self.trusting = False
 
     def _note_pending(
-        self,
-        kind: npt.NDArray[np.uint8],
-        batch: Blocks,
-        taken: tuple[Rows, Blocks, npt.NDArray[np.bool_]],
+        self, order: Rows, kind: Kinds, caller: U32, batch: Blocks, taken: _Taken
     ) -> None:
         """Keeps what the reallocs took that were still under way at the batch's end.
 
@@ -203,28 +205,22 @@ class LiveTable:
         takings = np.flatnonzero(kind == EventKind.REALLOC_FREE)
         if not len(takings):
             return
-        self._last_event[batch.tid] = np.arange(len(batch))
-        unfinished = takings[self._last_event[batch.tid[takings]] == takings]
-        first_frees, blocks, found = taken
+        self._last_event[caller] = np.arange(len(batch))
+        unfinished = takings[self._last_event[caller[takings]] == takings]
         for row in unfinished.tolist():
-            block = None
-            at = np.flatnonzero(first_frees == row)
-            if len(at):
-                if found[at[0]]:
-                    block = blocks.select(np.array([np.count_nonzero(found[: at[0]])]))
-            else:
-                block = self._taken_in_batch(row, kind, batch)
-            self._pending[int(batch.tid[row])] = _Pending(int(batch.address[row]), block)
+            block = taken.by(row)
+            if block is None:
+                at = int(np.flatnonzero(order == row)[0])
+                before = order[at - 1 : at]
+                if len(before) and _made(before[0], row, kind, batch):
+                    block = batch.select(before)
+            self._pending[int(caller[row])] = _Pending(int(batch.address[row]), block)
 
-    @staticmethod
-    def _taken_in_batch(
-        row: int, kind: npt.NDArray[np.uint8], batch: Blocks
-    ) -> Blocks | None:
-        """The block that a free took which was not the first event on its address."""
-        before = np.flatnonzero(batch.address[:row] == batch.address[row])
-        if len(before) and kind[before[-1]] == EventKind.ALLOC:
-            return batch.select(before[-1:])
-        return None
+
+def _made(before: np.intp, row: int, kind: Kinds, batch: Blocks) -> bool:
+    """Whether the event before made the block that the one in this row is about."""
+    same = batch.address[before] == batch.address[row]
+    return bool(same and kind[before] == EventKind.ALLOC)
 
 
 def _by_address(address: U64) -> Rows:

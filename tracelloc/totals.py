@@ -58,12 +58,13 @@ class Totals:
 
     def grow(self, stacks: int) -> None:
         """Makes room for this many stacks; arrays at least double."""
-        if stacks <= len(self):
+        old = len(self)
+        if stacks <= old:
             return
-        room = max(stacks, 2 * len(self), 64)
+        room = max(stacks, 2 * old, 64)
         for field in fields(self):
             column = np.zeros(room, np.int64)
-            column[: len(self)] = getattr(self, field.name)
+            column[:old] = getattr(self, field.name)
             setattr(self, field.name, column)
 
     def allocate(self, stack: U32, size: U64, birth_ns: U64) -> None:

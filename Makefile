@@ -1,0 +1,52 @@
+# Every target sets up what it needs; what is there already costs no time.
+PYTHON ?= /usr/bin/python3
+VENV := .venv
+BIN := $(VENV)/bin
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
+DEMO := $(VENV)/demo
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test lint bench clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
+	    awk -F': *' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+
+install: $(VENV)/.installed ## make .venv with .venv/bin/tracelloc, and install the system's bcc
+
+demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds
+	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.folded
+
+test: $(VENV)/.tools ## run all tests, those that trace real processes included
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(VENV)/.developer ## check types and style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.tools ## measure: events per second, the profiler's share of a core, losses
+	$(SUDO) env "PATH=$$PATH" $(BIN)/python tests/bench/throughput.py
+
+clean: ## remove the environment and everything built
+	rm -rf $(VENV) build *.egg-info
+
+# bcc belongs to the distribution's own Python, so the environment is made from that one.
+$(VENV)/.installed: pyproject.toml tests/system-packages.sh
+	@tests/system-packages.sh run
+	$(PYTHON) -m venv --system-site-packages $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.developer: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.tools: $(VENV)/.developer
+	@tests/system-packages.sh test
+	@touch $@
+
+$(DEMO)/leaky: tests/targets/leaky.c $(VENV)/.installed
+	@tests/system-packages.sh demo
+	@mkdir -p $(DEMO)
+	$(CC) -O1 -g -fno-omit-frame-pointer -fno-optimize-sibling-calls -pthread -o $@ $<

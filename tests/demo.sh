@@ -1,0 +1,15 @@
+#!/bin/sh
+# Traces the sample program for a while. Arguments: the program, tracelloc, the file
+# for the folded stacks.
+set -eu
+
+seconds=${DEMO_SECONDS:-15}
+report=$3
+"$1" $((seconds + 30)) >/dev/null 2>&1 </dev/null &
+target=$!
+trap 'kill $target 2>/dev/null || true' EXIT INT TERM
+
+"$2" -p "$target" --text --interval 5 --duration "$seconds" --flamegraph "$report"
+echo
+echo "Outstanding memory as folded stacks: $(pwd)/$report"
+echo "Draw it with flamegraph.pl, or open it in https://www.speedscope.app"

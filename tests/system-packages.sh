@@ -1,0 +1,49 @@
+#!/bin/sh
+# Installs what is missing of the system's packages. Argument: run, demo or test.
+set -eu
+
+missing=
+need() { # need PACKAGE CHECK...: the package, unless the check succeeds
+    package=$1
+    shift
+    "$@" >/dev/null 2>&1 || missing="$missing $package"
+}
+
+has() { command -v "$1"; }
+
+case $1 in
+run)
+    need python3-bpfcc /usr/bin/python3 -c 'import bcc; bcc.BPF'
+    need python3-venv /usr/bin/python3 -c 'import ensurepip'
+    ;;
+demo)
+    need gcc has gcc
+    need libc6-dev test -e /usr/include/stdlib.h
+    ;;
+test)
+    need gcc has gcc
+    need g++ has g++
+    need libc6-dev test -e /usr/include/stdlib.h
+    need libc6-dev-i386 test -e /usr/include/x86_64-linux-gnu/gnu/stubs-32.h -o -e /usr/include/gnu/stubs-32.h
+    need gcc-multilib sh -c 'echo "int main(void) { return 0; }" | gcc -m32 -x c -o /dev/null -'
+    need rustc has rustc
+    need redis-server has redis-server
+    need util-linux has setpriv
+    ;;
+esac
+
+[ -n "$missing" ] || exit 0
+if ! has apt-get >/dev/null; then
+    echo "please install the equivalents of these Debian packages:$missing" >&2
+    exit 1
+fi
+sudo=
+[ "$(id -u)" = 0 ] || sudo=sudo
+echo "installing$missing"
+export DEBIAN_FRONTEND=noninteractive
+# Package lists are fetched only if what there is does not lead to the packages.
+# shellcheck disable=SC2086
+$sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null 2>&1 || {
+    $sudo apt-get update -qq
+    $sudo apt-get install -y -qq --no-install-recommends $missing >/dev/null
+}

@@ -1,0 +1,129 @@
+"""Hand-made event records, and a table that applies them one by one."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tracelloc.abi import EVENT_SIZE_BITS, EventKind
+from tracelloc.ring import RECORD_DTYPE, Events
+
+Event = tuple[EventKind, int, int, int, int]
+"""kind, address, size, stack id, thread id; times are positions."""
+
+
+def records(events: list[Event], first_time: int = 1) -> Events:
+    """Records as the ring holds them; the n-th event happens at ``first_time + n``."""
+    out = np.zeros(len(events), RECORD_DTYPE)
+    for n, (kind, address, size, stack_id, tid) in enumerate(events):
+        out[n]["address"] = address
+        out[n]["size_tag"] = size | int(kind) << EVENT_SIZE_BITS
+        out[n]["stack_id"] = stack_id
+        out[n]["tid"] = out[n]["tgid"] = tid
+        out[n]["time_ns"] = first_time + n
+    return out
+
+
+Block = tuple[int, int, int, int]
+"""size, stack id, birth, thread id"""
+
+
+@dataclass
+class PlainTable:
+    """The meaning of events, written as simply as it can be."""
+
+    live: dict[int, Block] = field(default_factory=dict)
+    allocated: dict[int, tuple[int, int]] = field(default_factory=dict)
+    freed: dict[int, tuple[int, int]] = field(default_factory=dict)
+    unmatched: int = 0
+    reuses: int = 0
+    odd_restores: int = 0
+    pending: dict[int, tuple[int, Block | None]] = field(default_factory=dict)
+    time: int = 0
+
+    @staticmethod
+    def _add(book: dict[int, tuple[int, int]], stack: int, size: int, sign: int) -> None:
+        count, total = book.get(stack, (0, 0))
+        book[stack] = count + sign, total + sign * size
+
+    def apply(self, event: Event) -> None:
+        kind, address, size, stack, tid = event
+        self.time += 1
+        pending = self.pending.pop(tid, None)
+        if kind is EventKind.ALLOC:
+            self._add(self.allocated, stack, size, 1)
+            old = self.live.pop(address, None)
+            if old:
+                self.reuses += 1
+                self._add(self.freed, old[1], old[0], 1)
+            self.live[address] = size, stack, self.time, tid
+        elif kind is EventKind.RESTORE:
+            if pending is None or pending[0] != address:
+                self.odd_restores += 1
+            elif pending[1] is None:
+                self.unmatched -= 1
+            else:
+                self._add(self.freed, pending[1][1], pending[1][0], -1)
+                self.live[address] = pending[1]
+        else:
+            block = self.live.pop(address, None)
+            if block is None:
+                self.unmatched += 1
+            else:
+                self._add(self.freed, block[1], block[0], 1)
+            if kind is EventKind.REALLOC_FREE:
+                self.pending[tid] = address, block
+
+
+def random_program(seed: int, length: int, threads: int, addresses: int) -> list[Event]:
+    """What the probes would report of a correct program that also frees old blocks.
+
+    Each thread's realloc spans two events with others' events between them. Few
+    addresses make reuse likely; a slot is only handed out when it is free.
+    """
+    rng = random.Random(seed)
+    free = [0x7F0000000000 + 16 * n for n in range(addresses)]
+    live: list[int] = []
+    ancient = [free.pop() for _ in range(addresses // 4)]
+    busy: dict[int, tuple[int, int]] = {}
+    events: list[Event] = []
+    while len(events) < length:
+        tid = rng.randrange(1, threads + 1)
+        if tid in busy:
+            old, size = busy.pop(tid)
+            if rng.random() < 0.4:
+                events.append((EventKind.RESTORE, old, 0, 0, tid))
+                live.append(old)
+                continue
+            if rng.random() < 0.5 and free:
+                free.append(old)
+                old = free.pop(rng.randrange(len(free)))
+            events.append((EventKind.ALLOC, old, size, rng.randrange(1, 9), tid))
+            live.append(old)
+            continue
+        choice = rng.random()
+        if choice < 0.45 and free:
+            address = free.pop(rng.randrange(len(free)))
+            live.append(address)
+            events.append(
+                (EventKind.ALLOC, address, rng.randrange(0, 5000), rng.randrange(1, 9), tid)
+            )
+        elif choice < 0.5 and ancient:
+            address = ancient.pop()
+            if rng.random() < 0.5:
+                events.append((EventKind.FREE, address, 0, 0, tid))
+                free.append(address)
+            else:
+                events.append((EventKind.REALLOC_FREE, address, 0, 0, tid))
+                busy[tid] = address, rng.randrange(1, 5000)
+        elif choice < 0.8 and live:
+            address = live.pop(rng.randrange(len(live)))
+            events.append((EventKind.FREE, address, 0, 0, tid))
+            free.append(address)
+        elif live:
+            address = live.pop(rng.randrange(len(live)))
+            events.append((EventKind.REALLOC_FREE, address, 0, 0, tid))
+            busy[tid] = address, rng.randrange(1, 5000)
+    return events

@@ -1,0 +1,132 @@
+"""The text report: the largest blocks, the stacks that hold most, and what was missed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tracelloc.abi import Counter
+from tracelloc.snapshot import BlockSelection, BlockStat, Losses, Snapshot
+from tracelloc.stacks import NO_STACK
+from tracelloc.symbols import Frame
+from tracelloc.text import printable
+from tracelloc.units import (
+    NS_PER_S,
+    format_age,
+    format_duration,
+    format_size,
+    plural,
+)
+from tracelloc.view import NamedStack, Namer
+
+_LOSS_TEXTS = {
+    Counter.LOST_STACKS: ("stack lost", "stacks lost"),
+    Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
+    Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
+    Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
+    Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
+}
+
+
+def text_report(
+    snapshot: Snapshot, namer: Namer, top: int, min_age_ns: int | None = None
+) -> Iterator[str]:
+    """The report's lines, the last one empty."""
+    blocks = snapshot.top_blocks
+    yield (
+        f"==> {len(blocks.largest)} top allocations out of {blocks.count} "
+        f"for a total of {format_size(blocks.size_bytes)}"
+    )
+    yield from _blocks(snapshot, namer, blocks)
+    if snapshot.old_blocks is not None and min_age_ns is not None:
+        old = snapshot.old_blocks
+        yield (
+            f"==> {len(old.largest)} top allocations older than "
+            f"{format_duration(min_age_ns / NS_PER_S)} out of {old.count} "
+            f"for a total of {format_size(old.size_bytes)}"
+        )
+        yield from _blocks(snapshot, namer, old)
+    stacks = snapshot.top_stacks(top)
+    yield f"==> {len(stacks)} top allocators out of {snapshot.live_stacks}:"
+    for number, stat in enumerate(stacks):
+        yield (
+            f"  {number:>4}: {format_size(stat.live_bytes)} in "
+            f"{plural(stat.live_count, 'allocation')}"
+        )
+        yield from _stack(namer.stack(snapshot, stat.index), stat.index)
+    yield f"==> {losses_line(snapshot)}"
+    yield ""
+
+
+def losses_line(snapshot: Snapshot) -> str:
+    """What was missed, in one line: the three standing figures, then whatever else isn't 0."""
+    losses = snapshot.losses
+    parts = [
+        f"lost {plural(losses.events, 'event')}",
+        f"{plural(losses.oddities.unmatched_frees, 'free')} of earlier allocations",
+        f"{plural(snapshot.truncated_stacks, 'truncated stack')}",
+    ]
+    if snapshot.broken_stacks:
+        parts.append(plural(snapshot.broken_stacks, "broken stack"))
+    parts.extend(_rare_losses(losses))
+    if losses.counters[Counter.LOST_FREES] or losses.counters[Counter.LOST_RESTORES]:
+        parts.append("frees were lost: outstanding figures are upper bounds")
+    return ", ".join(parts)
+
+
+def _rare_losses(losses: Losses) -> Iterator[str]:
+    for counter, (one, many) in _LOSS_TEXTS.items():
+        count = losses.counters[counter]
+        if count:
+            yield f"{count} {one if count == 1 else many}"
+    if losses.oddities.address_reuses:
+        yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
+    if losses.oddities.odd_restores:
+        yield plural(losses.oddities.odd_restores, "unmatched failed realloc")
+
+
+def _blocks(snapshot: Snapshot, namer: Namer, blocks: BlockSelection) -> Iterator[str]:
+    for block in blocks.largest:
+        yield _block(block)
+        yield from _stack(namer.stack(snapshot, block.stack), block.stack)
+
+
+def _block(block: BlockStat) -> str:
+    return (
+        f"    0x{block.address:016x}: {format_size(block.size_bytes)} "
+        f"({format_age(block.age_ns)} old)"
+    )
+
+
+def _stack(stack: NamedStack, index: int) -> Iterator[str]:
+    if not stack.frames:
+        reason = "could not be taken" if index == NO_STACK else "was lost"
+        yield f"        [the call stack {reason}]"
+        return
+    filtered = 0
+    for frame, hidden in zip(stack.frames, stack.hidden, strict=True):
+        if hidden:
+            filtered += 1
+            continue
+        if filtered:
+            yield f"         ({filtered} filtered out)"
+            filtered = 0
+        yield f"        0x{frame.address:016x}: {format_frame(frame)}"
+    if filtered:
+        yield f"         ({filtered} filtered out)"
+
+
+def format_frame(frame: Frame) -> str:
+    """``name+0x32/0x76 in FILE (file:line)``; ``???`` without a name, the reason without a file."""
+    if frame.symbol is not None:
+        size = f"/0x{frame.size:x}" if frame.size is not None else ""
+        name = f"{printable(frame.symbol)}+0x{frame.offset:x}{size}"
+    else:
+        name = "???"
+    if frame.module is not None:
+        name += f" in {printable(frame.module)}"
+    elif frame.reason is not None:
+        name += f" [{frame.reason.value}]"
+    if frame.file is not None:
+        line = f":{frame.line}" if frame.line is not None else ""
+        name += f" ({printable(frame.file)}{line})"
+    return name

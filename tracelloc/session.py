@@ -1,0 +1,238 @@
+"""One traced process: a thread that pumps events into the table, snapshots for views.
+
+The pump thread drains the rings, applies what it finds and does the housekeeping; it
+never symbolizes. Views ask for snapshots from any thread. A lock keeps the two apart
+for as long as it takes to copy the totals.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from tracelloc.abi import LOST_EVENT_COUNTERS, StackFlag
+from tracelloc.allocators import AllocatorFunction, Module, discover
+from tracelloc.attach import PerfAttachment
+from tracelloc.capture import Capture, CaptureConfig
+from tracelloc.errors import TargetError
+from tracelloc.placement import place
+from tracelloc.procfs import Process
+from tracelloc.snapshot import Snapshot, Target, take_snapshot
+from tracelloc.space import AddressSpace
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+from tracelloc.unwind import FrameChecker
+from tracelloc.units import NS_PER_S
+
+_SHORTEST_WAIT_MS: Final = 5
+_LONGEST_WAIT_MS: Final = 100
+_FULL_SHARE: Final = 4
+"""The reader hurries when it finds more than one part in this many of the ring filled."""
+_IDLE_SHARE: Final = 32
+"""And takes its time below one part in this many."""
+_SWEEP_NS: Final = 5 * NS_PER_S
+"""How often records of threads that have ended are dropped."""
+
+
+class Session:
+    """Tracing of one process, from ``start`` to ``stop``."""
+
+    def __init__(
+        self,
+        process: Process,
+        config: CaptureConfig,
+        *,
+        only_allocator: str | None = None,
+        debug: bool = False,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_clock_s: Callable[[], float] = time.time,
+    ) -> None:
+        self._process = process
+        self._config = config
+        self._only = only_allocator
+        self._debug = debug
+        self._clock_ns = clock_ns
+        self._wall_clock_s = wall_clock_s
+        self.target = Target(process.pid, process.command())
+        self.space = AddressSpace(process)
+        self.stacks = Stacks()
+        self.table = LiveTable(self.stacks)
+        self.functions: list[AllocatorFunction] = []
+        self._checker = FrameChecker(self.space)
+        self._attachments: list[PerfAttachment] = []
+        self._capture: Capture | None = None
+        self._lock = threading.Lock()
+        self._wake_fd = -1
+        self._thread: threading.Thread | None = None
+        self._started_ns = 0
+        self._stopped_ns: int | None = None
+        self._trampoline: int | None = None
+        self._swept_ns = 0
+        self._failure: BaseException | None = None
+
+    def start(self) -> None:
+        """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
+        modules = self.space.refresh()
+        functions = self._discover(modules)
+        self._capture = Capture(self._config, debug=self._debug)
+        try:
+            self._attach(functions)
+            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+            self._started_ns = self._clock_ns()
+            self._capture.set_live(True)
+        except BaseException:
+            self._detach()
+            self._capture.close()
+            self._capture = None
+            raise
+        self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
+        self._thread.start()
+
+    def _discover(self, modules: Iterable[Module]) -> list[AllocatorFunction]:
+        modules = list(modules)
+        if not modules:
+            raise TargetError(f"process {self._process.pid} has ended")
+        functions = discover(modules, self._only)
+        if functions:
+            return functions
+        if self._only is not None:
+            raise TargetError(
+                f"no allocator {self._only!r} in process {self._process.pid}",
+                hint="leave --allocator out to search everywhere",
+            )
+        raise TargetError(
+            f"process {self._process.pid} ({self.target.command}) has no allocator that "
+            "tracelloc knows",
+            hint="none of its files defines malloc and free",
+        )
+
+    def _attach(self, functions: list[AllocatorFunction]) -> None:
+        assert self._capture is not None
+        attachment = PerfAttachment(self._process.pid, place(functions), self._capture.program)
+        self._attachments.append(attachment)
+        self.functions.extend(functions)
+
+    def snapshot(self, top: int = 0, min_age_ns: int | None = None) -> Snapshot:
+        """The table now, with the ``top`` largest blocks. Raises what the pump died of."""
+        if self._failure is not None:
+            raise self._failure
+        assert self._capture is not None
+        rss_bytes = self._process.rss_bytes()
+        with self._lock:
+            now_ns = self._stopped_ns or self._clock_ns()
+            return take_snapshot(
+                self.table,
+                target=self.target,
+                time_s=self._wall_clock_s(),
+                now_ns=now_ns,
+                started_ns=self._started_ns,
+                rss_bytes=rss_bytes,
+                counters=self._capture.counters(),
+                top=top,
+                min_age_ns=min_age_ns,
+            )
+
+    def stop(self) -> None:
+        """Takes the probes away, then applies what they had reported. May be called twice."""
+        if self._capture is None or self._stopped_ns is not None:
+            return
+        self._capture.set_live(False)
+        if self._thread is not None:
+            os.eventfd_write(self._wake_fd, 1)
+            self._thread.join()
+        self._detach()
+        with self._lock:
+            if self._failure is None:
+                while self._drain():
+                    pass
+            self._stopped_ns = self._clock_ns()
+        os.close(self._wake_fd)
+
+    def close(self) -> None:
+        """Stops, and frees maps and files. No snapshot can be taken any more."""
+        self.stop()
+        if self._capture is not None:
+            self._capture.close()
+        self.space.close()
+
+    def _detach(self) -> None:
+        for attachment in self._attachments:
+            attachment.close()
+        self._attachments.clear()
+
+    def _pump(self) -> None:
+        try:
+            self._pump_until_stopped()
+        except BaseException as failure:  # noqa: BLE001 - raised again by snapshot()
+            self._failure = failure
+
+    def _pump_until_stopped(self) -> None:
+        assert self._capture is not None
+        wait_ms = _SHORTEST_WAIT_MS
+        with select.epoll() as poll:
+            # Edge-triggered: the ring is readable whenever it holds anything at all.
+            poll.register(self._capture.events_fd, select.EPOLLIN | select.EPOLLET)
+            poll.register(self._wake_fd, select.EPOLLIN)
+            while True:
+                ready = poll.poll(wait_ms / 1000)
+                with self._lock:
+                    drained_bytes = self._drain()
+                    self._keep_house()
+                if any(fd == self._wake_fd for fd, _ in ready):
+                    return
+                if drained_bytes * _FULL_SHARE > self._config.events_size_bytes:
+                    wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
+                elif drained_bytes * _IDLE_SHARE < self._config.events_size_bytes:
+                    wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 5)
+
+    def _drain(self) -> int:
+        """Applies what the rings hold. Returns the bytes of events there were."""
+        assert self._capture is not None
+        self._capture.clear_woken()
+        events = self._capture.events.take()
+        # Only now: whatever stack these events name was sent before them.
+        self._take_stacks()
+        if len(events):
+            counters = self._capture.counters()
+            if any(counters[counter] for counter in LOST_EVENT_COUNTERS):
+                self.table.trusting = False
+            self.table.apply(events)
+        return events.nbytes
+
+    def _take_stacks(self) -> None:
+        assert self._capture is not None
+        new = [
+            (stack_id, tuple(frames.tolist()), StackFlag(flags))
+            for stack_id, flags, frames in self._capture.stacks.take()
+        ]
+        if not new:
+            return
+        if any(self._checker.unknown(frames) for _, frames, _ in new):
+            self._refresh_maps()
+        for stack_id, frames, flags in new:
+            self.stacks.add(stack_id, *self._checker.trim(frames, flags))
+
+    def _refresh_maps(self) -> None:
+        """Something new is mapped: perhaps an allocator, too."""
+        modules = self.space.refresh()
+        functions = discover(modules, self._only)
+        if functions:
+            self._attach(functions)
+
+    def _keep_house(self) -> None:
+        assert self._capture is not None
+        if self._trampoline is None and self.table.events:
+            self._refresh_maps()
+            self._trampoline = self.space.trampoline()
+            if self._trampoline is not None:
+                self._capture.set_trampoline(self._trampoline)
+        now_ns = self._clock_ns()
+        if now_ns - self._swept_ns > _SWEEP_NS:
+            self._swept_ns = now_ns
+            alive = self._process.thread_ids()
+            if alive:
+                self._capture.forget_threads(self._process.pid, alive)

@@ -1,0 +1,241 @@
+"""A frozen picture of the live table, for views: nothing in it changes any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
+from tracelloc.blocks import Blocks, BlockStore
+from tracelloc.stacks import Frames, Stacks
+from tracelloc.table import LiveTable, Oddities
+from tracelloc.totals import Totals
+
+_SLICE: Final = 1 << 20
+"""Rows looked at together when the largest blocks are picked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStat:
+    """One outstanding block."""
+
+    address: int
+    size_bytes: int
+    age_ns: int
+    stack: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSelection:
+    """The largest of some blocks, and what all of them are together."""
+
+    count: int
+    size_bytes: int
+    largest: tuple[BlockStat, ...]
+    """By size, the older first where equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackStat:
+    """What one call stack holds."""
+
+    index: int
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Losses:
+    """What could not be seen, counted since the start."""
+
+    counters: dict[Counter, int]
+    oddities: Oddities
+
+    @property
+    def events(self) -> int:
+        """Allocations, frees and restores that are missing from the table."""
+        lost = sum(self.counters[counter] for counter in LOST_EVENT_COUNTERS)
+        return lost + self.counters[Counter.CALL_TABLE_FULL]
+
+    @property
+    def by_cause(self) -> dict[str, int]:
+        """Every count by its name, zeros included, what is no loss left out."""
+        causes = {
+            counter.name.lower(): count
+            for counter, count in self.counters.items()
+            if counter is not Counter.EARLIER_CALLS
+        }
+        causes["address_reuses"] = self.oddities.address_reuses
+        causes["odd_restores"] = self.oddities.odd_restores
+        return causes
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is traced."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that views show, as it was at one moment."""
+
+    target: Target
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    elapsed_ns: int
+    """Since tracing began."""
+    rss_bytes: int | None
+    """Resident memory of the target; None once it has ended."""
+    totals: Totals
+    """Per stack; a copy."""
+    stacks: Stacks
+    """Frames by index; only ever grows."""
+    events: int
+    """Events applied since the start."""
+    losses: Losses
+    truncated_stacks: int
+    """Stacks deeper than what is kept."""
+    broken_stacks: int
+    """Stacks that end early, in code without frame pointers."""
+    unknown_stacks: int
+    """Stacks of which nothing but the id is known: their record was lost."""
+    top_blocks: BlockSelection
+    """All outstanding blocks."""
+    old_blocks: BlockSelection | None
+    """Those of at least the age that was asked for."""
+
+    @property
+    def live_bytes(self) -> int:
+        """Outstanding bytes."""
+        return int(self.totals.live_bytes.sum())
+
+    @property
+    def live_count(self) -> int:
+        """Outstanding blocks."""
+        return int(self.totals.live_count.sum())
+
+    @property
+    def live_stacks(self) -> int:
+        """Stacks that hold at least one block."""
+        return int(np.count_nonzero(self.totals.live_count))
+
+    def top_stacks(self, n: int | None = None) -> list[StackStat]:
+        """The stacks that hold most bytes, largest first; only those that hold a block."""
+        totals = self.totals
+        held = totals.live_bytes
+        holding = np.flatnonzero(totals.live_count)
+        order = holding[np.lexsort((holding, -held[holding]))][:n]
+        return [
+            StackStat(
+                index=index,
+                live_bytes=int(held[index]),
+                live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
+                allocated_bytes=int(totals.allocated_bytes[index]),
+                allocated_count=int(totals.allocated_count[index]),
+            )
+            for index in order.tolist()
+        ]
+
+    def frames(self, index: int) -> Frames:
+        """Return addresses of a stack, innermost first; empty if they are not known."""
+        return self.stacks.frames(index) or ()
+
+
+def select_blocks(
+    store: BlockStore, n: int, now_ns: int, min_age_ns: int | None = None
+) -> BlockSelection:
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given."""
+    best = Blocks.empty()
+    count = size_bytes = floor = 0
+    born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
+    for blocks, alive in store.runs():
+        for start in range(0, len(blocks), _SLICE):
+            rows = slice(start, start + _SLICE)
+            chosen = alive[rows]
+            if min_age_ns is not None:
+                chosen = chosen & (blocks.birth_ns[rows] <= born_by)
+                count += int(np.count_nonzero(chosen))
+                size_bytes += int(blocks.size[rows][chosen].sum())
+            large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
+            best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
+            if n and len(best) == n:
+                floor = int(best.size[-1])
+    largest = tuple(
+        BlockStat(
+            address=int(best.address[row]),
+            size_bytes=int(best.size[row]),
+            age_ns=max(0, now_ns - int(best.birth_ns[row])),
+            stack=int(best.stack[row]),
+            tid=int(best.tid[row]),
+        )
+        for row in range(len(best))
+    )
+    return BlockSelection(count, size_bytes, largest)
+
+
+def _few(blocks: Blocks, rows: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.intp]:
+    """Rows that may be among the n largest: all of those above the n-th size and with it."""
+    if len(rows) <= n or n == 0:
+        return rows[: None if n else 0]
+    sizes = blocks.size[rows]
+    nth = np.partition(sizes, len(sizes) - n)[len(sizes) - n]
+    return rows[sizes >= nth]
+
+
+def _largest(blocks: Blocks, n: int) -> Blocks:
+    smallest_first = np.uint64(0xFFFFFFFFFFFFFFFF) - blocks.size
+    order = np.lexsort((blocks.address, blocks.birth_ns, smallest_first))[:n]
+    return blocks.select(order)
+
+
+def take_snapshot(
+    table: LiveTable,
+    *,
+    target: Target,
+    time_s: float,
+    now_ns: int,
+    started_ns: int,
+    rss_bytes: int | None,
+    counters: npt.NDArray[np.uint64],
+    top: int,
+    min_age_ns: int | None,
+) -> Snapshot:
+    """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
+    stacks = table.stacks
+    everything = select_blocks(table.blocks, top, now_ns)
+    totals = table.totals.copy(len(stacks))
+    return Snapshot(
+        target=target,
+        time_s=time_s,
+        elapsed_ns=now_ns - started_ns,
+        rss_bytes=rss_bytes,
+        totals=totals,
+        stacks=stacks,
+        events=table.events,
+        losses=Losses(
+            {counter: int(counters[counter]) for counter in Counter},
+            Oddities(
+                table.oddities.unmatched_frees,
+                table.oddities.address_reuses,
+                table.oddities.odd_restores,
+            ),
+        ),
+        truncated_stacks=stacks.count(StackFlag.TRUNCATED),
+        broken_stacks=stacks.count(StackFlag.BROKEN),
+        unknown_stacks=stacks.unknown_count,
+        top_blocks=BlockSelection(
+            table.blocks.count, int(totals.live_bytes.sum()), everything.largest
+        ),
+        old_blocks=None
+        if min_age_ns is None
+        else select_blocks(table.blocks, top, now_ns, min_age_ns),
+    )

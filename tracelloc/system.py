@@ -1,0 +1,104 @@
+"""Whether this machine can trace, before anything is compiled: one clear reason if not."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import platform
+import re
+import resource
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import PermissionNeeded, UnsupportedSystem
+
+MINIMUM_KERNEL: Final = (5, 8)
+"""The first with BPF ring buffers."""
+MACHINES: Final = ("x86_64",)
+
+_CAP_SYS_PTRACE: Final = 19
+_CAP_SYS_ADMIN: Final = 21
+_CAP_PERFMON: Final = 38
+_CAP_BPF: Final = 39
+_BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
+_BPF_MAP_CREATE: Final = 0
+_ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE"
+
+
+def check_all() -> None:
+    """Raises UnsupportedSystem or PermissionNeeded for the first thing that is missing."""
+    check_machine(platform.machine())
+    check_kernel(platform.release())
+    check_capabilities(Path("/proc/self/status").read_text())
+    check_bpf()
+
+
+def check_machine(machine: str) -> None:
+    """The probes read x86-64 registers."""
+    if machine not in MACHINES:
+        raise UnsupportedSystem(
+            f"tracelloc does not run on {machine}", hint=f"it knows {', '.join(MACHINES)}"
+        )
+
+
+def check_kernel(release: str) -> None:
+    """``release`` as uname -r prints it."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    if match and (int(match[1]), int(match[2])) < MINIMUM_KERNEL:
+        needed = ".".join(map(str, MINIMUM_KERNEL))
+        raise UnsupportedSystem(
+            f"Linux {release} has no BPF ring buffer", hint=f"tracelloc needs {needed} or newer"
+        )
+
+
+def check_capabilities(status: str) -> None:
+    """``status`` is the text of /proc/self/status; needs root's powers or their BPF part."""
+    match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
+    held = int(match[1], 16) if match else 0
+
+    def has(capability: int) -> bool:
+        return bool(held >> capability & 1)
+
+    if has(_CAP_SYS_ADMIN):
+        return
+    if not (has(_CAP_BPF) and has(_CAP_PERFMON) and has(_CAP_SYS_PTRACE)):
+        raise PermissionNeeded("tracing needs root", hint=_ROOT_HINT)
+
+
+def check_bpf() -> None:
+    """Creates and closes a tiny map: the kernel's own word on whether BPF may be used."""
+    attributes = (ctypes.c_uint32 * 18)(2, 4, 8, 1)  # BPF_MAP_TYPE_ARRAY, key, value, entries
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor = libc.syscall(
+        _BPF_SYSCALL[platform.machine()],
+        ctypes.c_int(_BPF_MAP_CREATE),
+        ctypes.byref(attributes),
+        ctypes.c_uint(ctypes.sizeof(attributes)),
+    )
+    if descriptor >= 0:
+        os.close(descriptor)
+        return
+    explain_bpf_refusal(ctypes.get_errno())
+
+
+def explain_bpf_refusal(code: int) -> None:
+    """Raises the error for what bpf(2) answered."""
+    if code == errno.ENOSYS:
+        raise UnsupportedSystem(
+            "this kernel has no BPF", hint="it must be built with CONFIG_BPF_SYSCALL=y"
+        )
+    if code in (errno.EPERM, errno.EACCES):
+        raise PermissionNeeded(
+            "the kernel refuses BPF here",
+            hint="a container needs --privileged (or CAP_BPF and CAP_PERFMON and a seccomp "
+            "profile that allows bpf); under kernel lockdown it cannot be had",
+        )
+    raise UnsupportedSystem(f"the kernel cannot create BPF maps: {os.strerror(code)}")
+
+
+def raise_file_limit() -> None:
+    """Lifts the soft limit of open files: each library of the target stays open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,0 +1,1 @@
+"""The terminal interface. The only package that may import textual."""
