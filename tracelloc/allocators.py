@@ -6,7 +6,8 @@ yields functions by address, so that two names for one function are probed once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping as MappingType
+from collections.abc import Iterable
+from collections.abc import Mapping as MappingType
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import PermissionNeeded, TargetError, UnsupportedSystem
+from tracelloc.errors import PrivilegeError, TargetError, UnsupportedError
 from tracelloc.placement import ProbePoint
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
@@ -52,7 +52,7 @@ class PerfAttachment:
         """Attaches all points in order, or none.
 
         ``program`` gives the descriptor of a loaded BPF program by name. Raises
-        TargetError, PermissionNeeded or UnsupportedSystem.
+        TargetError, PrivilegeError or UnsupportedError.
         """
         self._descriptors: list[int] = []
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -108,7 +108,7 @@ def _read_pmu() -> tuple[int, int]:
         number = int((_PMU / "type").read_text())
         format_text = (_PMU / "format/retprobe").read_text()
     except OSError as error:
-        raise UnsupportedSystem(
+        raise UnsupportedError(
             "this kernel has no uprobes", hint="it needs CONFIG_UPROBE_EVENTS=y"
         ) from error
     return number, int(format_text.strip().partition(":")[2])
@@ -117,9 +117,9 @@ def _read_pmu() -> tuple[int, int]:
 def _explain(code: int, pid: int, point: ProbePoint) -> Exception:
     where = f"could not probe {point.label}: {os.strerror(code)}"
     if code in (errno.EPERM, errno.EACCES):
-        return PermissionNeeded(where, hint="run tracelloc as root (sudo)")
+        return PrivilegeError(where, hint="run tracelloc as root (sudo)")
     if code in (errno.ESRCH, errno.ENOENT):
         return TargetError(f"{where}: process {pid} is ending")
     if code in (errno.EMFILE, errno.ENFILE):
-        return UnsupportedSystem(where, hint="raise the limit of open files (ulimit -n)")
-    return UnsupportedSystem(where)
+        return UnsupportedError(where, hint="raise the limit of open files (ulimit -n)")
+    return UnsupportedError(where)

@@ -53,7 +53,11 @@ class Blocks:
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
         """Uninitialized columns of ``rows`` rows."""
-        return cls(*(np.empty(rows, dtype) for _, dtype in _COLUMNS))
+        return cls._of([np.empty(rows, dtype) for _, dtype in _COLUMNS])
+
+    @classmethod
+    def _of(cls, columns: list[npt.NDArray[Any]]) -> Blocks:
+        return cls(*columns)
 
     def __len__(self) -> int:
         return len(self.address)
@@ -70,13 +74,10 @@ class Blocks:
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
         """All rows of the parts, in their order."""
-        return cls(
-            *(
-                np.concatenate([getattr(part, name) for part in parts])
-                if parts
-                else np.empty(0, dtype)
-                for name, dtype in _COLUMNS
-            )
+        if not parts:
+            return cls.empty()
+        return cls._of(
+            [np.concatenate([getattr(part, name) for part in parts]) for name, _ in _COLUMNS]
         )
 
 
@@ -178,9 +179,7 @@ class BlockStore:
 
     def memory_bytes(self) -> int:
         """What the columns take."""
-        return sum(
-            getattr(run.blocks, name).nbytes for run in self._runs for name, _ in _COLUMNS
-        )
+        return sum(getattr(run.blocks, name).nbytes for run in self._runs for name, _ in _COLUMNS)
 
     def _merge(self) -> None:
         runs = self._runs

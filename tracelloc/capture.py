@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes
-from tracelloc.errors import UnsupportedSystem
+from tracelloc.errors import UnsupportedError
 from tracelloc.ring import EventRing, StackRing
 
 PROGRAMS: Final = (
@@ -75,17 +75,17 @@ class CaptureConfig:
 
 
 def import_bcc() -> Any:
-    """The distribution's bcc module. Raises UnsupportedSystem if it isn't there."""
+    """The distribution's bcc module. Raises UnsupportedError if it isn't there."""
     try:
         bcc = importlib.import_module("bcc")
     except ImportError as error:
         if getattr(error, "name", None) in ("bcc", None):
-            raise UnsupportedSystem("bcc is not installed", hint=INSTALL_HINT) from error
-        raise UnsupportedSystem(f"bcc cannot be imported: {error}", hint=INSTALL_HINT) from error
+            raise UnsupportedError("bcc is not installed", hint=INSTALL_HINT) from error
+        raise UnsupportedError(f"bcc cannot be imported: {error}", hint=INSTALL_HINT) from error
     except OSError as error:
-        raise UnsupportedSystem(f"bcc cannot be loaded: {error}", hint=INSTALL_HINT) from error
+        raise UnsupportedError(f"bcc cannot be loaded: {error}", hint=INSTALL_HINT) from error
     if not hasattr(bcc, "BPF"):
-        raise UnsupportedSystem(
+        raise UnsupportedError(
             "the installed bcc is PyPI's crystal-lattice package, not the BPF compiler",
             hint=f"pip uninstall bcc, then {INSTALL_HINT}",
         )
@@ -93,17 +93,16 @@ def import_bcc() -> Any:
 
 
 @contextmanager
-def _stderr_kept(quiet: bool) -> Iterator[list[str]]:
-    """Collects what libbcc writes to descriptor 2, line by line, instead of showing it."""
-    lines: list[str] = []
+def _stderr_kept(lines: list[str], *, quiet: bool) -> Iterator[None]:
+    """Collects what libbcc writes to descriptor 2 instead of showing it, if ``quiet``."""
     if not quiet:
-        yield lines
+        yield
         return
     saved = os.dup(2)
     scratch = os.memfd_create("bcc-messages")
     os.dup2(scratch, 2)
     try:
-        yield lines
+        yield
     finally:
         os.dup2(saved, 2)
         os.close(saved)
@@ -116,39 +115,37 @@ class Capture:
     """Loaded programs, their rings, counters and control words. Nothing is attached yet."""
 
     def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
-        """Compiles and loads. Raises UnsupportedSystem."""
+        """Compiles and loads. Raises UnsupportedError."""
         bcc = import_bcc()
         os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-        with _stderr_kept(quiet=not debug) as messages:
-            try:
-                self._bpf = bcc.BPF(text=probes.source_text(), cflags=config.cflags())
-                self._programs = {
+        messages: list[str] = []
+        try:
+            with _stderr_kept(messages, quiet=not debug):
+                self._bpf: Any = bcc.BPF(text=probes.source_text(), cflags=config.cflags())
+                self._programs: dict[str, int] = {
                     name: self._bpf.load_func(name, bcc.BPF.KPROBE).fd for name in PROGRAMS
                 }
-            except Exception as error:  # bcc raises bare Exception
-                failure = error
-            else:
-                failure = None
-        if failure is not None:
-            raise UnsupportedSystem(
-                _last_words(messages) or f"bcc could not load the probes: {failure}",
+        except Exception as error:
+            raise UnsupportedError(
+                _last_words(messages) or f"bcc could not load the probes: {error}",
                 hint="run again with --debug to see the compiler's and verifier's messages",
-            ) from failure
-        self._calls = self._bpf["calls"]
+            ) from error
+        self._calls: Any = self._bpf["calls"]
         self._fds = {name: self._bpf[name].map_fd for name in ("counters", "control")}
         self.events = EventRing(self._bpf["events"].map_fd, config.events_size_bytes)
         self.stacks = StackRing(self._bpf["stacks"].map_fd, config.stacks_size_bytes)
         self.events_fd: int = self._bpf["events"].map_fd
         """Readable for epoll when the ring is half full."""
         self._counters_page = mmap.mmap(self._fds["counters"], mmap.PAGESIZE)
-        self._counters = np.frombuffer(self._counters_page, np.uint64, len(abi.Counter))
+        self._counters: npt.NDArray[np.uint64] = np.frombuffer(
+            self._counters_page, np.uint64, len(abi.Counter)
+        )
         self._control_page = mmap.mmap(self._fds["control"], mmap.PAGESIZE)
-        self._control = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
+        self._control: npt.NDArray[Any] = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
 
     def program(self, name: str) -> int:
         """The descriptor of a loaded program."""
-        fd: int = self._programs[name]
-        return fd
+        return self._programs[name]
 
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""

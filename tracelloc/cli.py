@@ -28,17 +28,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-        print(
-            f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr
-        )
+        print(f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr)
         return 1
 
 
 def _run(options: Options) -> int:
     # Only now: --help and wrong usage need none of the slow imports.
-    from tracelloc import system
-    from tracelloc.target import open_target
-    from tracelloc.tracer import Tracer
+    from tracelloc import system  # noqa: PLC0415
+    from tracelloc.target import open_target  # noqa: PLC0415
+    from tracelloc.tracer import Tracer  # noqa: PLC0415
 
     for output in options.outputs:
         output.check()

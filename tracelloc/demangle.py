@@ -44,11 +44,15 @@ def demangle(name: str) -> str:
 
 @functools.cache
 def _rust_demangler() -> Any:
-    import rust_demangler.rust_v0
+    import rust_demangler.rust_v0  # noqa: PLC0415 - most targets are not Rust
 
     # It reports some of what it can't read to standard output, which is the report's.
-    rust_demangler.rust_v0.print = lambda *args, **kwargs: None
+    rust_demangler.rust_v0.print = _print_nothing
     return rust_demangler.demangle
+
+
+def _print_nothing(*_arguments: object, **_options: object) -> None:
+    pass
 
 
 def _demangle_rust(name: str) -> str | None:

@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
-from elftools.elf.sections import NoteSection
 
 _SYMBOL_DTYPE: Final = np.dtype(
     [
@@ -31,15 +30,15 @@ _SYMBOL_DTYPE: Final = np.dtype(
 
 STT_FUNC: Final = 2
 STT_GNU_IFUNC: Final = 10
-_STB_RANK: Final = np.full(16, 2, np.uint8)
-_STB_RANK[1] = 0  # GLOBAL
-_STB_RANK[2] = 1  # WEAK
+_STB_RANK: Final = np.ones(16, np.uint8)
+_STB_RANK[1:3] = 0
+"""0 for names that other files can use (GLOBAL, WEAK), 1 for local ones."""
 _SHN_UNDEF: Final = 0
 _LOOK_BACK: Final = 16
 """How many symbols before an address are tried: an inner one may end before it."""
 
 
-class NotElf(Exception):
+class NotElfError(Exception):
     """The file is not an ELF file that we can read."""
 
 
@@ -138,7 +137,7 @@ class SymbolTable:
         return None
 
     def _best_name(self, at: int) -> str:
-        """Of the names for one address and size: best binding, fewest underscores in front."""
+        """Of the names for one address and size: exported, fewest underscores in front."""
         start, size, rank = self._address[at], self._size[at], self._rank[at]
         names = []
         while at >= 0 and (self._address[at], self._size[at], self._rank[at]) == (
@@ -158,7 +157,7 @@ class ElfFile:
     """
 
     def __init__(self, descriptor: int) -> None:
-        """Takes over ``descriptor``. Raises NotElf, after closing it, if it can't be read."""
+        """Takes over ``descriptor``. Raises NotElfError, after closing it, if it can't be read."""
         self._file = os.fdopen(descriptor, "rb")
         try:
             self._elf = ELFFile(self._file)
@@ -176,33 +175,13 @@ class ElfFile:
             ]
         except (ELFError, OSError, ValueError, KeyError, TypeError) as error:
             self._file.close()
-            raise NotElf(str(error) or type(error).__name__) from error
+            raise NotElfError(str(error) or type(error).__name__) from error
         self._symbols: SymbolTable | None = None
         self._tables: list[tuple[npt.NDArray[Any], _Names]] | None = None
 
     def close(self) -> None:
         """Gives the descriptor back."""
         self._file.close()
-
-    @property
-    def interpreter(self) -> str | None:
-        """The dynamic linker that this program names (PT_INTERP)."""
-        for segment in self._elf.iter_segments("PT_INTERP"):
-            return str(segment.get_interp_name())
-        return None
-
-    @property
-    def build_id(self) -> str | None:
-        """GNU build ID in hexadecimal."""
-        try:
-            section = self._elf.get_section_by_name(".note.gnu.build-id")
-            if isinstance(section, NoteSection):
-                for note in section.iter_notes():
-                    if note["n_type"] == "NT_GNU_BUILD_ID":
-                        return str(note["n_desc"])
-        except (ELFError, OSError, ValueError, KeyError):
-            pass
-        return None
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of the file; fewer than asked for at its end."""
@@ -272,5 +251,3 @@ class ElfFile:
                 if addresses:
                     found.setdefault(name, set()).update(addresses)
         return found
-
-

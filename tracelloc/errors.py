@@ -26,7 +26,7 @@ class UsageError(TracellocError):
     exit_code = 2
 
 
-class PermissionNeeded(TracellocError):
+class PrivilegeError(TracellocError):
     """The kernel would not let us: root or capabilities are missing."""
 
 
@@ -34,5 +34,5 @@ class TargetError(TracellocError):
     """The process can't be traced: gone, not a program, nothing in it to hook."""
 
 
-class UnsupportedSystem(TracellocError):
-    """This kernel, machine or bcc can't do what tracing needs."""
+class UnsupportedError(TracellocError):
+    """The kernel, machine or bcc can't do what tracing needs."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import PermissionNeeded, TargetError
+from tracelloc.errors import PrivilegeError, TargetError
 
 PROC: Final = Path("/proc")
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
@@ -118,7 +118,7 @@ class Process:
         except (FileNotFoundError, ProcessLookupError) as error:
             raise TargetError(f"there is no process {self.pid}") from error
         except PermissionError as error:
-            raise PermissionNeeded(
+            raise PrivilegeError(
                 f"process {self.pid} may not be inspected: {error.strerror}",
                 hint="run tracelloc as root (sudo)",
             ) from error
@@ -157,7 +157,7 @@ class Process:
     def thread_ids(self) -> set[int]:
         """Threads that are there now; empty once the process is gone."""
         try:
-            return {int(name) for name in os.listdir(self.directory / "task")}
+            return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return set()
 

@@ -25,8 +25,8 @@ from tracelloc.snapshot import Snapshot, Target, take_snapshot
 from tracelloc.space import AddressSpace
 from tracelloc.stacks import Stacks
 from tracelloc.table import LiveTable
-from tracelloc.unwind import FrameChecker
 from tracelloc.units import NS_PER_S
+from tracelloc.unwind import FrameChecker
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
@@ -201,7 +201,7 @@ class Session:
             if any(counters[counter] for counter in LOST_EVENT_COUNTERS):
                 self.table.trusting = False
             self.table.apply(events)
-        return events.nbytes
+        return int(events.nbytes)
 
     def _take_stacks(self) -> None:
         assert self._capture is not None

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
-from tracelloc.blocks import Blocks, BlockStore
+from tracelloc.blocks import Blocks, BlockStore, Rows
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
 from tracelloc.totals import Totals
@@ -182,13 +182,13 @@ def select_blocks(
     return BlockSelection(count, size_bytes, largest)
 
 
-def _few(blocks: Blocks, rows: npt.NDArray[np.intp], n: int) -> npt.NDArray[np.intp]:
+def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:
     """Rows that may be among the n largest: all of those above the n-th size and with it."""
     if len(rows) <= n or n == 0:
         return rows[: None if n else 0]
     sizes = blocks.size[rows]
-    nth = np.partition(sizes, len(sizes) - n)[len(sizes) - n]
-    return rows[sizes >= nth]
+    enough: Rows = rows[sizes >= np.partition(sizes, len(sizes) - n)[len(sizes) - n]]
+    return enough
 
 
 def _largest(blocks: Blocks, n: int) -> Blocks:

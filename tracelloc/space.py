@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from tracelloc.allocators import Module
-from tracelloc.elf import ElfFile, NotElf
+from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.errors import TargetError
 from tracelloc.procfs import TRAMPOLINE_MAPPING, AddressMap, FileId, Mapping, Process
 
@@ -77,7 +77,7 @@ class AddressSpace:
         except OSError:
             self._modules[mapping.file_id] = Unresolved.UNREADABLE
             return None
-        except NotElf:
+        except NotElfError:
             self._modules[mapping.file_id] = Unresolved.NOT_ELF
             return None
         opened = self.process.mapping_path(mapping)

@@ -11,7 +11,7 @@ import resource
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import PermissionNeeded, UnsupportedSystem
+from tracelloc.errors import PrivilegeError, UnsupportedError
 
 MINIMUM_KERNEL: Final = (5, 8)
 """The first with BPF ring buffers."""
@@ -27,7 +27,7 @@ _ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_
 
 
 def check_all() -> None:
-    """Raises UnsupportedSystem or PermissionNeeded for the first thing that is missing."""
+    """Raises UnsupportedError or PrivilegeError for the first thing that is missing."""
     check_machine(platform.machine())
     check_kernel(platform.release())
     check_capabilities(Path("/proc/self/status").read_text())
@@ -37,7 +37,7 @@ def check_all() -> None:
 def check_machine(machine: str) -> None:
     """The probes read x86-64 registers."""
     if machine not in MACHINES:
-        raise UnsupportedSystem(
+        raise UnsupportedError(
             f"tracelloc does not run on {machine}", hint=f"it knows {', '.join(MACHINES)}"
         )
 
@@ -47,7 +47,7 @@ def check_kernel(release: str) -> None:
     match = re.match(r"(\d+)\.(\d+)", release)
     if match and (int(match[1]), int(match[2])) < MINIMUM_KERNEL:
         needed = ".".join(map(str, MINIMUM_KERNEL))
-        raise UnsupportedSystem(
+        raise UnsupportedError(
             f"Linux {release} has no BPF ring buffer", hint=f"tracelloc needs {needed} or newer"
         )
 
@@ -63,7 +63,7 @@ def check_capabilities(status: str) -> None:
     if has(_CAP_SYS_ADMIN):
         return
     if not (has(_CAP_BPF) and has(_CAP_PERFMON) and has(_CAP_SYS_PTRACE)):
-        raise PermissionNeeded("tracing needs root", hint=_ROOT_HINT)
+        raise PrivilegeError("tracing needs root", hint=_ROOT_HINT)
 
 
 def check_bpf() -> None:
@@ -85,16 +85,16 @@ def check_bpf() -> None:
 def explain_bpf_refusal(code: int) -> None:
     """Raises the error for what bpf(2) answered."""
     if code == errno.ENOSYS:
-        raise UnsupportedSystem(
+        raise UnsupportedError(
             "this kernel has no BPF", hint="it must be built with CONFIG_BPF_SYSCALL=y"
         )
     if code in (errno.EPERM, errno.EACCES):
-        raise PermissionNeeded(
+        raise PrivilegeError(
             "the kernel refuses BPF here",
             hint="a container needs --privileged (or CAP_BPF and CAP_PERFMON and a seccomp "
             "profile that allows bpf); under kernel lockdown it cannot be had",
         )
-    raise UnsupportedSystem(f"the kernel cannot create BPF maps: {os.strerror(code)}")
+    raise UnsupportedError(f"the kernel cannot create BPF maps: {os.strerror(code)}")
 
 
 def raise_file_limit() -> None:

@@ -63,9 +63,7 @@ class Tracer:
         pidfd = self._open_pidfd()
         try:
             self._session.start()
-            self._say(
-                f"tracing {self._process.pid} ({printable(self._session.target.command)})…"
-            )
+            self._say(f"tracing {self._process.pid} ({printable(self._session.target.command)})…")
             try:
                 self._loop(pidfd, wakeup)
             finally:
@@ -95,10 +93,10 @@ class Tracer:
         signal.signal(signal.SIGUSR1, self._note_write)
         return receiver
 
-    def _note_end(self, number: int, frame: object) -> None:
+    def _note_end(self, _number: int, _frame: object) -> None:
         self._ending = True
 
-    def _note_write(self, number: int, frame: object) -> None:
+    def _note_write(self, _number: int, _frame: object) -> None:
         self._write_files = True
 
     def _loop(self, pidfd: int, wakeup: socket.socket) -> None:
@@ -119,8 +117,9 @@ class Tracer:
                 next_report += options.interval_s * (1 + max(0.0, missed))
                 continue
             until = next_report if end is None else min(next_report, end)
-            ready, _, _ = select.select([pidfd, wakeup], [], [], max(0.0, until - now))
-            if wakeup in ready:
+            signalled = wakeup.fileno()
+            ready, _, _ = select.select([pidfd, signalled], [], [], max(0.0, until - now))
+            if signalled in ready:
                 wakeup.recv(4096)
             if self._write_files:
                 self._write_files = False
@@ -157,9 +156,7 @@ class Tracer:
         if self._options.mode is Mode.JSON:
             text = json_report(snapshot, self._namer, self._options.top) + "\n"
         else:
-            lines = text_report(
-                snapshot, self._namer, self._options.top, self._options.min_age_ns
-            )
+            lines = text_report(snapshot, self._namer, self._options.top, self._options.min_age_ns)
             text = "".join(f"{line}\n" for line in lines)
         try:
             sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

@@ -42,9 +42,7 @@ class FrameChecker:
             for frame in frames
         )
 
-    def trim(
-        self, frames: tuple[int, ...], flags: StackFlag
-    ) -> tuple[tuple[int, ...], StackFlag]:
+    def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:
         """The frames up to the first that can't be one, and what is wrong with the rest.
 
         How the walk ended says little: the register may hold anything where code
@@ -59,16 +57,23 @@ class FrameChecker:
                 break
         if not cut and flags & StackFlag.TRUNCATED:
             return frames, StackFlag.TRUNCATED
-        whole = self._starts_here(frames[-1]) if frames else False
-        return frames, StackFlag(0) if whole else StackFlag.BROKEN
+        return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
 
-    def _starts_here(self, address: int) -> bool:
-        """Whether this frame belongs to what calls main or a thread's function."""
-        place = self._space.place(address - 1)
+    def _is_whole(self, frames: tuple[int, ...]) -> bool:
+        """Whether the outermost frame belongs to what calls main or a thread's function.
+
+        In a dynamic program that is the C library, called by nobody: a program's own
+        function is the next one in. (The C library's other functions have no frame
+        pointers: a stack that ends in one of them ends early.)
+        """
+        place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
             return False
         if place.module.path.rsplit("/", 1)[-1].startswith(_STARTERS):
-            return True
+            if len(frames) < 2:
+                return False
+            inner = self._space.place(frames[-2] - 1)
+            return isinstance(inner, Place) and inner.module is not place.module
         inside = place.module.elf.address_of(place.file_offset)
         symbol = place.module.elf.symbols.find(inside) if inside is not None else None
         return symbol is not None and symbol.name in _START_FUNCTIONS

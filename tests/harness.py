@@ -1,0 +1,184 @@
+"""Real targets and a real tracelloc, spoken to by handshake instead of by waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+TARGETS = Path(__file__).parent / "targets"
+PATIENCE_S = 60.0
+"""How long anything may take before a test gives up; never how long it waits."""
+
+FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
+
+
+class Builder:
+    """Compiles target programs into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._built: dict[tuple[str, ...], Path] = {}
+
+    def _build(self, name: str, command: Sequence[str]) -> Path:
+        key = tuple(command)
+        if key not in self._built:
+            out = self._directory / f"{name}-{len(self._built)}"
+            subprocess.run([*command, "-o", str(out)], check=True, timeout=PATIENCE_S)
+            self._built[key] = out
+        return self._built[key]
+
+    def c(self, name: str, *flags: str) -> Path:
+        """``tests/targets/NAME.c``, with frame pointers unless flags say otherwise."""
+        return self._build(
+            name,
+            ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", *FRAME_POINTERS, "-pthread",
+             str(TARGETS / f"{name}.c"), *flags],
+        )  # fmt: skip
+
+    def cpp(self, name: str, *flags: str) -> Path:
+        """``tests/targets/NAME.cpp``."""
+        return self._build(
+            name,
+            ["g++", "-std=c++20", "-O1", "-g", "-Wall", "-Wextra", *FRAME_POINTERS,
+             str(TARGETS / f"{name}.cpp"), *flags],
+        )  # fmt: skip
+
+    def rust(self, name: str, *flags: str) -> Path:
+        """``tests/targets/NAME.rs``, std only."""
+        return self._build(
+            name,
+            ["rustc", "--edition=2021", "-C", "opt-level=1", "-C", "force-frame-pointers=yes",
+             str(TARGETS / f"{name}.rs"), *flags],
+        )  # fmt: skip
+
+
+def read_line(stream: Any, what: str) -> str:
+    """One line from an unbuffered pipe, or an error when it does not come."""
+    deadline = time.monotonic() + PATIENCE_S
+    line = b""
+    while not line.endswith(b"\n"):
+        if not select.select([stream], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError(f"{what} said nothing; so far {line!r}")
+        byte = os.read(stream.fileno(), 1)
+        if not byte:
+            raise EOFError(f"{what} ended; last words {line!r}")
+        line += byte
+    return line.decode(errors="replace").rstrip("\n")
+
+
+class Target:
+    """A target program that answers each line it is sent with one line."""
+
+    def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            **options,
+        )
+        self.pid = self.process.pid
+        assert self.hear() == "ready"
+
+    def hear(self) -> str:
+        return read_line(self.process.stdout, "the target")
+
+    def say(self, line: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+
+    def ask(self, line: str) -> str:
+        self.say(line)
+        return self.hear()
+
+    def end(self) -> int:
+        """Closes its input, upon which it ends."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        return self.process.wait(PATIENCE_S)
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def tracelloc_command(*arguments: str | Path | int) -> list[str]:
+    """The command as a user would have it, from this environment."""
+    return [sys.executable, "-m", "tracelloc", *map(str, arguments)]
+
+
+class Tracelloc:
+    """A running tracelloc, from the moment its probes are live."""
+
+    def __init__(self, *arguments: str | Path | int, directory: Path) -> None:
+        self.out = directory / f"out-{time.monotonic_ns()}"
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                tracelloc_command(*arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+            )
+        self.messages: list[str] = []
+        self.wait_for("tracing")
+
+    def wait_for(self, words: str) -> str:
+        """The next message on standard error that holds these words."""
+        while True:
+            try:
+                line = read_line(self.process.stderr, "tracelloc")
+            except EOFError as error:
+                raise AssertionError(f"never said {words!r}: {self.messages}") from error
+            self.messages.append(line)
+            if words in line:
+                return line
+
+    def finish(self) -> int:
+        """Waits until it has ended by itself. Returns its exit status."""
+        assert self.process.stderr is not None
+        rest = self.process.stderr.read() or b""
+        self.messages.extend(rest.decode(errors="replace").splitlines())
+        self.process.stderr.close()
+        return self.process.wait(PATIENCE_S)
+
+    def stop(self, number: signal.Signals = signal.SIGINT) -> int:
+        """Ends it by a signal. Returns its exit status."""
+        self.process.send_signal(number)
+        return self.finish()
+
+    def text(self) -> str:
+        return self.out.read_text()
+
+    def reports(self) -> list[dict[str, Any]]:
+        """The JSON reports it has written."""
+        return [json.loads(line) for line in self.text().splitlines()]
+
+    def last(self) -> dict[str, Any]:
+        return self.reports()[-1]
+
+
+def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Runs tracelloc to its end, both outputs kept."""
+    return subprocess.run(
+        tracelloc_command(*arguments),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+        **options,
+    )

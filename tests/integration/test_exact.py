@@ -1,0 +1,109 @@
+"""Outstanding figures equal the target's own books to the last digit."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+OPERATIONS = 12_000
+
+
+# libc has no frame pointers: its own functions hide who called them.
+LIBC_SITES = {"strdup": "by_strdup", "strndup": "by_strndup"}
+
+
+def by_site(report: dict) -> dict[str, list[int]]:
+    """[blocks, bytes] by the allocating function of ``books.c``."""
+    sites: dict[str, list[int]] = {}
+    for entry in report["top_allocators"]:
+        symbols = [LIBC_SITES.get(f["symbol"], f["symbol"]) or "" for f in entry["stack"]]
+        names = [symbol for symbol in symbols if symbol.startswith("by_")]
+        assert len(names) == 1, entry["stack"]
+        site = sites.setdefault(names[0], [0, 0])
+        site[0] += entry["allocations"]
+        site[1] += entry["bytes"]
+    return sites
+
+
+def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
+    assert report["lost_events"] == 0
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+    assert report["live_stacks"] == len(report["top_allocators"])
+    assert by_site(report) == {site: figures for site, figures in books.items() if figures[0]}
+    assert report["allocations"] - report["frees"] == report["live_allocations"]
+    assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
+)
+def test_books(
+    builder: Builder,
+    targets: list[Target],
+    tmp_path: Path,
+    threads: int,
+    seed: int,
+    slots: int,
+) -> None:
+    target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_equal(report, books)
+    assert report["unmatched_frees"] == 0
+    # By far most operations allocate or free something.
+    assert report["allocations"] > OPERATIONS // 2
+
+
+def test_blocks_from_before_are_counted_apart(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """What was outstanding at the attach and is freed later shows up as just that."""
+    target = Target([builder.c("books"), 4, OPERATIONS, 7, 2000])
+    targets.append(target)
+    before = json.loads(target.ask("run"))
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    old_blocks = sum(count for count, _ in before.values())
+    all_blocks = sum(count for count, _ in books.values())
+    assert report["lost_events"] == 0
+    assert report["unmatched_frees"] > 0
+    # All blocks at the end = those traced + those from before that were not freed.
+    assert report["live_allocations"] == all_blocks - (old_blocks - report["unmatched_frees"])
+
+
+def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """With limits, what is reported equals what a full trace says of those sizes."""
+    target = Target([builder.c("books"), 4, OPERATIONS, 11, 3000])
+    targets.append(target)
+    whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000, directory=tmp_path)
+    limited = Tracelloc(
+        "-p", target.pid, "--json", "--top", 100_000, "--min-size", 100, "--max-size", "1k",
+        directory=tmp_path,
+    )  # fmt: skip
+    books = json.loads(target.ask("run"))
+    assert limited.stop(signal.SIGTERM) == 0
+    assert whole.stop() == 0
+    assert_equal(whole.last(), books)
+    blocks = {
+        block["address"]: block["size_bytes"]
+        for block in whole.last()["top_allocations"]
+        if 100 <= block["size_bytes"] <= 1024
+    }
+    seen = {b["address"]: b["size_bytes"] for b in limited.last()["top_allocations"]}
+    assert seen == blocks
+    assert len(seen) > 100
+    assert limited.last()["live_bytes"] == sum(blocks.values())
