@@ -121,7 +121,7 @@ class Capture:
         messages: list[str] = []
         try:
             with _stderr_kept(messages, quiet=not debug):
-                self._bpf: Any = bcc.BPF(text=probes.source_text(), cflags=config.cflags())
+                self._bpf: Any = bcc.BPF(text=probes.source_text().encode(), cflags=config.cflags())
                 self._programs: dict[str, int] = {
                     name: self._bpf.load_func(name, bcc.BPF.KPROBE).fd for name in PROGRAMS
                 }

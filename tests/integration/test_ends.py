@@ -1,0 +1,155 @@
+"""Every way in which tracing ends writes everything, and the target goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, read_line, tracelloc_command
+
+pytestmark = pytest.mark.bpf
+
+LIVE_BYTES = 1111 + 2222 + 4096 + 333
+
+
+def folded_sum(path: Path) -> int:
+    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
+
+
+@pytest.fixture
+def target(builder: Builder, targets: list[Target]) -> Target:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    return target
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None:
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop(number) == 0
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert folded_sum(flames) == LIVE_BYTES
+    assert target.end() == 0
+
+
+def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    tracer.process.send_signal(signal.SIGUSR1)
+    tracer.wait_for("wrote")
+    assert folded_sum(flames) == 0
+    assert target.ask("go") == "done"
+    tracer.process.send_signal(signal.SIGUSR1)
+    tracer.wait_for("wrote")
+    # Whatever the reader had seen of it by then; at the end it is all.
+    assert folded_sum(flames) <= LIVE_BYTES
+    assert tracer.process.poll() is None
+    assert tracer.stop() == 0
+    assert folded_sum(flames) == LIVE_BYTES
+
+
+def test_duration(target: Target, tmp_path: Path) -> None:
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--duration", "1.5s", "--interval", "500ms",
+        "--flamegraph", flames, directory=tmp_path,
+    )  # fmt: skip
+    assert target.ask("go") == "done"
+    assert tracer.finish() == 0
+    assert folded_sum(flames) == LIVE_BYTES
+    reports = tracer.reports()
+    assert reports[-1]["live_bytes"] == LIVE_BYTES
+    # One per interval, and the last one when the probes are gone.
+    assert 3 <= len(reports) <= 4
+    assert 1.5 <= reports[-1]["elapsed_s"] < 5
+
+
+def test_count(target: Target, tmp_path: Path) -> None:
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--count", 3, "--interval", "200ms", directory=tmp_path
+    )
+    assert tracer.finish() == 0
+    assert len(tracer.reports()) == 3
+
+
+def test_target_exit(target: Target, tmp_path: Path) -> None:
+    """Names are still there although the process is gone."""
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert target.end() == 0
+    assert tracer.finish() == 0
+    assert any("has ended" in line for line in tracer.messages)
+    report = tracer.last()
+    assert report["live_bytes"] == LIVE_BYTES
+    assert report["rss_bytes"] is None
+    symbols = [frame["symbol"] for frame in report["top_allocators"][0]["stack"]]
+    assert symbols[:6] == ["recurse"] * 5 + ["main"]
+    assert folded_sum(flames) == LIVE_BYTES
+
+
+def test_target_killed(target: Target, tmp_path: Path) -> None:
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    assert target.ask("go") == "done"
+    target.kill()
+    assert tracer.finish() == 0
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+
+
+def test_closed_stdout(target: Target, tmp_path: Path) -> None:
+    """``tracelloc … | head -1`` ends quietly, its files written."""
+    flames = tmp_path / "app.fg"
+    command = tracelloc_command(
+        "-p", target.pid, "--text", "--interval", "100ms", "--flamegraph", flames
+    )
+    tracer = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert tracer.stdout is not None
+    assert tracer.stderr is not None
+    with tracer:
+        read_line(tracer.stderr, "tracelloc")
+        assert target.ask("go") == "done"
+        assert tracer.stdout.readline().startswith(b"==> ")
+        tracer.stdout.close()
+        messages = tracer.stderr.read().decode()
+    assert tracer.returncode == 0
+    assert messages == f"tracelloc: wrote {flames}\n"
+    assert folded_sum(flames) == LIVE_BYTES
+
+
+def test_stopped_target(target: Target, tmp_path: Path) -> None:
+    """A target that is stopped can be attached to, and is exact once it goes on."""
+    os.kill(target.pid, signal.SIGSTOP)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    os.kill(target.pid, signal.SIGCONT)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+
+
+def test_killed_tracer_leaves_the_target_alone(target: Target, tmp_path: Path) -> None:
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer.process.kill()
+    tracer.finish()
+    assert target.ask("go") == "done"
+    assert target.end() == 0
+
+
+def test_two_at_once(target: Target, tmp_path: Path) -> None:
+    first = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
+    second = Tracelloc("-p", target.pid, "--json", "--top", 9, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert second.stop() == 0
+    assert first.stop() == 0
+    for tracer in (first, second):
+        report = tracer.last()
+        assert report["live_bytes"] == LIVE_BYTES
+        assert report["lost_events"] == report["broken_stacks"] == 0
+    assert first.last()["top_allocators"] == second.last()["top_allocators"]

@@ -1,0 +1,221 @@
+"""What can't be done is said in one line, with a status that isn't 0, before anything is done."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, run_tracelloc
+from tracelloc import capture, system
+from tracelloc.cli import main
+from tracelloc.errors import TracellocError
+
+
+def said(result: subprocess.CompletedProcess[str], status: int) -> str:
+    """The one line; nothing else may have been printed."""
+    assert result.returncode == status, result
+    assert result.stdout == ""
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("tracelloc: error: ")
+    return lines[0].removeprefix("tracelloc: error: ")
+
+
+def free_pid() -> int:
+    """A PID that no process has."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait(PATIENCE_S)
+    return process.pid
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--min-size", "12q"], "'12q' is not a size"),
+        (["--max-size", "-1"], "--max-size"),
+        (["--min-size", "99999999999999999999"], "too large"),
+        (["--age", "soon"], "'soon' is not a duration"),
+        (["--age", "5x"], "'5x' is not a duration"),
+        (["--interval", "0"], "--interval must be at least 10ms"),
+        (["--interval", "1e9"], "is not a duration"),
+        (["--duration", "0s"], "--duration must be more than 0"),
+        (["--count", "0"], "at least 1"),
+        (["--top", "-1"], "--top"),
+        (["--events-size", "2GiB"], "--events-size must be between"),
+        (["--min-size", "2k", "--max-size", "1k"], "--max-size is below --min-size"),
+        (["--text", "--json"], "not allowed with"),
+        (["-o", "flames.xyz"], "no format has this suffix"),
+        (["--wrong"], "unrecognized arguments"),
+        (["--filters", "/nonexistent.toml"], "cannot be read: No such file"),
+    ],
+)
+def test_usage(arguments: list[str], words: str) -> None:
+    line = said(run_tracelloc("-p", os.getpid(), *arguments), 2)
+    assert words in line
+
+
+def test_missing_and_malformed_pid() -> None:
+    assert "required" in said(run_tracelloc(), 2)
+    assert "whole number" in said(run_tracelloc("-p", "x"), 2)
+    assert "whole number" in said(run_tracelloc("-p", "0"), 2)
+
+
+def test_no_such_process() -> None:
+    pid = free_pid()
+    assert f"there is no process {pid}" in said(run_tracelloc("-p", pid), 1)
+
+
+def test_kernel_thread() -> None:
+    assert "is a kernel thread" in said(run_tracelloc("-p", 2), 1)
+
+
+def test_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-p", str(os.getpid())]) == 1
+    assert "cannot trace itself" in capsys.readouterr().err
+
+
+def test_zombie() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], stdout=subprocess.DEVNULL)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert "has already ended" in said(run_tracelloc("-p", process.pid), 1)
+    process.wait(PATIENCE_S)
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
+def test_32_bit_target(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("plain", "-m32")])
+    targets.append(target)
+    assert "is a 32-bit program" in said(run_tracelloc("-p", target.pid), 1)
+
+
+@pytest.mark.bpf
+def test_target_without_an_allocator(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("plain", "-static", "-s")])
+    targets.append(target)
+    line = said(run_tracelloc("-p", target.pid), 1)
+    assert "has no allocator that tracelloc knows" in line
+
+
+@pytest.mark.bpf
+def test_allocator_that_is_not_there(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("plain")])
+    targets.append(target)
+    line = said(run_tracelloc("-p", target.pid, "--allocator", "jemalloc"), 1)
+    assert "no allocator 'jemalloc'" in line
+
+
+@pytest.mark.parametrize("name", ["missing/app.fg", ".", "/proc/app.fg"])
+def test_unwritable_output(tmp_path: Path, name: str) -> None:
+    line = said(run_tracelloc("-p", 1, "--flamegraph", tmp_path / name), 2)
+    assert "cannot be written" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_filters_name_file_rule_and_key(tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\npattern = "x"\n[[rule]]\npatern = "y"\n')
+    line = said(run_tracelloc("-p", 1, "--filters", rules), 2)
+    assert f"{rules}: rule 2: unknown key 'patern'" in line
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give root up")
+def test_without_privileges() -> None:
+    """A user without capabilities is told what is missing, be the process theirs or not."""
+    code = (
+        "import os, sys; os.setgid(65534); os.setuid(65534); sys.path[:0] = [sys.argv.pop(1)];"
+        "from tracelloc.cli import main; sys.exit(main())"
+    )
+    root = str(TARGETS.parents[1])
+    own = subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=65534, group=65534)
+    for pid in (own.pid, os.getpid()):
+        result = subprocess.run(
+            [sys.executable, "-c", code, root, "-p", str(pid)],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        line = said(result, 1)
+        assert "root" in line
+        assert "sudo" in line
+    own.communicate(timeout=PATIENCE_S)
+
+
+def raised(call: object, *arguments: object) -> str:
+    with pytest.raises(TracellocError) as caught:
+        call(*arguments)  # type: ignore[operator]
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_old_kernel() -> None:
+    assert "needs 5.8 or newer" in raised(system.check_kernel, "5.4.0-150-generic")
+    assert "needs 5.8 or newer" in raised(system.check_kernel, "4.19.0")
+    for release in ("5.8.0", "5.10.0-28-amd64", "6.18.44", "10.0"):
+        system.check_kernel(release)
+
+
+def test_foreign_machine() -> None:
+    assert "does not run on aarch64" in raised(system.check_machine, "aarch64")
+
+
+def test_capabilities() -> None:
+    bpf, perfmon, ptrace, admin = 1 << 39, 1 << 38, 1 << 19, 1 << 21
+    for held in (0, bpf, bpf | perfmon):
+        assert "needs root" in raised(system.check_capabilities, f"CapEff:\t{held:016x}\n")
+    for held in (admin, bpf | perfmon | ptrace, (1 << 41) - 1):
+        system.check_capabilities(f"Name:\tx\nCapEff:\t{held:016x}\n")
+
+
+def test_no_bpf() -> None:
+    assert "CONFIG_BPF_SYSCALL" in raised(system.explain_bpf_refusal, 38)
+    assert "the kernel refuses BPF" in raised(system.explain_bpf_refusal, 1)
+    assert "cannot create BPF maps" in raised(system.explain_bpf_refusal, 22)
+
+
+# What can't be had on this machine: bcc missing, and the other package of that name.
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("raise ModuleNotFoundError(\"No module named 'bcc'\", name='bcc')", "is not installed"),
+        ("BCC = 'body-centered cubic'", "crystal-lattice"),
+        ("raise OSError('libbcc.so.0: cannot open shared object file')", "cannot be loaded"),
+    ],
+)
+def test_wrong_bcc(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, words: str
+) -> None:
+    (tmp_path / "bcc.py").write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "bcc", raising=False)
+    line = raised(capture.import_bcc)
+    sys.modules.pop("bcc", None)
+    assert words in line
+    assert "python3-bpfcc" in line
+
+
+@pytest.mark.bpf
+def test_compile_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(capture.probes, "source_text", lambda: "int broken(struct nothing *x) {")
+    line = raised(capture.Capture, capture.CaptureConfig())
+    assert line.startswith("bcc could not compile the probes:")
+
+
+def test_debug_shows_the_traceback() -> None:
+    result = run_tracelloc("-p", free_pid(), "--debug")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("tracelloc: error: ")
+
+
+def test_help_and_version_need_nothing() -> None:
+    shown = run_tracelloc("--help")
+    assert shown.returncode == 0
+    assert "--flamegraph FILE" in shown.stdout
+    assert run_tracelloc("--version").stdout.startswith("tracelloc 0.")

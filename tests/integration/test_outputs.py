@@ -1,0 +1,191 @@
+"""Text, JSON lines and folded stacks against what is promised about them."""
+
+from __future__ import annotations
+
+import json
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+REPORT_KEYS = {
+    "time", "pid", "command", "elapsed_s", "live_bytes", "live_allocations", "live_stacks",
+    "allocated_bytes", "allocations", "freed_bytes", "frees", "unmatched_frees", "lost_events",
+    "lost", "truncated_stacks", "rss_bytes", "top_allocations", "top_allocators",
+}  # fmt: skip
+FRAME_KEYS = {
+    "address", "symbol", "offset", "size", "module", "file", "line", "inlined", "filtered",
+}  # fmt: skip
+
+SIZE = r"(?:\d+ B|\d+\.\d\d \w+|\d\d\.\d \w+|\d{3,4} \w+)"
+FRAME = re.compile(
+    r"        0x[0-9a-f]{16}: (?:\?\?\?|(?P<name>.+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?)"
+    r" in (?P<module>/\S+)"
+)
+GRAMMAR = {
+    "allocations": re.compile(rf"==> (\d+) top allocations out of (\d+) for a total of ({SIZE})"),
+    "old": re.compile(
+        rf"==> (\d+) top allocations older than (\S+) out of (\d+) for a total of ({SIZE})"
+    ),
+    "block": re.compile(rf"    0x([0-9a-f]{{16}}): ({SIZE}) \((\d+\.\d)s old\)"),
+    "frame": FRAME,
+    "filtered": re.compile(r"         \((\d+) filtered out\)"),
+    "allocators": re.compile(r"==> (\d+) top allocators out of (\d+):"),
+    "stack": re.compile(rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in (\d+) allocations?"),
+    "losses": re.compile(
+        r"==> lost (\d+) events?, (\d+) frees? of earlier allocations, (\d+) truncated stacks?"
+    ),
+    "end": re.compile(r""),
+}
+
+
+def parse_text(text: str) -> list[list[tuple[str, re.Match[str]]]]:
+    """Reports as lists of (kind of line, match); fails on a line that is none of them."""
+    reports: list[list[tuple[str, re.Match[str]]]] = [[]]
+    for line in text.splitlines():
+        kind, match = next(
+            ((kind, m) for kind, rule in GRAMMAR.items() if (m := rule.fullmatch(line))),
+            (None, None),
+        )
+        assert match is not None, f"unknown line {line!r}"
+        if kind == "end":
+            reports.append([])
+        else:
+            reports[-1].append((kind, match))
+    return [report for report in reports if report]
+
+
+def chain_traced(
+    builder: Builder, targets: list[Target], tmp_path: Path, *options: str | Path | int
+) -> Tracelloc:
+    """tracelloc after it saw the four allocations of chain.c, and was ended by ^C."""
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    return tracer
+
+
+def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    tracer = chain_traced(builder, targets, tmp_path, "--text", "--top", 3)
+    report = parse_text(tracer.text())[-1]
+    assert [kind for kind, _ in report] == [
+        "allocations",
+        *["block", *["frame"] * 7],  # calloc under recursion
+        *["block", *["frame"] * 4],
+        *["block", *["frame"] * 5],
+        "allocators",
+        *["stack", *["frame"] * 7],
+        *["stack", *["frame"] * 4],
+        *["stack", *["frame"] * 5],
+        "losses",
+    ]
+    assert report[0][1].groups() == ("3", "4", "7.58 KiB")  # 1111 + 2222 + 4096 + 333
+    assert report[1][1][2] == "4.00 KiB"
+    names = [match["name"] for kind, match in report if kind == "frame"]
+    assert names[:7] == ["recurse"] * 5 + ["main", names[6]]
+    assert names[7:10] == ["innermost", "middle", "main"]
+    stacks = [match.groups() for kind, match in report if kind == "stack"]
+    assert stacks == [("4.00 KiB", "1"), ("2.17 KiB", "1"), ("1.08 KiB", "1")]
+    assert report[-1][1].groups() == ("0", "0", "0")
+
+
+def test_text_age_and_filters(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    rules = tmp_path / "rules.toml"
+    rules.write_text('[[rule]]\npattern = "mid"\n[[rule]]\npattern = "outermost"\n')
+    tracer = chain_traced(
+        builder, targets, tmp_path, "--top", 9, "--age", "500ms", "--filters", rules
+    )
+    report = parse_text(tracer.text())[-1]
+    old = next(match for kind, match in report if kind == "old")
+    assert old[2] == "500ms"
+    assert int(old[1]) == int(old[3]) <= 4
+    assert [int(m[1]) for kind, m in report if kind == "filtered"].count(2) >= 2
+    assert not any(m["name"] == "middle" for kind, m in report if kind == "frame")
+
+
+def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    tracer = chain_traced(builder, targets, tmp_path, "--json", "--top", 3, "--age", "0")
+    report = tracer.last()
+    assert report.keys() >= REPORT_KEYS
+    assert report["pid"] == targets[0].pid
+    assert report["command"] == builder.c("chain").name[:15]
+    assert report["live_bytes"] == report["allocated_bytes"] == 1111 + 2222 + 4096 + 333
+    assert report["live_allocations"] == report["allocations"] == report["live_stacks"] == 4
+    assert report["freed_bytes"] == report["frees"] == report["unmatched_frees"] == 0
+    assert report["lost_events"] == 0
+    assert set(report["lost"].values()) == {0}
+    assert report["rss_bytes"] > 100_000
+    assert [b["size_bytes"] for b in report["top_allocations"]] == [4096, 2222, 1111]
+    assert [a["bytes"] for a in report["top_allocators"]] == [4096, 2222, 1111]
+    assert {a["allocations"] for a in report["top_allocators"]} == {1}
+    for block, site in zip(report["top_allocations"], report["top_allocators"], strict=True):
+        assert block["stack_id"] == site["stack_id"]
+        assert block["stack"] == site["stack"]
+        assert 0 <= block["age_s"] <= report["elapsed_s"]
+        for frame in block["stack"]:
+            assert frame.keys() == FRAME_KEYS
+    assert report["old_allocations"] == 4
+    assert len(report["top_old_allocations"]) == 3
+
+
+def folded(path: Path) -> dict[str, int]:
+    lines: dict[str, int] = {}
+    for line in path.read_text().splitlines():
+        stack, _, size = line.rpartition(" ")
+        assert stack not in lines
+        lines[stack] = int(size)
+    return lines
+
+
+def test_folded(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    flames, second = tmp_path / "app.fg", tmp_path / "again.folded"
+    tracer = chain_traced(
+        builder, targets, tmp_path, "--json", "--flamegraph", flames, "-o", second
+    )
+    root = builder.c("chain").name
+    stacks = folded(flames)
+    assert folded(second) == stacks
+    assert stat.S_IMODE(flames.stat().st_mode) == 0o600
+    assert sum(stacks.values()) == tracer.last()["live_bytes"]
+    ends = {tuple(stack.split(";")[2:]): size for stack, size in stacks.items()}
+    assert ends == {
+        ("main", "outermost", "middle", "innermost"): 1111,
+        ("main", "middle", "innermost"): 2222,
+        ("main", *["recurse"] * 5): 4096,
+        ("in_thread", "outermost", "middle", "innermost"): 333,
+    }
+    for stack in stacks:
+        first, libc, *_ = stack.split(";")
+        assert first == root
+        # Without debug symbols the C library's frame has no name of its own.
+        assert re.fullmatch(r"libc\.so\.6\+0x[0-9a-f]+|\w+", libc)
+
+
+def test_folded_equals_json_on_many_stacks(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("books"), 4, 5000, 5, 1000])
+    targets.append(target)
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    books: dict[str, Any] = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert sum(folded(flames).values()) == sum(size for _, size in books.values())
+
+
+def test_headless_shows_progress_only(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    flames = tmp_path / "app.fg"
+    tracer = chain_traced(builder, targets, tmp_path, "--flamegraph", flames)
+    assert tracer.text() == ""
+    assert f"tracelloc: wrote {flames}" in tracer.messages
+    assert any("7.58 KiB in 4 allocations from 4 stacks" in line for line in tracer.messages)

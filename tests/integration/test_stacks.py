@@ -1,0 +1,160 @@
+"""Call chains that are known from the source come out name by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def trace_once(
+    target: Target, tmp_path: Path, *options: str
+) -> tuple[dict[int, list[dict[str, Any]]], dict[str, Any]]:
+    """The stacks by the size of their blocks, and the report, of what "go" allocates."""
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, *options, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["lost_events"] == 0
+    return {b["size_bytes"]: b["stack"] for b in report["top_allocations"]}, report
+
+
+def symbols(stack: list[dict[str, Any]]) -> list[str | None]:
+    """Names innermost first. Below main and thread functions is one frame of the C library,
+    here "libc": whether it has a name depends on the installed libc."""
+    names = [frame["symbol"] for frame in stack]
+    if "libc.so" in stack[-1]["module"]:
+        names[-1] = "libc"
+    return names
+
+
+def test_c(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    stacks, report = trace_once(target, tmp_path)
+    assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
+    assert symbols(stacks[2222]) == ["innermost", "middle", "main", "libc"]
+    assert symbols(stacks[4096]) == ["recurse"] * 5 + ["main", "libc"]
+    assert symbols(stacks[333]) == ["innermost", "middle", "outermost", "in_thread", "libc"]
+    assert len(stacks) == report["live_stacks"] == 4
+    assert report["truncated_stacks"] == report["broken_stacks"] == 0
+    innermost = stacks[1111][0]
+    assert innermost["module"].endswith(builder.c("chain").name)
+    assert 0 < innermost["offset"] <= innermost["size"]
+    assert {frame["filtered"] for frame in stacks[1111]} == {False}
+
+
+def test_frames_point_behind_their_calls(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Offsets are those of the return address, as addr2line and gdb count them."""
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    stacks, _ = trace_once(target, tmp_path)
+    maps = Path(f"/proc/{target.pid}/maps").read_text().splitlines()
+    for frame in stacks[1111][:4]:
+        low, high = next(
+            (int(line.split("-")[0], 16), int(line.split()[0].split("-")[1], 16))
+            for line in maps
+            if "x" in line.split()[1] and line.endswith(frame["module"])
+        )
+        assert low < frame["address"] <= high
+
+
+def test_deep_recursion_is_marked(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain"), 300])
+    targets.append(target)
+    stacks, report = trace_once(target, tmp_path)
+    assert symbols(stacks[4096]) == ["recurse"] * 127
+    assert report["truncated_stacks"] == 1
+    assert report["broken_stacks"] == 0
+
+
+@pytest.mark.parametrize("depth", [120, 124, 125, 126])
+def test_depths_around_the_limit(
+    builder: Builder, targets: list[Target], tmp_path: Path, depth: int
+) -> None:
+    """main and libc are two more: 125 recursions fill the 127 frames exactly."""
+    target = Target([builder.c("chain"), depth])
+    targets.append(target)
+    stacks, report = trace_once(target, tmp_path)
+    expected = (["recurse"] * depth + ["main", "libc"])[:127]
+    assert symbols(stacks[4096]) == expected
+    assert report["truncated_stacks"] == int(depth > 125)
+
+
+def test_cpp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.cpp("chain")])
+    targets.append(target)
+    stacks, report = trace_once(target, tmp_path)
+    assert symbols(stacks[777]) == [
+        "operator new(unsigned long)",
+        "shop::Shelf<unsigned char, 777>::fill()",
+        "shop::Shelf<unsigned char, 777>::operator+=(int)",
+        "main",
+        "libc",
+    ]
+    assert symbols(stacks[555]) == [
+        "operator new(unsigned long)",
+        "shop::Clerk<int>::operator()() const",
+        "void* shop::apply<shop::Clerk<int> >(shop::Clerk<int>)",
+        "main",
+        "libc",
+    ]
+    # The rules that are shipped hide operator new, and nothing else of these.
+    assert [frame["filtered"] for frame in stacks[777]] == [True, False, False, False, False]
+    shelves = [a for a in report["top_allocators"] if a["stack"] == stacks[777]]
+    assert [(a["bytes"], a["allocations"]) for a in shelves] == [(2 * 777, 2)]
+
+
+RUST_START = {
+    "legacy": [
+        "std::sys::backtrace::__rust_begin_short_backtrace",
+        "std::rt::lang_start::{{closure}}",
+    ],
+    "v0": [
+        "std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>",
+        "std::rt::lang_start::<()>::{closure#0}",
+    ],
+}
+RUST_CHAINS = {
+    "legacy": {
+        800: [
+            "<chain::store::shelf::Crate<T> as chain::store::shelf::Stock>::stock",
+            "chain::store::shelf::restock",
+        ],
+        4400: ["chain::boxed", "chain::with"],
+    },
+    "v0": {
+        800: [
+            "<chain::store::shelf::Crate<u64> as chain::store::shelf::Stock>::stock",
+            "chain::store::shelf::restock::<chain::store::shelf::Crate<u64>>",
+        ],
+        4400: ["chain::boxed", "chain::with::<chain::main::{closure#0}>"],
+    },
+}
+
+
+@pytest.mark.parametrize("mangling", ["legacy", "v0"])
+def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling: str) -> None:
+    """Between malloc and the program's own frames there are only the standard library's."""
+    flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
+    target = Target([builder.rust("chain", *flags)])
+    targets.append(target)
+    stacks, report = trace_once(target, tmp_path)
+    assert report["broken_stacks"] == 0
+    assert set(stacks) == {800, 4400}
+    for size, chain in RUST_CHAINS[mangling].items():
+        names = symbols(stacks[size])
+        own = next(n for n, name in enumerate(names) if "chain::" in (name or ""))
+        assert all("alloc::" in (name or "") for name in names[:own])
+        start = [*RUST_START[mangling], "std::rt::lang_start_internal", "main", "libc"]
+        assert names[own:] == [*chain, "chain::main", *start]
+        filtered = [f["symbol"] for f in stacks[size] if f["filtered"]]
+        assert not any("chain::" in name for name in filtered)
+        assert set(start[:3]) <= set(filtered)

@@ -1,0 +1,67 @@
+// One allocation per known call chain, made after the word to go on.
+//
+//   chain [DEPTH]    DEPTH levels of recursion above an allocation of 4096 bytes (default 5)
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+#define NOINLINE __attribute__((noinline))
+
+static void *volatile kept[16];
+
+NOINLINE static void innermost(int at, size_t size)
+{
+    kept[at] = malloc(size);
+}
+
+NOINLINE static void middle(int at, size_t size)
+{
+    innermost(at, size);
+    kept[15] = NULL;
+}
+
+NOINLINE static void outermost(int at, size_t size)
+{
+    middle(at, size);
+    kept[15] = NULL;
+}
+
+NOINLINE static void recurse(int depth)
+{
+    if (depth > 1)
+        recurse(depth - 1);
+    else
+        kept[2] = calloc(64, 64);
+    kept[15] = NULL;
+}
+
+static pthread_barrier_t barrier;
+
+static void *in_thread(void *argument)
+{
+    pthread_barrier_wait(&barrier);
+    outermost(3, 333);
+    pthread_barrier_wait(&barrier);
+    for (;;)
+        pause(); // a thread that ends frees what its creation allocated
+    return argument;
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t thread;
+    char line[64];
+
+    pthread_barrier_init(&barrier, NULL, 2);
+    pthread_create(&thread, NULL, in_thread, NULL);
+    wait_for_go();
+    outermost(0, 1111);
+    middle(1, 2222);
+    recurse(argc > 1 ? atoi(argv[1]) : 5);
+    pthread_barrier_wait(&barrier);
+    pthread_barrier_wait(&barrier);
+    say("done\n");
+    hear(line, sizeof(line));
+    return 0;
+}
