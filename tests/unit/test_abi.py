@@ -1,0 +1,105 @@
+"""Both sides of the probes' interface: the C header compiled, the Python mirror compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from enum import EnumMeta
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracelloc import abi, capture, probes, ring
+
+HEADER = (probes.directory() / "event.h").read_text()
+
+
+@pytest.fixture(scope="module")
+def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    """Sizes, offsets and values as the C compiler sees them."""
+    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK")]
+    for prefix, enum in ENUMS:
+        wanted += [prefix + member.name for member in enum]
+    wanted += ["COUNTERS"]
+    for struct, fields in STRUCTS.items():
+        wanted.append(f"sizeof(struct {struct})")
+        for name, _ in fields:
+            wanted.append(f"offsetof(struct {struct}, {name})")
+            wanted.append(f"sizeof(((struct {struct} *)0)->{name})")
+    wanted.append("offsetof(struct stack, frames)")
+    lines = "".join(f'printf("\\"{w}\\": %llu,", (unsigned long long)({w}));\n' for w in wanted)
+    source = (
+        "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
+        f'#include "event.h"\nint main(void) {{ printf("{{"); {lines} printf("\\"\\": 0}}"); }}\n'
+    )
+    out = tmp_path_factory.mktemp("abi") / "abi"
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-I", probes.directory(), "-o", out],
+        input=source, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    printed = subprocess.run([out], capture_output=True, check=True, timeout=60).stdout
+    result: dict[str, int] = json.loads(printed)
+    return result
+
+
+ENUMS: list[tuple[str, EnumMeta]] = [
+    ("EVENT_", abi.EventKind),
+    ("STACK_", abi.StackFlag),
+    ("COUNTER_", abi.Counter),
+]
+STRUCTS = {
+    "event": abi.EVENT_FIELDS,
+    "stack": abi.STACK_HEAD_FIELDS,
+    "control": abi.CONTROL_FIELDS,
+}
+
+
+@pytest.mark.parametrize("struct", STRUCTS)
+def test_layouts(c_side: dict[str, int], struct: str) -> None:
+    dtype = np.dtype(STRUCTS[struct])
+    for name, (kind, offset, *_) in dtype.fields.items():
+        assert c_side[f"offsetof(struct {struct}, {name})"] == offset
+        assert c_side[f"sizeof(((struct {struct} *)0)->{name})"] == kind.itemsize
+    if struct == "stack":
+        assert c_side["offsetof(struct stack, frames)"] == dtype.itemsize
+    else:
+        assert c_side[f"sizeof(struct {struct})"] == dtype.itemsize
+
+
+def test_every_field_is_mirrored() -> None:
+    for struct, fields in STRUCTS.items():
+        body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
+        assert body
+        names = re.findall(r"^\t__u\d+ (\w+);", body[1], re.MULTILINE)
+        assert names == [name for name, _ in fields]
+
+
+@pytest.mark.parametrize(("prefix", "enum"), ENUMS)
+def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
+    for member in enum:
+        assert c_side[prefix + member.name] == member.value
+    in_header = re.findall(rf"^\t({prefix}\w+) = \d+", HEADER, re.MULTILINE)
+    assert in_header == [prefix + member.name for member in enum]
+
+
+def test_constants(c_side: dict[str, int]) -> None:
+    assert c_side["EVENT_SIZE_BITS"] == abi.EVENT_SIZE_BITS
+    assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
+    assert c_side["COUNTERS"] == len(abi.Counter)
+    # The ring's positions are multiples of eight, so records may follow each other.
+    assert ring.RECORD_DTYPE.itemsize == 8 + c_side["sizeof(struct event)"]
+    assert ring.RECORD_DTYPE.itemsize % 8 == 0
+
+
+def test_every_program_is_loaded() -> None:
+    source = (probes.directory() / "heap.bpf.c").read_text()
+    assert set(re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)) == set(
+        capture.PROGRAMS
+    )
+
+
+def test_every_source_carries_its_licence() -> None:
+    for path in Path(probes.directory()).rglob("*.[ch]"):
+        assert "SPDX-License-Identifier: (MIT OR GPL-2.0)" in path.read_text().splitlines()[0]

@@ -1,0 +1,94 @@
+"""The layers point one way, and rooms stay small."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "tracelloc"
+MODULES = sorted(
+    path
+    for folder in (PACKAGE, PACKAGE / "export", PACKAGE / "ui", PACKAGE / "probes")
+    for path in folder.glob("*.py")
+)
+
+LAYERS = [
+    {"errors", "units", "text", "probes", "abi"},
+    {"demangle", "elf", "procfs", "system", "ring"},
+    {"allocators", "blocks", "stacks", "totals", "target"},
+    {"placement", "table", "space"},
+    {"attach", "capture", "unwind", "snapshot", "symbols"},
+    {"session", "filters"},
+    {"view"},
+    {"report", "jsonlines", "export"},
+    {"outputs"},
+    {"options"},
+    {"tracer", "ui"},
+    {"cli"},
+    {"__main__"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+
+def room(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return parts[0]
+
+
+def imports(path: Path) -> set[str]:
+    """Absolute names of what a module imports, wherever in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_layers(path: Path) -> None:
+    own = room(path)
+    if own == "__init__":
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] in ("ui", "probes"):
+            raise AssertionError(f"{path} imports {name}: that makes a second copy")
+        if parts[0] != "tracelloc" or len(parts) < 2 or parts[1] not in RANK:
+            continue
+        assert parts[1] == own or RANK[parts[1]] < RANK[own], f"{own} imports {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_only_one_place_knows_a_library(path: Path) -> None:
+    names = {name.split(".")[0] for name in imports(path)}
+    assert "bcc" not in names, "bcc is imported by name in capture.py"
+    assert ('import_module("bcc")' in path.read_text()) == (room(path) == "capture")
+    if room(path) != "ui":
+        assert not names & {"textual", "rich"}
+    if room(path) != "elf":
+        assert "elftools" not in names
+    if room(path) != "demangle":
+        assert "rust_demangler" not in names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+def test_sizes(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400, f"{path} holds too much"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            length = (node.end_lineno or 0) - node.lineno + 1
+            limit = 130 if node.name == "build_parser" else 60
+            assert length <= limit, f"{path}:{node.name} has {length} lines"
+
+
+def test_every_module_has_a_layer_and_a_docstring() -> None:
+    for path in MODULES:
+        assert room(path) in RANK or room(path) == "__init__"
+        assert ast.get_docstring(ast.parse(path.read_text())), path

@@ -1,0 +1,146 @@
+"""Symbols of real files against nm, and files that are none."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder
+from tracelloc.allocators import FAMILIES, Kind, Module, discover
+from tracelloc.elf import ElfFile, NotElfError
+
+
+def open_elf(path: Path | str) -> ElfFile:
+    return ElfFile(os.open(path, os.O_RDONLY))
+
+
+def nm(path: Path, *flags: str) -> list[tuple[int, int, str, str]]:
+    """(address, size, type letter, name) of the defined symbols with a size."""
+    text = subprocess.run(
+        ["nm", "-S", "--defined-only", *flags, path], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split() for line in text.splitlines()]
+    return [(int(r[0], 16), int(r[1], 16), r[2], r[3]) for r in rows if len(r) == 4]
+
+
+def libc() -> Path:
+    line = next(x for x in Path("/proc/self/maps").read_text().splitlines() if "libc.so" in x)
+    return Path(line.split(maxsplit=5)[5])
+
+
+def test_symbols_equal_nm(builder: Builder) -> None:
+    """Every byte of every function is found under one of the names nm has for it."""
+    path = builder.rust("chain")
+    elf = open_elf(path)
+    functions = [row for row in nm(path) if row[2] in "tTwWi"]
+    assert len(functions) > 300
+    rng = random.Random(1)
+    for address, size, _, _ in functions:
+        inside = address + rng.randrange(size)
+        symbol = elf.symbols.find(inside)
+        assert symbol is not None
+        assert symbol.address <= inside < symbol.address + symbol.size
+        names = {n for a, s, _, n in functions if (a, s) == (symbol.address, symbol.size)}
+        assert symbol.name in names
+
+
+def test_no_name_between_functions(builder: Builder) -> None:
+    """Never the nearest symbol: outside of every function there is none."""
+    path = builder.c("chain")
+    functions = [(a, s) for a, s, kind, _ in nm(path) if kind in "tT"]
+    end = max(a + s for a, s in functions)
+    elf = open_elf(path)
+    assert elf.symbols.find(0) is None
+    assert elf.symbols.find(end + 100_000) is None
+
+
+def test_names_are_the_plainest() -> None:
+    elf = open_elf(libc())
+    for name in ("malloc", "free", "strdup", "aligned_alloc", "calloc"):
+        (address,) = elf.find_functions([name])[name]
+        found = elf.symbols.find(address)
+        assert found is not None
+        assert not found.name.startswith("_")
+
+
+def test_find_functions_equals_nm() -> None:
+    path = libc()
+    exported = {name.split("@")[0]: address for address, _, _, name in nm(path, "-D")}
+    names = [name for family in FAMILIES for name in family.functions]
+    found = open_elf(path).find_functions([*names, "no_such_function", "strlen", "lloc"])
+    assert "strlen" not in found  # an IFUNC: its address is a resolver's
+    assert "no_such_function" not in found
+    assert "lloc" not in found
+    assert {name for name in names if name in exported} == set(found)
+    for name, addresses in found.items():
+        assert exported[name] in addresses
+
+
+def test_offsets_and_addresses() -> None:
+    elf = open_elf(libc())
+    (address,) = elf.find_functions(["malloc"])["malloc"]
+    offset = elf.offset_of(address)
+    assert offset is not None
+    assert elf.address_of(offset) == address
+    assert elf.offset_of(1 << 50) is None
+    assert elf.address_of(1 << 50) is None
+    assert len(elf.read(offset, 16)) == 16
+
+
+def test_discovery() -> None:
+    path = libc()
+    module = Module(("0", 1), str(path), str(path), open_elf(path))
+    functions = {function.names[0]: function for function in discover([module])}
+    assert set(functions) >= {
+        "malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "posix_memalign",
+        "valloc", "pvalloc",
+    }  # fmt: skip
+    assert functions["free"].kind is Kind.FREE
+    assert functions["posix_memalign"].kind is Kind.POSIX_MEMALIGN
+    assert len({function.offset for function in functions.values()}) == len(functions)
+    assert discover([module], "libc.so") == discover([module]) == discover([module], "malloc")
+    assert discover([module], str(path)) == discover([module])
+    assert discover([module], "jemalloc") == discover([module], "/lib/other.so") == []
+
+
+def test_stripped(builder: Builder, tmp_path: Path) -> None:
+    path = tmp_path / "stripped"
+    shutil.copy(builder.c("chain"), path)
+    subprocess.run(["strip", path], check=True)
+    elf = open_elf(path)
+    assert elf.symbols.find(elf.segments[1].address + 64) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF", b"\x7fELF\x02\x01" * 40])
+def test_not_elf(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    descriptor = os.open(path, os.O_RDONLY)
+    with pytest.raises(NotElfError):
+        ElfFile(descriptor)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_damaged_files_do_no_harm(builder: Builder, tmp_path: Path, seed: int) -> None:
+    """Bytes changed at random, or the file cut short: names or no names, never a crash."""
+    rng = random.Random(seed)
+    data = bytearray(builder.c("chain").read_bytes())
+    headers = range(64) if seed % 2 else range(len(data) - 2500, len(data))
+    for _ in range(8):
+        data[rng.choice(headers)] = rng.randrange(256)
+    path = tmp_path / "damaged"
+    path.write_bytes(data[: rng.choice([len(data), len(data) // 2, 3000])])
+    try:
+        elf = open_elf(path)
+    except NotElfError:
+        return
+    elf.find_functions(["malloc", "main"])
+    elf.symbols.find(0x1200)
+    elf.close()

@@ -1,0 +1,85 @@
+"""Parsing /proc, on recorded text and on ourselves."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from tracelloc.errors import TargetError
+from tracelloc.procfs import AddressMap, Process, parse_maps
+
+MAPS = """\
+55d0c0a00000-55d0c0a01000 r--p 00000000 fe:00 12345    /opt/my app/bin (deleted)/api
+55d0c0a01000-55d0c0a05000 r-xp 00001000 fe:00 12345    /opt/my app/bin (deleted)/api
+55d0c1000000-55d0c1021000 rw-p 00000000 00:00 0        [heap]
+7f0000000000-7f0000001000 r-xp 00000000 00:00 0
+7f0000002000-7f0000004000 r-xp 00002000 103:02 99      /usr/lib/libfoo.so.1 (deleted)
+7f0000005000-7f0000006000 r-xp 00000000 00:01 77       /memfd:jit (deleted)
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0        [stack]
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0 [vsyscall]
+"""
+
+
+def test_parse_maps() -> None:
+    maps = parse_maps(MAPS)
+    assert len(maps) == 8
+    code = maps[1]
+    assert (code.start, code.end, code.offset) == (0x55D0C0A01000, 0x55D0C0A05000, 0x1000)
+    assert code.path == "/opt/my app/bin (deleted)/api"
+    assert (code.executable, code.is_file, code.deleted) == (True, True, False)
+    assert code.file_id == ("fe:00", 12345)
+    assert code.map_file == "55d0c0a01000-55d0c0a05000"
+    assert (maps[2].is_file, maps[2].executable, maps[2].path) == (False, False, "[heap]")
+    assert (maps[3].is_file, maps[3].path) == (False, "")
+    assert (maps[4].path, maps[4].deleted) == ("/usr/lib/libfoo.so.1", True)
+    assert maps[5].is_file
+    assert parse_maps("") == []
+
+
+def test_address_map() -> None:
+    maps = AddressMap(parse_maps(MAPS))
+    assert maps.find(0x55D0C0A01000).offset == 0x1000
+    assert maps.find(0x55D0C0A04FFF).offset == 0x1000
+    assert maps.find(0x55D0C0A05000) is None
+    assert maps.find(0) is None
+    assert maps.find(0xFFFFFFFFFF600000).path == "[vsyscall]"
+
+
+def fake_process(root: Path, stat: str) -> Process:
+    directory = root / "42"
+    directory.mkdir()
+    (directory / "stat").write_text(stat)
+    return Process(42, root)
+
+
+def test_stat_with_a_hostile_name(tmp_path: Path) -> None:
+    """The command may hold blanks and parentheses."""
+    fields = ["S", "1", "42", "42", "0", "-1", "2097216", *["0"] * 12, "777", *["0"] * 30]
+    process = fake_process(tmp_path, f"42 (a) R (b) {' '.join(fields)}\n")
+    assert process.state() == "S"
+    assert process.is_kernel_thread()
+
+
+def test_ourselves() -> None:
+    process = Process(os.getpid())
+    assert process.exists()
+    assert not process.is_kernel_thread()
+    assert process.state() in "RS"
+    assert threading.get_native_id() in process.thread_ids()
+    assert process.rss_bytes() > 1_000_000
+    mapping = next(m for m in process.maps().mappings if "libc.so" in m.path)
+    descriptor = process.open_mapping(mapping)
+    assert os.fstat(descriptor).st_ino == mapping.inode
+    os.close(descriptor)
+
+
+def test_nobody(tmp_path: Path) -> None:
+    process = Process(4242, tmp_path)
+    assert not process.exists()
+    assert process.rss_bytes() is None
+    assert process.thread_ids() == set()
+    with pytest.raises(TargetError, match="there is no process 4242"):
+        process.maps()

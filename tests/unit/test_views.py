@@ -1,0 +1,276 @@
+"""Snapshots, filters and formats on hand-made tables."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+
+import numpy as np
+import pytest
+
+from tests.unit.events import records
+from tracelloc.abi import Counter, EventKind, StackFlag
+from tracelloc.errors import UsageError
+from tracelloc.export import EXPORTERS, exporter_for
+from tracelloc.export.folded import fold, frame_name
+from tracelloc.filters import Filters, parse_rules, shipped_rules
+from tracelloc.jsonlines import json_report
+from tracelloc.report import format_frame, losses_line, text_report
+from tracelloc.snapshot import Snapshot, Target, select_blocks, take_snapshot
+from tracelloc.space import Unresolved
+from tracelloc.stacks import Stacks
+from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.table import LiveTable
+from tracelloc.unwind import ends_in_call
+from tracelloc.view import NamedStack, Namer
+
+
+class FakeSymbolizer(Symbolizer):
+    """Names by address, so that no process is needed."""
+
+    def __init__(self, names: dict[int, str | None]) -> None:
+        self._names = names
+
+    def frames(self, addresses: object) -> list[Frame]:
+        return [frame(self._names[a], a) for a in addresses]  # type: ignore[attr-defined]
+
+
+def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/app") -> Frame:
+    if name is None:
+        return Frame(address, None, None, None, None, module, 0x34, Unresolved.NO_SYMBOL)
+    return Frame(address, name, name, 4, 16, module, 0x34)
+
+
+def snapshot_of(table: LiveTable, top: int = 10, min_age_ns: int | None = None) -> Snapshot:
+    counters = np.zeros(len(Counter), np.uint64)
+    counters[Counter.LOST_FREES] = 3
+    counters[Counter.UNPAIRED_RETURNS] = 1
+    return take_snapshot(
+        table,
+        target=Target(42, "app\x1b[31m"),
+        time_s=1_700_000_000.25,
+        now_ns=10_000_000_000,
+        started_ns=1,
+        rss_bytes=None,
+        counters=counters,
+        top=top,
+        min_age_ns=min_age_ns,
+    )
+
+
+@pytest.fixture
+def table() -> LiveTable:
+    stacks = Stacks()
+    stacks.add(1, (10, 11, 12), StackFlag(0))
+    stacks.add(2, (20, 12), StackFlag.BROKEN)
+    table = LiveTable(stacks)
+    table.apply(
+        records(
+            [
+                (EventKind.ALLOC, 0x1000, 100, 1, 1),
+                (EventKind.ALLOC, 0x2000, 300, 2, 1),
+                (EventKind.ALLOC, 0x3000, 300, 1, 1),
+                (EventKind.ALLOC, 0x4000, 7, 3, 1),
+                (EventKind.ALLOC, 0x5000, 9, 0, 1),
+                (EventKind.FREE, 0x9999, 0, 0, 1),
+            ],
+            first_time=9_000_000_000,
+        )
+    )
+    return table
+
+
+NAMES = {10: "leaf;x", 11: "mid\n\x1b[31mdle", 12: "main", 20: None}
+
+
+def test_empty_views() -> None:
+    snapshot = snapshot_of(LiveTable(Stacks()))
+    namer = Namer(FakeSymbolizer({}), Filters())
+    lines = list(text_report(snapshot, namer, 2, 5))
+    assert lines[0] == "==> 0 top allocations out of 0 for a total of 0 B"
+    assert json.loads(json_report(snapshot, namer, 2))["top_allocators"] == []
+    for exporter in EXPORTERS.values():
+        assert b"".join(exporter(snapshot, namer)) == b""
+
+
+def test_text(table: LiveTable) -> None:
+    namer = Namer(FakeSymbolizer(NAMES), Filters())
+    snapshot = snapshot_of(table, 2)
+    lines = list(text_report(snapshot, namer, 2))
+    assert lines[:9] == [
+        "==> 2 top allocations out of 5 for a total of 716 B",
+        "    0x0000000000002000: 300 B (1.0s old)",
+        "        0x0000000000000014: ??? in /opt/app",
+        "        0x000000000000000c: main+0x4/0x10 in /opt/app",
+        "    0x0000000000003000: 300 B (1.0s old)",
+        "        0x000000000000000a: leaf;x+0x4/0x10 in /opt/app",
+        "        0x000000000000000b: mid\\x0a\\x1b[31mdle+0x4/0x10 in /opt/app",
+        "        0x000000000000000c: main+0x4/0x10 in /opt/app",
+        "==> 2 top allocators out of 4:",
+    ]
+    assert lines[9] == "     0: 400 B in 2 allocations"
+    assert lines[-2] == (
+        "==> lost 3 events, 1 free of earlier allocations, 0 truncated stacks, 1 broken stack, "
+        "1 unpaired return, frees were lost: outstanding figures are upper bounds"
+    )
+    assert losses_line(snapshot) in lines[-2]
+
+
+def test_json_is_one_plain_line(table: LiveTable) -> None:
+    namer = Namer(FakeSymbolizer(NAMES), Filters())
+    line = json_report(snapshot_of(table), namer, 10)
+    assert re.fullmatch(r"[ -~]+", line)
+    report = json.loads(line)
+    assert report["command"] == "app\x1b[31m"
+    assert report["lost"]["lost_frees"] == report["lost_events"] == 3
+    assert report["broken_stacks"] == report["unknown_stacks"] == 1
+    assert [(a["bytes"], len(a["stack"])) for a in report["top_allocators"]] == [
+        (400, 3), (300, 2), (9, 0), (7, 0),
+    ]  # fmt: skip
+
+
+def test_folded(table: LiveTable) -> None:
+    namer = Namer(FakeSymbolizer(NAMES), Filters())
+    text = b"".join(EXPORTERS[".fg"](snapshot_of(table), namer)).decode()
+    assert text.splitlines() == [
+        "[unknown];[call stack lost] 7",
+        "[unknown];[no call stack] 9",
+        "app;main;app+0x34 300",
+        "app;main;mid\\x0a\\x1b[31mdle;leaf:x 400",
+    ]
+
+
+def test_folded_root_is_not_the_runtime() -> None:
+    frames = [
+        frame("f", module="/lib/libfoo.so"),
+        frame("main"),
+        frame(None, module="/lib/libc.so.6"),
+    ]
+    assert fold(NamedStack(frames, [False, True, False]), 1) == "app;libc.so.6+0x34;f"
+    assert frame_name(Frame(0xAB, None, None, None, None, None, None)) == "0xab"
+
+
+def test_age_limit(table: LiveTable) -> None:
+    limit = 1_000_000_000 - 2  # the blocks are 1 s, 1 s - 1 ns, … old
+    snapshot = snapshot_of(table, 2, limit)
+    assert snapshot.old_blocks is not None
+    assert (snapshot.old_blocks.count, snapshot.old_blocks.size_bytes) == (3, 700)
+    assert [b.address for b in snapshot.old_blocks.largest] == [0x2000, 0x3000]
+    lines = list(text_report(snapshot, Namer(FakeSymbolizer(NAMES), Filters()), 2, limit))
+    assert any(line.startswith("==> 2 top allocations older than ") for line in lines)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
+    rng = random.Random(seed)
+    table = LiveTable(Stacks())
+    events = [(EventKind.ALLOC, 16 * n, rng.randrange(40), 1, 1) for n in range(1, 3000)]
+    for start in range(0, len(events), 500):
+        table.apply(records(events[start : start + 500], first_time=start))
+    plain = sorted((-size, n, address) for n, (_, address, size, _, _) in enumerate(events))
+    for top in (0, 1, 7, 5000):
+        chosen = select_blocks(table.blocks, top, 10_000)
+        assert [b.address for b in chosen.largest] == [address for _, _, address in plain[:top]]
+
+
+def test_filters_hide_and_count() -> None:
+    filters = Filters(parse_rules('[[rule]]\npattern = "std::"\n', "x"))
+    frames = [frame("std::a"), frame("own"), frame(None), frame("not std::b")]
+    assert filters.hidden(frames) == [True, False, False, False]
+    # Nothing but noise is shown whole.
+    assert filters.hidden([frame("std::a"), frame("std::b")]) == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("rule", "name", "hidden"),
+    [
+        ('pattern = "a.c"', "a.cd", True),
+        ('pattern = "a.c"', "abcd", False),
+        ('pattern = "c"\nmatch = "suffix"', "abc", True),
+        ('pattern = "b"\nmatch = "contains"', "abc", True),
+        ('pattern = "^a.c$"\nmatch = "regex"', "abc", True),
+        ('pattern = "/opt/"\non = "module"', "abc", True),
+        ('pattern = "/opt/"', "abc", False),
+    ],
+)
+def test_rules(rule: str, name: str, hidden: bool) -> None:
+    (parsed,) = parse_rules(f"[[rule]]\n{rule}\n", "x")
+    assert parsed.hides(frame(name)) == hidden
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[[rule]]\n", "x: rule 1: pattern is missing"),
+        ('[[rule]]\npattern = "("\nmatch = "regex"', "no regular expression"),
+        ('[[rule]]\npattern = "a"\nmatch = "glob"', "match is 'glob'"),
+        ('[[rule]]\npattern = "a"\non = "line"', "on is 'line'"),
+        ("[[rule]]\npattern = 3", "pattern must be a string"),
+        ("[[rules]]\n", "unknown key 'rules'"),
+        ("[rule]\n", "[[rule]], not [rule]"),
+        ("[[rule", "not valid TOML"),
+    ],
+)
+def test_wrong_rules_are_named(text: str, words: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_rules(text, "x")
+    assert words in str(caught.value)
+
+
+# Symbols as they stand in real programs, one at least for each rule that is shipped.
+REAL_SYMBOLS = [
+    "alloc::raw_vec::finish_grow",
+    "__rust_alloc",
+    "core::ops::function::FnOnce::call_once",
+    "std::rt::lang_start_internal",
+    "<alloc::boxed::Box<F,A> as core::ops::function::FnOnce<Args>>::call_once",
+    "std::__new_allocator<int>::allocate(unsigned long, void const*)",
+    "operator new(unsigned long)",
+    "__libc_start_call_main",
+]
+
+
+def test_every_shipped_rule_matches_something() -> None:
+    for rule in shipped_rules():
+        assert any(rule.hides(frame(name)) for name in REAL_SYMBOLS), rule.expression.pattern
+    for name in ("main", "my::alloc::thing", "new_customer", "app::std::run", "start_thread_pool"):
+        assert not any(rule.hides(frame(name)) for rule in shipped_rules())
+
+
+def test_frames() -> None:
+    assert format_frame(frame("f")) == "f+0x4/0x10 in /opt/app"
+    assert format_frame(frame(None)) == "??? in /opt/app"
+    nowhere = Frame(1, None, None, None, None, None, None, Unresolved.UNMAPPED)
+    assert format_frame(nowhere) == "??? [nothing is mapped there]"
+    with_line = Frame(1, "f", "f", 4, None, "/a", 1, file="src/a.c", line=7)
+    assert format_frame(with_line) == "f+0x4 in /a (src/a.c:7)"
+
+
+def test_suffixes() -> None:
+    assert exporter_for("a.folded") is exporter_for("b.fg")
+    with pytest.raises(UsageError, match=r"known are \.fg"):
+        exporter_for("a.txt")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_call"),
+    [
+        ("e8 01 02 03 04", True),
+        ("90 90 ff d0", True),  # call *%rax
+        ("41 ff d7", True),  # call *%r15
+        ("ff 15 01 02 03 04", True),  # call *rip+x
+        ("ff 50 18", True),  # call *0x18(%rax)
+        ("ff 54 24 08", True),  # call *8(%rsp)
+        ("ff 14 c5 00 10 40 00", True),  # call *table(,%rax,8)
+        ("42 ff 94 c0 00 01 00 00", True),  # call *0x100(%rax,%r8,8)
+        ("ff 25 01 02 03 04", False),  # jmp *rip+x
+        ("ff e0", False),  # jmp *%rax
+        ("48 89 c7", False),
+        ("c3", False),
+        ("", False),
+        ("ff 30", False),  # push
+    ],
+)
+def test_calls(code: str, is_call: bool) -> None:
+    assert ends_in_call(bytes.fromhex(code)) == is_call
