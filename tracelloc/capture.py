@@ -123,24 +123,24 @@ class Capture:
             with _stderr_kept(messages, quiet=not debug):
                 self._bpf: Any = bcc.BPF(text=probes.source_text().encode(), cflags=config.cflags())
                 self._programs: dict[str, int] = {
-                    name: self._bpf.load_func(name, bcc.BPF.KPROBE).fd for name in PROGRAMS
+                    name: self._bpf.load_func(name.encode(), bcc.BPF.KPROBE).fd for name in PROGRAMS
                 }
         except Exception as error:
             raise UnsupportedError(
                 _last_words(messages) or f"bcc could not load the probes: {error}",
                 hint="run again with --debug to see the compiler's and verifier's messages",
             ) from error
-        self._calls: Any = self._bpf["calls"]
-        self._fds = {name: self._bpf[name].map_fd for name in ("counters", "control")}
-        self.events = EventRing(self._bpf["events"].map_fd, config.events_size_bytes)
-        self.stacks = StackRing(self._bpf["stacks"].map_fd, config.stacks_size_bytes)
-        self.events_fd: int = self._bpf["events"].map_fd
+        self._calls: Any = self._bpf[b"calls"]
+        self._fds = {name: self._bpf[name].map_fd for name in (b"counters", b"control")}
+        self.events = EventRing(self._bpf[b"events"].map_fd, config.events_size_bytes)
+        self.stacks = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
+        self.events_fd: int = self._bpf[b"events"].map_fd
         """Readable for epoll when the ring is half full."""
-        self._counters_page = mmap.mmap(self._fds["counters"], mmap.PAGESIZE)
+        self._counters_page = mmap.mmap(self._fds[b"counters"], mmap.PAGESIZE)
         self._counters: npt.NDArray[np.uint64] = np.frombuffer(
             self._counters_page, np.uint64, len(abi.Counter)
         )
-        self._control_page = mmap.mmap(self._fds["control"], mmap.PAGESIZE)
+        self._control_page = mmap.mmap(self._fds[b"control"], mmap.PAGESIZE)
         self._control: npt.NDArray[Any] = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
 
     def program(self, name: str) -> int:

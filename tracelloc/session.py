@@ -136,6 +136,12 @@ class Session:
                 min_age_ns=min_age_ns,
             )
 
+    def drop_ended_threads(self) -> int:
+        """Frees what the probes keep of threads that are gone. Returns how many they were."""
+        assert self._capture is not None
+        alive = self._process.thread_ids()
+        return self._capture.forget_threads(self._process.pid, alive) if alive else 0
+
     def stop(self) -> None:
         """Takes the probes away, then applies what they had reported. May be called twice."""
         if self._capture is None or self._stopped_ns is not None:
@@ -233,6 +239,4 @@ class Session:
         now_ns = self._clock_ns()
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
-            alive = self._process.thread_ids()
-            if alive:
-                self._capture.forget_threads(self._process.pid, alive)
+            self.drop_ended_threads()

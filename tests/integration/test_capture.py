@@ -1,0 +1,189 @@
+"""The hard cases of capture: crowds of threads, libraries that come and go, calls that are
+left without returning, rings that are too small."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
+from tracelloc.capture import CaptureConfig
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+
+pytestmark = pytest.mark.bpf
+
+
+def test_no_two_threads_are_mixed_up(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """With many more threads than processors each stack spells its block's size."""
+    target = Target([builder.c("crowd"), 48, 600])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 5000, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["lost_events"] == report["truncated_stacks"] == report["broken_stacks"] == 0
+    assert report["allocations"] == 48 * 600
+    sizes = set()
+    for site in report["top_allocators"]:
+        names = [frame["symbol"] for frame in site["stack"]]
+        assert names[0:13:2] == ["descend"] * 7
+        assert names[13] == "wander"
+        # The innermost digit is the last one that was divided off: the highest.
+        chain = 0
+        for name in names[1:13:2]:
+            chain = chain * 3 + int(name.removeprefix("digit_"))
+        assert site["bytes"] == site["allocations"] * (1000 + chain)
+        sizes.add(1000 + chain)
+    assert sizes == set(range(1000, 1729, 4))
+
+
+def test_library_loaded_later(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Its frames have names while it is there, and keep them when it is gone."""
+    library = tmp_path / "libplugin.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-fno-omit-frame-pointer", "-o", library,
+         TARGETS / "plugin.c"],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    target = Target([builder.c("loader"), library])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 50, "--interval", "100ms", directory=tmp_path
+    )
+    assert target.ask("go") == "done"
+    reported(tracer, 4321)
+    library.unlink()
+    assert target.ask("close") == "closed"
+    assert tracer.stop() == 0
+    stack = reported(tracer, 4321)
+    assert [frame["symbol"] for frame in stack][:3] == ["plugin_allocate", "use", "main"]
+    assert stack[0]["module"] == str(library)
+
+
+def reported(tracer: Tracelloc, size: int) -> list[dict]:
+    """The stack of the block of this size, from the first report that has it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        for line in reversed(tracer.text().splitlines()):
+            try:
+                report = json.loads(line)
+            except ValueError:
+                continue  # it is being written
+            for block in report["top_allocations"]:
+                if block["size_bytes"] == size:
+                    return block["stack"]
+            break
+        time.sleep(0.02)
+    raise TimeoutError(f"no block of {size} bytes was reported")
+
+
+def test_nested_abandoned_and_chained_calls(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """A malloc around malloc counts once; a longjmp out of it silences nothing."""
+    target = Target([builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 50, "--interval", "100ms", directory=tmp_path
+    )
+    assert target.ask("go") == "first"
+    reported(tracer, 1001)
+    assert target.ask("on") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    sizes = sorted(block["size_bytes"] for block in report["top_allocations"])
+    assert sizes == [1001, 1004]
+    # 1001, 1002, 1003, 1004 and 5: none twice, none missing.
+    assert report["allocations"] == 5
+    assert report["frees"] == 3
+    assert report["lost_events"] == 0
+    # Frees are seen at entry only: libc's within the program's own finds the block gone.
+    assert report["unmatched_frees"] == 2
+    assert {k: v for k, v in report["lost"].items() if v} == {"abandoned_calls": 1}
+
+
+def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
+    """Threads that ended leave nothing behind in the probes' tables."""
+    target = Target([builder.c("churn"), 300])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig(max_threads=512))
+    session.start()
+    try:
+        for _ in range(3):
+            assert target.ask("go") == "done"
+            session.drop_ended_threads()
+            assert session.drop_ended_threads() == 0
+        session.stop()
+        snapshot = session.snapshot(top=0)
+        assert snapshot.losses.events == 0
+        kept = [s for s in snapshot.top_stacks() if s.live_bytes == 24 * s.live_count]
+        assert sum(s.live_count for s in kept) == 900
+    finally:
+        session.close()
+
+
+def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("churn"), 300])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig(max_threads=32))
+    session.start()
+    try:
+        assert target.ask("go") == "done"
+        session.stop()
+        losses = session.snapshot().losses
+        assert losses.by_cause["call_table_full"] >= 200
+        assert losses.events >= 200
+    finally:
+        session.close()
+
+
+def test_overflow_is_counted_and_said(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """A ring far too small loses events: each is counted, and the report says what it means."""
+    target = Target([builder.c("books"), 4, 20_000, 1, 3000])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--text", "--events-size", 4096, "--interval", "10s", directory=tmp_path
+    )
+    json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    last = tracer.text().splitlines()[-2]
+    assert last.startswith("==> lost ")
+    assert int(last.split()[2]) > 1000
+    assert "outstanding figures are upper bounds" in last
+
+
+def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
+    """A full table of known stacks costs time, not truth."""
+    target = Target([builder.c("crowd"), 4, 2000])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig(max_stacks=16))
+    session.start()
+    try:
+        assert target.ask("go") == "done"
+        session.stop()
+        snapshot = session.snapshot()
+        assert snapshot.losses.by_cause["stack_table_full"] > 0
+        assert snapshot.losses.events == snapshot.unknown_stacks == 0
+        assert snapshot.live_stacks == 183
+    finally:
+        session.close()
+
+
+def test_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("books", "-static"), 4, 5000, 3, 300])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())

@@ -1,0 +1,41 @@
+// Starts and ends many threads, each of which leaves one block of 24 bytes behind.
+//
+//   churn THREADS      the number of threads per line that it hears
+#include <pthread.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+static void *volatile kept;
+
+__attribute__((noinline)) static void leave_one(void)
+{
+    kept = malloc(24);
+    __asm__ volatile("" ::: "memory");
+}
+
+static void *work(void *argument)
+{
+    leave_one();
+    return argument;
+}
+
+int main(int argc, char **argv)
+{
+    char line[64];
+
+    if (argc < 2)
+        return 2;
+    say("ready\n");
+    for (;;) {
+        hear(line, sizeof(line));
+        for (long left = atol(argv[1]); left > 0; left--) {
+            pthread_t thread;
+
+            if (pthread_create(&thread, NULL, work, NULL))
+                return 3;
+            pthread_join(thread, NULL);
+        }
+        say("done\n");
+    }
+}

@@ -1,0 +1,34 @@
+// Loads the library named by its argument when told to, allocates through it, unloads it.
+#include <dlfcn.h>
+#include <stdlib.h>
+
+#include "command.h"
+
+__attribute__((noinline)) static void *use(void *library)
+{
+    void *(*allocate)(size_t) = (void *(*)(size_t))dlsym(library, "plugin_allocate");
+    void *block = allocate(4321);
+
+    __asm__ volatile("" : "+r"(block));
+    return block;
+}
+
+int main(int argc, char **argv)
+{
+    char line[64];
+    void *library;
+
+    if (argc < 2)
+        return 2;
+    wait_for_go();
+    library = dlopen(argv[1], RTLD_NOW);
+    if (!library)
+        return 3;
+    use(library);
+    say("done\n");
+    hear(line, sizeof(line));
+    dlclose(library);
+    say("closed\n");
+    hear(line, sizeof(line));
+    return 0;
+}
