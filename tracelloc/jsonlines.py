@@ -32,11 +32,13 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
         "broken_stacks": snapshot.broken_stacks,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
+        "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
         "top_allocations": [_block(b, snapshot, namer) for b in snapshot.top_blocks.largest],
         "top_allocators": [
             {
                 "bytes": stat.live_bytes,
                 "allocations": stat.live_count,
+                "growth_bytes_per_min": stat.growth_bytes_per_min,
                 "stack_id": stat.index,
                 "stack": _stack(namer.stack(snapshot, stat.index)),
             }

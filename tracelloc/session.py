@@ -19,6 +19,7 @@ from tracelloc.allocators import AllocatorFunction, Module, discover
 from tracelloc.attach import PerfAttachment
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
+from tracelloc.history import History
 from tracelloc.placement import place
 from tracelloc.procfs import Process
 from tracelloc.snapshot import Snapshot, Target, take_snapshot
@@ -69,6 +70,7 @@ class Session:
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
         self._started_ns = 0
+        self._history = History(0)
         self._stopped_ns: int | None = None
         self._trampoline: int | None = None
         self._swept_ns = 0
@@ -83,6 +85,7 @@ class Session:
             self._attach(functions)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._started_ns = self._clock_ns()
+            self._history = History(self._started_ns)
             self._capture.set_live(True)
         except BaseException:
             self._detach()
@@ -130,6 +133,7 @@ class Session:
                 time_s=self._wall_clock_s(),
                 now_ns=now_ns,
                 started_ns=self._started_ns,
+                history=self._history,
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),
                 top=top,
@@ -237,6 +241,8 @@ class Session:
             if self._trampoline is not None:
                 self._capture.set_trampoline(self._trampoline)
         now_ns = self._clock_ns()
+        if self._history.is_due(now_ns):
+            self._history.sample(now_ns, self.table.totals.live_bytes)
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
             self.drop_ended_threads()

@@ -10,9 +10,10 @@ import numpy.typing as npt
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
 from tracelloc.blocks import Blocks, BlockStore, Rows
+from tracelloc.history import History
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
-from tracelloc.totals import Totals
+from tracelloc.totals import I64, Totals
 
 _SLICE: Final = 1 << 20
 """Rows looked at together when the largest blocks are picked."""
@@ -48,6 +49,7 @@ class StackStat:
     live_count: int
     allocated_bytes: int
     allocated_count: int
+    growth_bytes_per_min: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class Snapshot:
     """Resident memory of the target; None once it has ended."""
     totals: Totals
     """Per stack; a copy."""
+    growth_per_min: I64
+    """By how many bytes a minute each stack has grown lately."""
     stacks: Stacks
     """Frames by index; only ever grows."""
     events: int
@@ -141,6 +145,7 @@ class Snapshot:
                 live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
                 allocated_bytes=int(totals.allocated_bytes[index]),
                 allocated_count=int(totals.allocated_count[index]),
+                growth_bytes_per_min=int(self.growth_per_min[index]),
             )
             for index in order.tolist()
         ]
@@ -204,6 +209,7 @@ def take_snapshot(
     time_s: float,
     now_ns: int,
     started_ns: int,
+    history: History,
     rss_bytes: int | None,
     counters: npt.NDArray[np.uint64],
     top: int,
@@ -219,6 +225,7 @@ def take_snapshot(
         elapsed_ns=now_ns - started_ns,
         rss_bytes=rss_bytes,
         totals=totals,
+        growth_per_min=history.growth_per_min(now_ns, totals.live_bytes),
         stacks=stacks,
         events=table.events,
         losses=Losses(

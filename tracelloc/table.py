@@ -85,7 +85,9 @@ class LiveTable:
         """No free has been lost so far, so an allocation that dies within its batch
         cannot hide a stale block at its address; saves a look-up for each of them."""
         self._pending: dict[int, _Pending] = {}
-        self._last_event = np.full(_TID_LIMIT, -1, np.int64)
+        # By thread id. Only what a chunk has just written is ever read, so that nothing
+        # needs to be set beforehand: pages of threads that don't exist stay unused.
+        self._last_event = np.empty(_TID_LIMIT, np.int64)
 
     def apply(self, events: Events) -> None:
         """Applies records of ``ring.RECORD_DTYPE`` in their order."""

@@ -17,7 +17,7 @@ MODULES = sorted(
 LAYERS = [
     {"errors", "units", "text", "probes", "abi"},
     {"demangle", "elf", "procfs", "system", "ring"},
-    {"allocators", "blocks", "stacks", "totals", "target"},
+    {"allocators", "blocks", "stacks", "totals", "target", "history"},
     {"placement", "table", "space"},
     {"attach", "capture", "unwind", "snapshot", "symbols"},
     {"session", "filters"},

@@ -15,6 +15,7 @@ from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS, exporter_for
 from tracelloc.export.folded import fold, frame_name
 from tracelloc.filters import Filters, parse_rules, shipped_rules
+from tracelloc.history import History
 from tracelloc.jsonlines import json_report
 from tracelloc.report import format_frame, losses_line, text_report
 from tracelloc.snapshot import Snapshot, Target, select_blocks, take_snapshot
@@ -52,6 +53,7 @@ def snapshot_of(table: LiveTable, top: int = 10, min_age_ns: int | None = None) 
         time_s=1_700_000_000.25,
         now_ns=10_000_000_000,
         started_ns=1,
+        history=History(0),
         rss_bytes=None,
         counters=counters,
         top=top,

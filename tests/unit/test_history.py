@@ -1,0 +1,55 @@
+"""Samples over time, and growth read from them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelloc.history import SAMPLES, History
+from tracelloc.units import NS_PER_S
+
+
+def held(*sizes: int) -> np.ndarray:
+    return np.array(sizes, np.int64)
+
+
+def test_whole_time_is_covered() -> None:
+    """However long it lasts: from the start on, evenly, never more than the limit."""
+    history = History(0)
+    for second in range(1, 1000):
+        now = second * NS_PER_S
+        if history.is_due(now):
+            history.sample(now, held(second, 2 * second))
+        assert SAMPLES // 2 <= len(history) <= SAMPLES or second < SAMPLES
+    times, sizes = history.series(0)
+    assert times[0] == 0
+    assert sizes == [time // NS_PER_S for time in times]
+    distances = {b - a for a, b in zip(times[1:], times[2:], strict=False)}
+    assert distances == {32 * NS_PER_S}
+    assert history.series(1)[1] == [2 * size for size in sizes]
+    assert history.series(9999)[1] == [0] * len(times)
+
+
+def test_growth_over_the_last_minute() -> None:
+    history = History(0)
+    for second in range(1, 31):
+        history.sample(second * NS_PER_S, held(100 * second, 5000))
+    # Younger than a minute: since the start.
+    assert history.growth_per_min(30 * NS_PER_S, held(3000, 5000)).tolist() == [6000, 10_000]
+    now = 80 * NS_PER_S
+    assert history.growth_per_min(now, held(2600, 5000, 7)).tolist() == [600, 0, 7]
+
+
+def test_more_stacks_than_before() -> None:
+    history = History(0)
+    history.sample(NS_PER_S, held(1))
+    history.sample(2 * NS_PER_S, np.arange(500))
+    assert history.series(499) == ([0, NS_PER_S, 2 * NS_PER_S], [0, 0, 499])
+    grown = history.growth_per_min(62 * NS_PER_S, np.arange(500) * 2, 60 * NS_PER_S)
+    assert grown.tolist() == list(range(500))
+
+
+def test_missed_samples_are_not_made_up_for() -> None:
+    history = History(0)
+    history.sample(100 * NS_PER_S, held(1))
+    assert history.is_due(101 * NS_PER_S)
+    assert not history.is_due(100 * NS_PER_S)
