@@ -152,4 +152,12 @@ def test_two_at_once(target: Target, tmp_path: Path) -> None:
         report = tracer.last()
         assert report["live_bytes"] == LIVE_BYTES
         assert report["lost_events"] == report["broken_stacks"] == 0
-    assert first.last()["top_allocators"] == second.last()["top_allocators"]
+    assert held(first) == held(second)
+
+
+def held(tracer: Tracelloc) -> list[tuple[int, int, list[int]]]:
+    """(bytes, blocks, return addresses) of each stack."""
+    return [
+        (site["bytes"], site["allocations"], [frame["address"] for frame in site["stack"]])
+        for site in tracer.last()["top_allocators"]
+    ]
