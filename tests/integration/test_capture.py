@@ -161,6 +161,28 @@ def test_overflow_is_counted_and_said(
     assert "outstanding figures are upper bounds" in last
 
 
+def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> None:
+    """Their records are lost and counted, their blocks are not."""
+    target = Target([builder.c("crowd"), 4, 4000])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig(stacks_size_bytes=4096))
+    session.start()
+    try:
+        assert target.ask("go") == "done"
+        session.stop()
+        snapshot = session.snapshot()
+        losses = snapshot.losses
+        assert losses.by_cause["lost_stacks"] > 0
+        assert losses.events == 0
+        # Every chain has its own figures, be its frames known or not.
+        assert 0 < snapshot.unknown_stacks < 729
+        assert snapshot.live_stacks == 183
+        sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
+        assert sizes == set(range(1000, 1729, 4))
+    finally:
+        session.close()
+
+
 def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
     """A full table of known stacks costs time, not truth."""
     target = Target([builder.c("crowd"), 4, 2000])

@@ -66,6 +66,18 @@ def test_frames_point_behind_their_calls(
         assert low < frame["address"] <= high
 
 
+def test_call_at_the_end_of_a_function(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The return address of a call that never returns may lie in the next function."""
+    target = Target([builder.c("noreturn", "-O2", "-fno-reorder-functions")])
+    targets.append(target)
+    stacks, _ = trace_once(target, tmp_path)
+    assert symbols(stacks[888]) == ["never_returns", "ends_with_a_call", "main", "libc"]
+    caller = stacks[888][1]
+    assert caller["offset"] == caller["size"]
+
+
 def test_deep_recursion_is_marked(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     target = Target([builder.c("chain"), 300])
     targets.append(target)

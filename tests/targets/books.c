@@ -69,7 +69,8 @@ static void book(enum site site, size_t size, long sign)
 static char letters[512];
 
 // Known only at run time, so that no compiler sees that these calls must fail.
-static volatile size_t half = SIZE_MAX / 2, quarter = SIZE_MAX / 4;
+// Eight times `eighth` is 2^64: a product that wraps to 0, as if nothing was asked for.
+static volatile size_t half = SIZE_MAX / 2, eighth = (size_t)1 << 61;
 
 NOINLINE static void *by_malloc(size_t size) { return malloc(size); }
 NOINLINE static void *by_calloc(size_t size) { return calloc(size / 8 + 1, 8); }
@@ -129,10 +130,10 @@ static void fail(uint64_t dice)
 
     switch (dice >> 8 & 7) {
     case 0: if (malloc(half - 1000)) _exit(5); break;
-    case 1: if (calloc(quarter, 8)) _exit(5); break;
+    case 1: if (calloc(eighth, 8)) _exit(5); break;
     case 2: if (posix_memalign(&nothing, 3, 100) == 0) _exit(5); break;
     case 3: if (memalign(64, half)) _exit(5); break;
-    case 4: if (reallocarray(NULL, quarter, 8)) _exit(5); break;
+    case 4: if (reallocarray(NULL, eighth, 8)) _exit(5); break;
     case 5: if (calloc(1, half)) _exit(5); break;
     default: free(NULL); break;
     }
@@ -150,7 +151,7 @@ static void *change(struct slot *slot, void *block, uint64_t dice)
             _exit(6);
         return block;
     case 1:
-        if (by_reallocarray(block, quarter, 8))
+        if (by_reallocarray(block, eighth, 8))
             _exit(6);
         return block;
     case 2: // a resize that frees
