@@ -7,6 +7,7 @@ as numpy arrays, because walking them entry by entry takes a hundred times as lo
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Final
@@ -153,7 +154,8 @@ class SymbolTable:
 class ElfFile:
     """An open ELF file. Owns the descriptor; reads with pread, never by mapping.
 
-    A file that shrinks under a mapping kills the reader; a short read does not.
+    A file that shrinks under a mapping kills the reader; a short read does not. Symbols
+    may be asked for from several threads.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -176,6 +178,8 @@ class ElfFile:
         except (ELFError, OSError, ValueError, KeyError, TypeError) as error:
             self._file.close()
             raise NotElfError(str(error) or type(error).__name__) from error
+        # pyelftools moves the one position that the file has.
+        self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: list[tuple[npt.NDArray[Any], _Names]] | None = None
 
@@ -202,13 +206,11 @@ class ElfFile:
         return None
 
     def _symbol_tables(self) -> list[tuple[npt.NDArray[Any], _Names]]:
-        if self._tables is None:
-            self._tables = []
-            for name in (".symtab", ".dynsym"):
-                table = self._read_symbols(name)
-                if table is not None:
-                    self._tables.append(table)
-        return self._tables
+        with self._lock:
+            if self._tables is None:
+                tables = (self._read_symbols(name) for name in (".symtab", ".dynsym"))
+                self._tables = [table for table in tables if table is not None]
+            return self._tables
 
     def _read_symbols(self, section_name: str) -> tuple[npt.NDArray[Any], _Names] | None:
         try:
@@ -227,9 +229,10 @@ class ElfFile:
     @property
     def symbols(self) -> SymbolTable:
         """All functions of both symbol tables; decoded at first use."""
-        if self._symbols is None:
-            self._symbols = SymbolTable(self._symbol_tables() if self.bits == 64 else [])
-        return self._symbols
+        with self._lock:
+            if self._symbols is None:
+                self._symbols = SymbolTable(self._symbol_tables() if self.bits == 64 else [])
+            return self._symbols
 
     def find_functions(self, names: Collection[str]) -> dict[str, set[int]]:
         """Addresses of the defined functions with these names (usually one each).

@@ -76,6 +76,7 @@ def _stack(stack: NamedStack) -> list[dict[str, Any]]:
             "line": frame.line,
             "inlined": frame.inlined,
             "filtered": hidden,
+            "reason": frame.reason.value if frame.reason is not None else None,
         }
         for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
     ]

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from tracelloc.allocators import Module
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.errors import TargetError
 from tracelloc.procfs import TRAMPOLINE_MAPPING, AddressMap, FileId, Mapping, Process
+
+C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
+"""How the files are called that hold the code below main and thread functions."""
 
 
 class Unresolved(Enum):
@@ -48,6 +52,7 @@ class AddressSpace:
         self.generation = 0
         """Grows each time that something new was mapped."""
         self._maps = AddressMap([])
+        self._has_c_library = False
         self._earlier: list[AddressMap] = []
         self._modules: dict[FileId, Module | Unresolved] = {}
 
@@ -65,6 +70,9 @@ class AddressSpace:
             if code:
                 self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
+        self._has_c_library = any(
+            m.path.rsplit("/", 1)[-1].startswith(C_LIBRARY) for m in maps.mappings if m.executable
+        )
         self.generation += 1
         return [m for m in map(self._open, maps.mappings) if m is not None]
 
@@ -84,6 +92,11 @@ class AddressSpace:
         module = Module(mapping.file_id, mapping.path, opened, elf)
         self._modules[mapping.file_id] = module
         return module
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the program brought its C library along inside it."""
+        return not self._has_c_library
 
     def find(self, address: int) -> Mapping | None:
         """The mapping that holds an address, now or, failing that, earlier."""

@@ -11,13 +11,11 @@ from __future__ import annotations
 from typing import Final
 
 from tracelloc.abi import StackFlag
-from tracelloc.space import AddressSpace, Place, Unresolved
+from tracelloc.space import C_LIBRARY, AddressSpace, Place, Unresolved
 
 _LONGEST_CALL: Final = 8
 _SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
 """mov $SYS_rt_sigreturn, %rax; syscall: where signal handlers return to, uncalled."""
-_STARTERS: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
-"""How the files are called that hold the code below main and thread functions."""
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
 """The same in static programs."""
 _MOST_VERDICTS: Final = 1 << 20
@@ -69,11 +67,13 @@ class FrameChecker:
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
             return False
-        if place.module.path.rsplit("/", 1)[-1].startswith(_STARTERS):
+        if place.module.path.rsplit("/", 1)[-1].startswith(C_LIBRARY):
             if len(frames) < 2:
                 return False
             inner = self._space.place(frames[-2] - 1)
             return isinstance(inner, Place) and inner.module is not place.module
+        if not self._space.is_static:
+            return False
         inside = place.module.elf.address_of(place.file_offset)
         symbol = place.module.elf.symbols.find(inside) if inside is not None else None
         return symbol is not None and symbol.name in _START_FUNCTIONS

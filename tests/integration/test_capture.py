@@ -200,6 +200,19 @@ def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
         session.close()
 
 
+def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """They run on with the probes in their copy of the code, and are in no figure."""
+    target = Target([builder.c("forker")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert (report["live_bytes"], report["live_allocations"]) == (2000, 20)
+    assert report["allocations"] == 20
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+
+
 def test_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     target = Target([builder.c("books", "-static"), 4, 5000, 3, 300])
     targets.append(target)

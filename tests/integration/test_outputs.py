@@ -21,6 +21,7 @@ REPORT_KEYS = {
 }  # fmt: skip
 FRAME_KEYS = {
     "address", "symbol", "offset", "size", "module", "file", "line", "inlined", "filtered",
+    "reason",
 }  # fmt: skip
 
 SIZE = r"(?:\d+ B|\d+\.\d\d \w+|\d\d\.\d \w+|\d{3,4} \w+)"

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterator
 
 from tracelloc.snapshot import Snapshot
+from tracelloc.space import C_LIBRARY
 from tracelloc.stacks import NO_STACK
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.view import NamedStack, Namer
 
-_RUNTIME = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
 UNKNOWN = "[unknown]"
 
 
@@ -50,7 +50,7 @@ def frame_name(frame: Frame) -> str:
 def _root(stack: NamedStack) -> str:
     """The module that the stack starts in: the outermost that is not the C runtime's."""
     modules = [_base(frame.module) for frame in reversed(stack.frames) if frame.module]
-    own = [module for module in modules if not module.startswith(_RUNTIME)]
+    own = [module for module in modules if not module.startswith(C_LIBRARY)]
     return (own or modules or [UNKNOWN])[0]
 
 
