@@ -124,16 +124,6 @@ def test_cpp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert [(a["bytes"], a["allocations"]) for a in shelves] == [(2 * 777, 2)]
 
 
-RUST_START = {
-    "legacy": [
-        "std::sys::backtrace::__rust_begin_short_backtrace",
-        "std::rt::lang_start::{{closure}}",
-    ],
-    "v0": [
-        "std::sys::backtrace::__rust_begin_short_backtrace::<fn(), ()>",
-        "std::rt::lang_start::<()>::{closure#0}",
-    ],
-}
 RUST_CHAINS = {
     "legacy": {
         800: [
@@ -154,19 +144,23 @@ RUST_CHAINS = {
 
 @pytest.mark.parametrize("mangling", ["legacy", "v0"])
 def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling: str) -> None:
-    """Between malloc and the program's own frames there are only the standard library's."""
+    """Around the program's own frames there are only the standard library's. Which ones
+    depends on its version, and whether they reach main on its having frame pointers."""
     flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
     target = Target([builder.rust("chain", *flags)])
     targets.append(target)
     stacks, report = trace_once(target, tmp_path)
-    assert report["broken_stacks"] == 0
     assert set(stacks) == {800, 4400}
     for size, chain in RUST_CHAINS[mangling].items():
         names = symbols(stacks[size])
         own = next(n for n, name in enumerate(names) if "chain::" in (name or ""))
         assert all("alloc::" in (name or "") for name in names[:own])
-        start = [*RUST_START[mangling], "std::rt::lang_start_internal", "main", "libc"]
-        assert names[own:] == [*chain, "chain::main", *start]
+        assert names[own : own + 3] == [*chain, "chain::main"]
+        start = names[own + 3 :]
+        if report["broken_stacks"] == 0:
+            assert start[-2:] == ["main", "libc"]
+            start = start[:-2]
+        assert all("std::" in (name or "") or name == "libc" for name in start)
         filtered = [f["symbol"] for f in stacks[size] if f["filtered"]]
         assert not any("chain::" in name for name in filtered)
-        assert set(start[:3]) <= set(filtered)
+        assert set(start) <= set(filtered)

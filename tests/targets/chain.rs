@@ -1,10 +1,16 @@
 // Known call chains in Rust: generics, a trait, a closure, nested modules.
-use std::hint::black_box;
-
 extern "C" {
     fn read(fd: i32, buffer: *mut u8, size: usize) -> isize;
     fn write(fd: i32, buffer: *const u8, size: usize) -> isize;
     fn _exit(status: i32) -> !;
+}
+
+// What the compiler cannot see through, on any compiler since 2021.
+#[inline(always)]
+fn opaque<T>(value: T) -> T {
+    let seen = unsafe { std::ptr::read_volatile(&value) };
+    std::mem::forget(value);
+    seen
 }
 
 fn say(text: &str) {
@@ -22,7 +28,7 @@ fn hear() {
 
 mod store {
     pub mod shelf {
-        use std::hint::black_box;
+        use crate::opaque;
 
         pub trait Stock {
             fn stock(&self, pieces: usize);
@@ -34,34 +40,34 @@ mod store {
             #[inline(never)]
             fn stock(&self, pieces: usize) {
                 let goods = vec![self.0; pieces];
-                std::mem::forget(black_box(goods));
+                std::mem::forget(opaque(goods));
             }
         }
 
         #[inline(never)]
         pub fn restock<S: Stock>(shelf: &S, pieces: usize) {
             shelf.stock(pieces);
-            black_box(());
+            opaque(());
         }
     }
 }
 
 #[inline(never)]
 fn with<F: Fn(usize)>(function: F) {
-    function(black_box(44));
-    black_box(());
+    function(opaque(44));
+    opaque(());
 }
 
 #[inline(never)]
 fn boxed(size: usize) {
     let bytes = vec![1u8; size].into_boxed_slice();
-    std::mem::forget(black_box(bytes));
+    std::mem::forget(opaque(bytes));
 }
 
 fn main() {
     say("ready\n");
     hear();
-    store::shelf::restock(&store::shelf::Crate(7u64), black_box(100));
+    store::shelf::restock(&store::shelf::Crate(7u64), opaque(100));
     with(
         #[inline(never)]
         |n| boxed(n * 100),
