@@ -137,7 +137,7 @@ RUST_CHAINS = {
             "<chain::store::shelf::Crate<u64> as chain::store::shelf::Stock>::stock",
             "chain::store::shelf::restock::<chain::store::shelf::Crate<u64>>",
         ],
-        4400: ["chain::boxed", "chain::with::<chain::main::{closure#0}>"],
+        4400: ["chain::boxed", "chain::with::<chain::boxed>"],
     },
 }
 

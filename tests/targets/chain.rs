@@ -1,4 +1,4 @@
-// Known call chains in Rust: generics, a trait, a closure, nested modules.
+// Known call chains in Rust: generics, a trait, a function passed on, nested modules.
 extern "C" {
     fn read(fd: i32, buffer: *mut u8, size: usize) -> isize;
     fn write(fd: i32, buffer: *const u8, size: usize) -> isize;
@@ -54,7 +54,7 @@ mod store {
 
 #[inline(never)]
 fn with<F: Fn(usize)>(function: F) {
-    function(opaque(44));
+    function(opaque(4400));
     opaque(());
 }
 
@@ -68,10 +68,7 @@ fn main() {
     say("ready\n");
     hear();
     store::shelf::restock(&store::shelf::Crate(7u64), opaque(100));
-    with(
-        #[inline(never)]
-        |n| boxed(n * 100),
-    );
+    with(boxed);
     say("done\n");
     hear();
 }
