@@ -120,12 +120,17 @@ class Session:
         self.functions.extend(functions)
 
     def snapshot(self, top: int = 0, min_age_ns: int | None = None) -> Snapshot:
-        """The table now, with the ``top`` largest blocks. Raises what the pump died of."""
+        """All that has happened until now, with the ``top`` largest blocks.
+
+        Raises what the pump died of.
+        """
         if self._failure is not None:
             raise self._failure
         assert self._capture is not None
         rss_bytes = self._process.rss_bytes()
         with self._lock:
+            if self._stopped_ns is None:
+                self._drain()
             now_ns = self._stopped_ns or self._clock_ns()
             return take_snapshot(
                 self.table,

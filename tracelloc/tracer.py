@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from tracelloc.capture import CaptureConfig
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.filters import Filters, read_rules, shipped_rules
 from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
@@ -52,7 +52,9 @@ class Tracer:
         self._namer = Namer(Symbolizer(self._session.space), Filters(rules))
         self._reports = 0
         self._stdout_open = True
+        self._troubles: list[TracellocError] = []
         self._ending = False
+        self._finishing = False
         self._write_files = False
         self._last_progress_s = 0.0
         self._progress_shown = False
@@ -144,6 +146,7 @@ class Tracer:
 
     def _finish(self) -> None:
         """The last report and the files, after the probes are gone."""
+        self._finishing = True
         snapshot = self._snapshot()
         self._end_progress()
         if self._options.mode is not Mode.HEADLESS and not self._is_done():
@@ -151,6 +154,8 @@ class Tracer:
         self._write_outputs(snapshot)
         if self._options.mode is Mode.HEADLESS:
             self._say(f"{_summary(snapshot)}; {losses_line(snapshot)}")
+        if self._troubles:
+            raise self._troubles[-1]
 
     def _report(self, snapshot: Snapshot) -> None:
         if self._options.mode is Mode.JSON:
@@ -163,14 +168,29 @@ class Tracer:
             sys.stdout.flush()
         except BrokenPipeError:
             self._stdout_open = False
-            return
-        self._reports += 1
+        except OSError as error:
+            self._stdout_open = False
+            self._note_trouble(
+                TracellocError(f"standard output cannot be written: {error.strerror}")
+            )
+        else:
+            self._reports += 1
 
     def _write_outputs(self, snapshot: Snapshot) -> None:
         for output in self._options.outputs:
-            output.write(output.exporter(snapshot, self._namer))
             self._end_progress()
-            self._say(f"wrote {output.path}")
+            try:
+                output.write(output.exporter(snapshot, self._namer))
+            except TracellocError as error:
+                self._note_trouble(error)
+            else:
+                self._say(f"wrote {output.path}")
+
+    def _note_trouble(self, error: TracellocError) -> None:
+        """What can't be written must not keep the rest from being written."""
+        self._troubles.append(error)
+        if not self._finishing:
+            self._say(f"error: {error}")
 
     def _progress(self, snapshot: Snapshot) -> None:
         now = time.monotonic()

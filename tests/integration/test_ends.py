@@ -47,8 +47,7 @@ def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
     assert target.ask("go") == "done"
     tracer.process.send_signal(signal.SIGUSR1)
     tracer.wait_for("wrote")
-    # Whatever the reader had seen of it by then; at the end it is all.
-    assert folded_sum(flames) <= LIVE_BYTES
+    assert folded_sum(flames) == LIVE_BYTES
     assert tracer.process.poll() is None
     assert tracer.stop() == 0
     assert folded_sum(flames) == LIVE_BYTES
@@ -122,6 +121,47 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     assert tracer.returncode == 0
     assert messages == f"tracelloc: wrote {flames}\n"
     assert folded_sum(flames) == LIVE_BYTES
+
+
+def test_full_disk(target: Target, tmp_path: Path) -> None:
+    """What can't be written is said, the rest is written, the old file stays whole."""
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", small], check=True)
+    try:
+        full, fine = small / "a.fg", tmp_path / "b.fg"
+        full.write_bytes(b"old 1\n")
+        tracer = Tracelloc(
+            "-p", target.pid, "--json", "--flamegraph", full, "-o", fine, directory=tmp_path
+        )
+        assert target.ask("go") == "done"
+        tracer.process.send_signal(signal.SIGUSR1)
+        tracer.wait_for("a.fg could not be written: No space left on device")
+        tracer.wait_for("wrote")
+        assert tracer.stop() == 1
+        assert "a.fg could not be written" in tracer.messages[-1]
+        assert full.read_bytes() == b"old 1\n"
+        assert [path.name for path in small.iterdir()] == ["a.fg"]
+        assert folded_sum(fine) == LIVE_BYTES
+        assert tracer.last()["live_bytes"] == LIVE_BYTES
+    finally:
+        subprocess.run(["umount", small], check=True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_stdout_that_cannot_be_written(target: Target, tmp_path: Path) -> None:
+    flames = tmp_path / "app.fg"
+    with open("/dev/full", "wb") as full:
+        tracer = subprocess.Popen(
+            tracelloc_command("-p", target.pid, "--text", "--flamegraph", flames),
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+    messages = tracer.communicate(timeout=60)[1].splitlines()
+    assert tracer.returncode == 1
+    assert messages[-1] == (
+        "tracelloc: error: standard output cannot be written: No space left on device"
+    )
+    assert flames.exists()
 
 
 def test_stopped_target(target: Target, tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling:
     flags = [] if mangling == "legacy" else ["-C", "symbol-mangling-version=v0"]
     target = Target([builder.rust("chain", *flags)])
     targets.append(target)
-    stacks, report = trace_once(target, tmp_path)
+    stacks, _ = trace_once(target, tmp_path)
     assert set(stacks) == {800, 4400}
     for size, chain in RUST_CHAINS[mangling].items():
         names = symbols(stacks[size])
