@@ -156,6 +156,7 @@ class Session:
         if self._capture is None or self._stopped_ns is not None:
             return
         self._capture.set_live(False)
+        stopped_ns = self._clock_ns()
         if self._thread is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
@@ -164,7 +165,7 @@ class Session:
             if self._failure is None:
                 while self._drain():
                     pass
-            self._stopped_ns = self._clock_ns()
+            self._stopped_ns = stopped_ns
         os.close(self._wake_fd)
 
     def close(self) -> None:

@@ -193,16 +193,17 @@ class Tracer:
             self._say(f"error: {error}")
 
     def _progress(self, snapshot: Snapshot) -> None:
+        line = f"{_summary(snapshot)}, {snapshot.losses.events} lost"
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if not terminal and now - self._last_progress_s < _PROGRESS_S:
             return
         self._last_progress_s = now
         if terminal:
-            print(f"\rtracelloc: {_summary(snapshot)}\x1b[K", end="", file=sys.stderr, flush=True)
+            print(f"\rtracelloc: {line}\x1b[K", end="", file=sys.stderr, flush=True)
             self._progress_shown = True
         else:
-            self._say(_summary(snapshot))
+            self._say(line)
 
     def _end_progress(self) -> None:
         if self._progress_shown:
@@ -220,5 +221,5 @@ def _summary(snapshot: Snapshot) -> str:
     return (
         f"{format_duration(round(elapsed_s))} traced, {format_size(snapshot.live_bytes)} "
         f"in {snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
-        f"{rate:,.0f} events/s, {snapshot.losses.events} lost"
+        f"{rate:,.0f} events/s"
     )
