@@ -40,9 +40,25 @@ class Kind(Enum):
         return f"{self.value}_enter"
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """The x86-64 registers that its entry program reads (System V ABI, 3.2.3)."""
+        return _ARGUMENTS[self]
+
+    @property
     def return_program(self) -> str | None:
         """The BPF program for its return; frees are reported at entry only."""
         return None if self is Kind.FREE else "call_return"
+
+
+_ARGUMENTS: Final = {
+    Kind.ALLOC: ("rdi",),
+    Kind.CALLOC: ("rdi", "rsi"),
+    Kind.MEMALIGN: ("rsi",),
+    Kind.POSIX_MEMALIGN: ("rdi", "rdx"),
+    Kind.REALLOC: ("rdi", "rsi"),
+    Kind.REALLOCARRAY: ("rdi", "rsi", "rdx"),
+    Kind.FREE: ("rdi",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +125,8 @@ class AllocatorFunction:
     """In the file's own address space."""
     offset: int
     """In the file, in bytes."""
+    size: int
+    """Of its code, in bytes; 0: the symbol doesn't say."""
 
 
 def discover(modules: Iterable[Module], only: str | None = None) -> list[AllocatorFunction]:
@@ -137,9 +155,11 @@ def _functions_of(module: Module, family: Family) -> list[AllocatorFunction]:
     if not all(name in addresses for name in family.required):
         return []
     names_at: dict[int, list[str]] = {}
+    size_at: dict[int, int] = {}
     for name in family.functions:
-        for address in addresses.get(name, ()):
+        for address, size in addresses.get(name, {}).items():
             names_at.setdefault(address, []).append(name)
+            size_at[address] = max(size, size_at.get(address, 0))
     functions = []
     for address, names in names_at.items():
         offset = module.elf.offset_of(address)
@@ -147,6 +167,13 @@ def _functions_of(module: Module, family: Family) -> list[AllocatorFunction]:
             continue
         names.sort(key=lambda name: (name.startswith("_"), list(family.functions).index(name)))
         functions.append(
-            AllocatorFunction(module, tuple(names), family.functions[names[0]], address, offset)
+            AllocatorFunction(
+                module=module,
+                names=tuple(names),
+                kind=family.functions[names[0]],
+                address=address,
+                offset=offset,
+                size=size_at[address],
+            )
         )
     return functions

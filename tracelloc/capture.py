@@ -112,24 +112,17 @@ def _stderr_kept(lines: list[str], *, quiet: bool) -> Iterator[None]:
 
 
 class Capture:
-    """Loaded programs, their rings, counters and control words. Nothing is attached yet."""
+    """The programs, their rings, counters and control words. Attaches nothing by itself."""
 
     def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
-        """Compiles and loads. Raises UnsupportedError."""
-        bcc = import_bcc()
+        """Compiles the probes and makes their maps. Raises UnsupportedError."""
+        self._bcc: Any = import_bcc()
+        self._debug = debug
         os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-        messages: list[str] = []
-        try:
-            with _stderr_kept(messages, quiet=not debug):
-                self._bpf: Any = bcc.BPF(text=probes.source_text().encode(), cflags=config.cflags())
-                self._programs: dict[str, int] = {
-                    name: self._bpf.load_func(name.encode(), bcc.BPF.KPROBE).fd for name in PROGRAMS
-                }
-        except Exception as error:
-            raise UnsupportedError(
-                _last_words(messages) or f"bcc could not load the probes: {error}",
-                hint="run again with --debug to see the compiler's and verifier's messages",
-            ) from error
+        text = probes.source_text().encode()
+        with self._explained():
+            self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
+        self._programs: dict[str, int] = {}
         self._calls: Any = self._bpf[b"calls"]
         self._fds = {name: self._bpf[name].map_fd for name in (b"counters", b"control")}
         self.events = EventRing(self._bpf[b"events"].map_fd, config.events_size_bytes)
@@ -142,6 +135,34 @@ class Capture:
         )
         self._control_page = mmap.mmap(self._fds[b"control"], mmap.PAGESIZE)
         self._control: npt.NDArray[Any] = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
+
+    def load(self, attach_type: int | None) -> None:
+        """Loads every program, for this expected_attach_type of bpf(2) or without one.
+
+        May be called again with another one. Raises UnsupportedError.
+        """
+        self._programs.clear()
+        with self._explained():
+            for name in PROGRAMS:
+                loaded = self._bpf.funcs.pop(name.encode(), None)
+                if loaded is not None:
+                    os.close(loaded.fd)
+                kind = {} if attach_type is None else {"attach_type": attach_type}
+                function = self._bpf.load_func(name.encode(), self._bcc.BPF.KPROBE, **kind)
+                self._programs[name] = function.fd
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Turns what bcc raises and prints into one UnsupportedError."""
+        messages: list[str] = []
+        try:
+            with _stderr_kept(messages, quiet=not self._debug):
+                yield
+        except Exception as error:
+            raise UnsupportedError(
+                _last_words(messages) or f"bcc could not load the probes: {error}",
+                hint="run again with --debug to see the compiler's and verifier's messages",
+            ) from error
 
     def program(self, name: str) -> int:
         """The descriptor of a loaded program."""

@@ -234,13 +234,13 @@ class ElfFile:
                 self._symbols = SymbolTable(self._symbol_tables() if self.bits == 64 else [])
             return self._symbols
 
-    def find_functions(self, names: Collection[str]) -> dict[str, set[int]]:
-        """Addresses of the defined functions with these names (usually one each).
+    def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
+        """The defined functions with these names: address to size (usually one each).
 
         Looks the names up in the string tables, so that no other name is ever decoded.
         IFUNCs are left out: their address is that of a resolver.
         """
-        found: dict[str, set[int]] = {}
+        found: dict[str, dict[int, int]] = {}
         if self.bits != 64:
             return found
         for symbols, strings in self._symbol_tables():
@@ -250,7 +250,6 @@ class ElfFile:
                 if not offsets:
                     continue
                 mine = functions & np.isin(symbols["name"], np.array(offsets, np.uint32))
-                addresses = {int(value) for value in symbols["value"][mine]}
-                if addresses:
-                    found.setdefault(name, set()).update(addresses)
+                for value, size in symbols[["value", "size"]][mine].tolist():
+                    found.setdefault(name, {})[value] = size
         return found

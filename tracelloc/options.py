@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tracelloc import __version__
+from tracelloc.attach import Method
 from tracelloc.errors import UsageError
 from tracelloc.outputs import Output
 from tracelloc.units import NS_PER_S, parse_duration, parse_size
@@ -44,6 +45,8 @@ class Options:
     min_block_bytes: int
     max_block_bytes: int | None
     allocator: str | None
+    method: Method | None
+    """None: the best that the kernel has."""
     filters_path: Path | None
     use_filters: bool
     debug: bool
@@ -147,6 +150,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="SIZE",
         help="buffer between probes and reader (default 8MiB); larger if events are lost",
     )
+    add(
+        "--attach",
+        choices=["auto", *(method.value for method in Method)],
+        default="auto",
+        help="how probes are attached: uprobe_multi links (Linux 6.6) or perf events "
+        "(default: links where the kernel has them)",
+    )
     add("--debug", action="store_true", help="show tracebacks and compiler messages")
     add("--version", action="version", version=f"tracelloc {__version__}")
     return parser
@@ -178,6 +188,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
         allocator=given.allocator,
+        method=None if given.attach == "auto" else Method(given.attach),
         filters_path=given.filters,
         use_filters=not given.no_filters,
         debug=given.debug,

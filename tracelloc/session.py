@@ -8,6 +8,7 @@ for as long as it takes to copy the totals.
 from __future__ import annotations
 
 import os
+import platform
 import select
 import threading
 import time
@@ -16,15 +17,16 @@ from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, StackFlag
 from tracelloc.allocators import AllocatorFunction, Module, discover
-from tracelloc.attach import PerfAttachment
+from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.history import History
 from tracelloc.placement import place
 from tracelloc.procfs import Process
 from tracelloc.snapshot import Snapshot, Target, take_snapshot
 from tracelloc.space import AddressSpace
 from tracelloc.stacks import Stacks
+from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
 from tracelloc.table import LiveTable
 from tracelloc.units import NS_PER_S
 from tracelloc.unwind import FrameChecker
@@ -39,6 +41,13 @@ _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 
 
+def _methods() -> list[Method]:
+    """Ways of attaching that this kernel should have, best first."""
+    if kernel_is_at_least(platform.release(), UPROBE_MULTI_KERNEL):
+        return [Method.MULTI, Method.PERF]
+    return [Method.PERF]
+
+
 class Session:
     """Tracing of one process, from ``start`` to ``stop``."""
 
@@ -48,13 +57,16 @@ class Session:
         config: CaptureConfig,
         *,
         only_allocator: str | None = None,
+        method: Method | None = None,
         debug: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_clock_s: Callable[[], float] = time.time,
     ) -> None:
+        """``method`` forces one way of attaching; else it is the best that the kernel has."""
         self._process = process
         self._config = config
         self._only = only_allocator
+        self._methods = _methods() if method is None else [method]
         self._debug = debug
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
@@ -64,7 +76,7 @@ class Session:
         self.table = LiveTable(self.stacks)
         self.functions: list[AllocatorFunction] = []
         self._checker = FrameChecker(self.space)
-        self._attachments: list[PerfAttachment] = []
+        self._attachments: list[Attachment] = []
         self._capture: Capture | None = None
         self._lock = threading.Lock()
         self._wake_fd = -1
@@ -82,7 +94,7 @@ class Session:
         functions = self._discover(modules)
         self._capture = Capture(self._config, debug=self._debug)
         try:
-            self._attach(functions)
+            self._attach_first(functions)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._started_ns = self._clock_ns()
             self._history = History(self._started_ns)
@@ -113,9 +125,25 @@ class Session:
             hint="none of its files defines malloc and free",
         )
 
+    def _attach_first(self, functions: list[AllocatorFunction]) -> None:
+        """Attaches by the first method that works here, which is then the one."""
+        assert self._capture is not None
+        while True:
+            method = self._methods[0]
+            try:
+                self._capture.load(method.attach_type)
+                self._attach(functions)
+            except UnsupportedError:
+                if len(self._methods) == 1:
+                    raise
+                del self._methods[0]
+            else:
+                return
+
     def _attach(self, functions: list[AllocatorFunction]) -> None:
         assert self._capture is not None
-        attachment = PerfAttachment(self._process.pid, place(functions), self._capture.program)
+        points = place(functions)
+        attachment = Attachment(self._methods[0], self._process.pid, points, self._capture.program)
         self._attachments.append(attachment)
         self.functions.extend(functions)
 

@@ -11,18 +11,19 @@ import resource
 from pathlib import Path
 from typing import Final
 
+from tracelloc import syscalls
 from tracelloc.errors import PrivilegeError, UnsupportedError
 
 MINIMUM_KERNEL: Final = (5, 8)
 """The first with BPF ring buffers."""
+UPROBE_MULTI_KERNEL: Final = (6, 6)
+"""The first with uprobe_multi links."""
 MACHINES: Final = ("x86_64",)
 
 _CAP_SYS_PTRACE: Final = 19
 _CAP_SYS_ADMIN: Final = 21
 _CAP_PERFMON: Final = 38
 _CAP_BPF: Final = 39
-_BPF_SYSCALL: Final = {"x86_64": 321, "aarch64": 280}
-_BPF_MAP_CREATE: Final = 0
 _ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE"
 
 
@@ -42,10 +43,15 @@ def check_machine(machine: str) -> None:
         )
 
 
+def kernel_is_at_least(release: str, version: tuple[int, int]) -> bool:
+    """Whether ``release``, as uname -r prints it, is this version or newer; True if unclear."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return match is None or (int(match[1]), int(match[2])) >= version
+
+
 def check_kernel(release: str) -> None:
     """``release`` as uname -r prints it."""
-    match = re.match(r"(\d+)\.(\d+)", release)
-    if match and (int(match[1]), int(match[2])) < MINIMUM_KERNEL:
+    if not kernel_is_at_least(release, MINIMUM_KERNEL):
         needed = ".".join(map(str, MINIMUM_KERNEL))
         raise UnsupportedError(
             f"Linux {release} has no BPF ring buffer", hint=f"tracelloc needs {needed} or newer"
@@ -69,17 +75,10 @@ def check_capabilities(status: str) -> None:
 def check_bpf() -> None:
     """Creates and closes a tiny map: the kernel's own word on whether BPF may be used."""
     attributes = (ctypes.c_uint32 * 18)(2, 4, 8, 1)  # BPF_MAP_TYPE_ARRAY, key, value, entries
-    libc = ctypes.CDLL(None, use_errno=True)
-    descriptor = libc.syscall(
-        _BPF_SYSCALL[platform.machine()],
-        ctypes.c_int(_BPF_MAP_CREATE),
-        ctypes.byref(attributes),
-        ctypes.c_uint(ctypes.sizeof(attributes)),
-    )
-    if descriptor >= 0:
-        os.close(descriptor)
-        return
-    explain_bpf_refusal(ctypes.get_errno())
+    try:
+        os.close(syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes))
+    except OSError as error:
+        explain_bpf_refusal(error.errno or 0)
 
 
 def explain_bpf_refusal(code: int) -> None:

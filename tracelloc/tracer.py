@@ -47,6 +47,7 @@ class Tracer:
                 max_block_bytes=options.max_block_bytes,
             ),
             only_allocator=options.allocator,
+            method=options.method,
             debug=options.debug,
         )
         self._namer = Namer(Symbolizer(self._session.space), Filters(rules))

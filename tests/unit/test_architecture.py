@@ -16,6 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "units", "text", "probes", "abi"},
+    {"syscalls"},
     {"demangle", "elf", "procfs", "system", "ring"},
     {"allocators", "blocks", "stacks", "totals", "target", "history"},
     {"placement", "table", "space"},
@@ -73,6 +74,8 @@ def test_only_one_place_knows_a_library(path: Path) -> None:
         assert not names & {"textual", "rich"}
     if room(path) != "elf":
         assert "elftools" not in names
+    if room(path) != "placement":
+        assert "capstone" not in names
     if room(path) != "demangle":
         assert "rust_demangler" not in names
 

@@ -1,0 +1,130 @@
+"""Where probes are put, in hand-made functions and in those of real libraries."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_elf import libc, open_elf
+from tracelloc.allocators import Kind, Module, discover
+from tracelloc.placement import find_place, is_emulated, place
+
+RET = "c3"
+
+
+@pytest.mark.parametrize(
+    ("code", "offset"),
+    [
+        ("55", 0),  # push %rbp
+        ("41 54", 0),  # push %r12
+        ("90", 0),  # nop
+        ("eb 00", 0),
+        ("e9 00 00 00 00", 0),
+        ("e8 00 00 00 00", 0),
+        ("0f 84 00 00 00 00", 0),
+        ("f3 0f 1e fa 55", 4),  # behind endbr64
+        ("f3 0f 1e fa 0f 1f 44 00 00 55", 9),  # never on a nop of five bytes
+        ("0f 1f 44 00 00 55", 5),
+        ("66 90 55", 2),  # longer nops are passed over: old kernels single-step them
+        ("48 85 ff 74 00", 3),  # test %rdi,%rdi; je: glibc's free
+        ("48 8b 05 00 00 00 00 55", 7),  # mov global,%rax; push: glibc's memalign
+        ("48 89 fa 55", 3),  # mov %rdi,%rdx: reads an argument, which is no harm
+        ("48 89 7c 24 f8 55", 5),  # stores below the stack pointer
+    ],
+)
+def test_cheap_places(code: str, offset: int) -> None:
+    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    assert (found.offset, found.is_dear) == (offset, False)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "48 83 ec 08 55",  # sub $8,%rsp: the return address is no longer on top
+        "5d 55",  # pop
+        "c9 55",  # leave
+        "48 ff c7 55",  # inc %rdi
+        "89 f7 55",  # mov %esi,%edi: half of the register
+        "40 b7 01 55",  # mov $1,%dil: a byte of it
+        "0f b7 ff 55",  # movzwl %di,%edi
+        "48 97 55",  # xchg %rax,%rdi
+        "f3 48 ab 55",  # rep stos
+        "ff e0 55",  # jmp *%rax
+        "ff d0 55",  # call *%rax
+        "f2 e9 00 00 00 00",  # bnd jmp: not relied on
+        "66 e9 00 00",  # a branch with a prefix is single-stepped
+        "e3 00 55",  # jrcxz
+        "e2 00 55",  # loop
+        "c3 55",
+        "cc 55",
+        "48 89 c0",  # nothing cheap at all
+        "",
+    ],
+)
+def test_dear_places(code: str) -> None:
+    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    assert (found.offset, found.is_dear) == (0, True)
+    assert found.reason
+
+
+def test_only_the_arguments_of_the_signature_count() -> None:
+    code = bytes.fromhex("31 f6 ba 01 00 00 00 55 c3")  # xor %esi,%esi; mov $1,%edx; push
+    assert find_place(code, ["rdi"]).offset == 7
+    assert find_place(code, ["rdi", "rsi"]).is_dear
+    assert find_place(code, ["rdi", "rdx"]).is_dear
+
+
+@pytest.mark.parametrize(
+    ("code", "offset", "dear"),
+    [
+        # test; je; … ; jmp back to the je: it would be met twice in one call.
+        ("48 85 ff 74 05 48 89 c0 eb f9", 0, True),
+        # The same into what lies before it.
+        ("48 85 ff 74 05 48 89 c0 eb f7", 0, True),
+        # Behind it: a loop of the function's own.
+        ("48 85 ff 74 05 48 89 c0 eb fb", 3, False),
+        # To the entry: a call of itself.
+        ("48 85 ff 74 05 48 89 c0 eb f6", 3, False),
+        ("48 85 ff 74 05 48 89 c0 0f 85 f2 ff ff ff", 3, False),
+        # On the first instruction a loop back to it is one call each, as at any entry.
+        ("55 eb fd", 0, False),
+    ],
+)
+def test_branches_back(code: str, offset: int, dear: bool) -> None:
+    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    assert (found.offset, found.is_dear) == (offset, dear)
+
+
+def test_code_that_cannot_be_read_to_its_end_is_probed_at_its_entry() -> None:
+    assert find_place(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_dear
+    assert find_place(bytes(70_000), ["rdi"]).is_dear
+
+
+def test_emulated() -> None:
+    assert not is_emulated(b"")
+    assert not is_emulated(bytes.fromhex("0f"))
+    assert not is_emulated(bytes.fromhex("41"))
+    assert not is_emulated(bytes.fromhex("4889e5"))
+    for opcode in (*range(0x50, 0x58), *range(0x70, 0x80), 0xE8, 0xE9, 0xEB, 0x90):
+        assert is_emulated(bytes([opcode, 0]))
+
+
+def test_glibc() -> None:
+    path = libc()
+    elf = open_elf(path)
+    module = Module(("0", 1), str(path), str(path), elf)
+    functions = discover([module])
+    points = place(functions)
+    assert [point.is_return for point in points] == sorted(
+        (point.is_return for point in points), reverse=True
+    )
+    for point in points:
+        code = elf.read(point.offset, 16)
+        assert is_emulated(code) != point.is_dear
+        assert code[:5] != bytes.fromhex("0f1f440000")
+    # Of all functions only reallocarray multiplies before anything else.
+    assert {p.label.split()[0] for p in points if p.is_dear} <= {"reallocarray"}
+    entries = {p.offset for p in points if not p.is_return}
+    returns = {p.offset for p in points if p.is_return}
+    frees = [f for f in functions if f.kind is Kind.FREE]
+    assert returns < entries
+    assert len(entries - returns) == len(frees)
