@@ -22,6 +22,16 @@
 #define MAX_STACKS 262144
 #endif
 
+/*
+ * Bytes of stack memory that are read at once. Aligned windows of a power of two up to
+ * the page size never reach into a page that the frame itself is not in.
+ */
+#ifndef STACK_WINDOW
+#define STACK_WINDOW 1024
+#endif
+/* A frame: the caller's frame pointer, and above it the return address. */
+#define STACK_FRAME_BYTES 16
+
 /* What kind of allocator call a thread is in: which arguments mean what. */
 enum call_kind {
 	CALL_ALLOC = 1,          /* the result is the block */
@@ -43,6 +53,7 @@ struct call {
 	__u32 kind;    /* enum call_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */
 	struct stack stack;
+	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* the part of the stack that is looked at */
 };
 
 /* Blocks that come and go. Reader: tracelloc/ring.py. */
@@ -51,7 +62,7 @@ BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated: 1.1 KiB per thread. */
+/* pid_tgid -> the call this thread is in. Not preallocated: 2.2 KiB per thread. */
 BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 
 /* One entry of zeros, never written: what new entries of `calls` start as. */

@@ -10,6 +10,9 @@ static __always_inline void count(u32 which)
 		__sync_fetch_and_add(counter, 1);
 }
 
+/* No window is loaded: every frame pointer is further than a window from here. */
+#define NO_WINDOW 0xffffffff00000000ULL
+
 /* One step of a 64-bit multiply-and-fold hash: order matters, every bit spreads. */
 static __always_inline u64 mix(u64 hash, u64 value)
 {
@@ -18,12 +21,39 @@ static __always_inline u64 mix(u64 hash, u64 value)
 }
 
 /*
+ * Reads the frame at fp through the window that `base` says is loaded, loading another
+ * one if the frame is not in it. Returns where in the window it is, or a number past
+ * STACK_WINDOW if it could not be read.
+ */
+static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
+{
+	u64 at = fp - *base;
+
+	if (at <= STACK_WINDOW - STACK_FRAME_BYTES)
+		return at;
+	*base = fp & ~(u64)(STACK_WINDOW - 1);
+	at = fp - *base;
+	if (at <= STACK_WINDOW - STACK_FRAME_BYTES) {
+		if (!bpf_probe_read_user(call->window, STACK_WINDOW, (void *)*base))
+			return at;
+	} else if (!bpf_probe_read_user(call->window, STACK_FRAME_BYTES, (void *)fp)) {
+		/* The frame lies across two windows: read it alone, at the window's start. */
+		*base = NO_WINDOW;
+		return 0;
+	}
+	*base = NO_WINDOW;
+	return STACK_WINDOW + 1;
+}
+
+/*
  * Walks the frame pointers from a return probe's registers: ip is where the
  * allocator returned to, bp the caller's frame. Each frame is the saved bp with
  * the return address above it. Fills `stack` and returns its id.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct stack *stack)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct call *call)
 {
+	struct stack *stack = &call->stack;
+	u64 base = NO_WINDOW;
 	u64 fp = PT_REGS_FP(ctx);
 	u64 lowest = PT_REGS_SP(ctx);
 	u64 pc = PT_REGS_IP(ctx);
@@ -31,9 +61,12 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct stack *stack)
 	u32 flags = STACK_TRUNCATED;
 	u32 n = 0;
 
+	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
+	asm volatile("" : "+r"(fp), "+r"(lowest), "+r"(pc));
+
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_FRAMES; i++) {
-		u64 frame[2];
+		u64 at;
 
 		stack->frames[i] = pc;
 		hash = mix(hash, pc);
@@ -46,13 +79,14 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct stack *stack)
 			flags = STACK_BROKEN;
 			break;
 		}
-		if (bpf_probe_read_user(frame, sizeof(frame), (void *)fp)) {
+		at = find_frame(call, fp, &base);
+		if (at > STACK_WINDOW) {
 			flags = STACK_UNREADABLE;
 			break;
 		}
-		lowest = fp + sizeof(frame);
-		fp = frame[0];
-		pc = frame[1];
+		lowest = fp + STACK_FRAME_BYTES;
+		fp = *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
+		pc = *(u64 *)(call->window + (at & (STACK_WINDOW - 8)) + 8);
 		if (!pc) {
 			flags = 0;
 			break;
@@ -73,7 +107,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct stack *stack)
  */
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct call *call)
 {
-	u64 id = walk_stack(ctx, &call->stack);
+	u64 id = walk_stack(ctx, call);
 	u64 nothing = 0;
 	u32 n = call->stack.n_frames;
 
