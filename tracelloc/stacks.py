@@ -15,6 +15,9 @@ U32 = npt.NDArray[np.uint32]
 NO_STACK: Final = 0
 """The index of blocks whose stack could not be taken."""
 
+_SLOTS: Final = 1 << 16
+_SLOT_MASK: Final = np.uint64(_SLOTS - 1)
+
 Frames = tuple[int, ...]
 """Return addresses, innermost first."""
 
@@ -32,6 +35,9 @@ class Stacks:
         self._index_of_frames: dict[tuple[Frames, int], int] = {}
         self._ids = np.zeros(1, np.uint64)
         self._indices = np.full(1, NO_STACK, np.uint32)
+        # A direct-mapped cache of these: one look instead of a search.
+        self._slot_ids = np.zeros(_SLOTS, np.uint64)
+        self._slot_indices = np.full(_SLOTS, NO_STACK, np.uint32)
         self._new: dict[int, int] = {}
         self._counts: dict[StackFlag, int] = {}
         self.unknown_count = 0
@@ -75,6 +81,14 @@ class Stacks:
     def indices(self, ids: U64) -> U32:
         """The index of each id; ids not seen before get one without frames."""
         self._file_new()
+        slots = ids & _SLOT_MASK
+        indices: U32 = self._slot_indices[slots]
+        if np.array_equal(self._slot_ids[slots], ids):
+            return indices
+        return self._search(ids)
+
+    def _search(self, ids: U64) -> U32:
+        """For ids that are new, or share their slot with another."""
         at = np.searchsorted(self._ids, ids)
         np.minimum(at, len(self._ids) - 1, out=at)
         missing = self._ids[at] != ids
@@ -109,4 +123,7 @@ class Stacks:
         )
         order = np.argsort(ids)
         self._ids, self._indices = ids[order], indices[order]
+        slots = ids[-len(self._new) :] & _SLOT_MASK
+        self._slot_ids[slots] = ids[-len(self._new) :]
+        self._slot_indices[slots] = indices[-len(self._new) :]
         self._new.clear()

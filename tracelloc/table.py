@@ -18,16 +18,19 @@ from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, Eve
 from tracelloc.blocks import Blocks, BlockStore
 from tracelloc.ring import Events
 from tracelloc.stacks import Stacks
-from tracelloc.totals import Totals
+from tracelloc.totals import Sums, Totals
 
 U64 = npt.NDArray[np.uint64]
-U32 = npt.NDArray[np.uint32]
 Rows = npt.NDArray[np.intp]
 Kinds = npt.NDArray[np.uint8]
 
 CHUNK: Final = 1 << 16
 """Events handled at once: their numbers fit beside an address in 64 bits."""
 _ADDRESS_BITS: Final = 48
+_POSITION_BITS: Final = np.uint64(64 - _ADDRESS_BITS)
+_KIND_SHIFT: Final = np.uint64(EVENT_SIZE_BITS)
+_KIND_MASK: Final = np.uint8(EVENT_KIND_MASK)
+_SIZE_MASK: Final = np.uint64(EVENT_SIZE_MASK)
 _TID_LIMIT: Final = 1 << 22
 """Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
 
@@ -39,6 +42,37 @@ class _Pending:
     address: int
     block: Blocks | None
     """One row, or None if the block was not known."""
+
+
+class _Batch:
+    """Some events, with only those columns taken apart that every one of them needs."""
+
+    __slots__ = ("address", "events", "kind", "restored", "stacks")
+
+    def __init__(self, events: Events, stacks: Stacks) -> None:
+        self.events = events
+        self.stacks = stacks
+        self.address = np.ascontiguousarray(events["address"])
+        self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
+        self.restored: dict[int, Blocks] = {}
+        """By row: events that give back an older block, and that block."""
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def blocks(self, rows: Rows) -> Blocks:
+        """The blocks that these events made or gave back."""
+        events = self.events[rows]
+        blocks = Blocks(
+            address=np.ascontiguousarray(events["address"]),
+            size=events["size_tag"] & _SIZE_MASK,
+            birth_ns=np.ascontiguousarray(events["time_ns"]),
+            stack=self.stacks.indices(events["stack_id"]),
+            tid=np.ascontiguousarray(events["tid"]),
+        )
+        for row, block in self.restored.items():
+            blocks.put(rows == row, block)
+        return blocks
 
 
 @dataclass(slots=True)
@@ -96,54 +130,52 @@ class LiveTable:
         self.totals.note_peaks()
 
     def _apply_chunk(self, events: Events) -> None:
-        address = np.ascontiguousarray(events["address"])
-        tag = np.ascontiguousarray(events["size_tag"])
-        caller = np.ascontiguousarray(events["tid"])
-        kind = ((tag >> np.uint64(EVENT_SIZE_BITS)) & np.uint64(EVENT_KIND_MASK)).astype(np.uint8)
-        batch = Blocks(
-            address=address,
-            size=tag & np.uint64(EVENT_SIZE_MASK),
-            birth_ns=np.ascontiguousarray(events["time_ns"]),
-            stack=self.stacks.indices(np.ascontiguousarray(events["stack_id"])),
-            tid=caller.copy(),
-        )
+        batch = _Batch(events, self.stacks)
+        born = np.flatnonzero(batch.kind == EventKind.ALLOC)
+        stack = self.stacks.indices(events["stack_id"][born])
         self.totals.grow(len(self.stacks))
-        new = kind == EventKind.ALLOC
-        self.totals.allocate(batch.stack[new], batch.size[new], batch.birth_ns[new])
-
-        order = self._settle_restores(_by_address(address), kind, caller, batch)
-        matched = self._settle(order, kind, batch)
-        self._note_pending(order, kind, caller, batch, matched)
+        made = self.totals.allocate(
+            stack, events["size_tag"][born] & _SIZE_MASK, events["time_ns"][born]
+        )
+        order, address = _by_address(batch.address)
+        if len(born) < len(batch):
+            kept = self._settle_restores(order, batch)
+            if kept is not None:
+                order, address = order[kept], address[kept]
+        taken = self._settle(order, address, batch, made)
+        self._note_pending(order, batch, taken)
         self.events += len(events)
 
-    def _settle_restores(self, order: Rows, kind: Kinds, caller: U32, batch: Blocks) -> Rows:
-        """Undoes failed reallocs. Returns the order without the events this settled.
+    def _settle_restores(self, order: Rows, batch: _Batch) -> npt.NDArray[np.bool_] | None:
+        """Undoes failed reallocs. Returns which of the order are left, None for all.
 
         Nothing can happen to a block between a realloc's taking it and giving it back,
         so within a batch the two stand next to each other and cancel. Where the taking
         was in an earlier batch, the restore becomes an allocation of the old block.
         """
+        kind, caller = batch.kind, batch.events["tid"]
         restores = np.flatnonzero(kind == EventKind.RESTORE)
+        kept = None
         if len(restores):
             settled = np.zeros(len(kind), np.bool_)
-            sorted_kind, sorted_address = kind[order], batch.address[order]
+            sorted_kind, address = kind[order], batch.address[order]
             second = np.flatnonzero(
                 (sorted_kind[1:] == EventKind.RESTORE)
                 & (sorted_kind[:-1] == EventKind.REALLOC_FREE)
-                & (sorted_address[1:] == sorted_address[:-1])
+                & (address[1:] == address[:-1])
             )
             settled[order[second]] = settled[order[second + 1]] = True
             for row in restores[~settled[restores]].tolist():
                 settled[row] = not self._give_back(row, int(caller[row]), batch)
                 kind[row] = EventKind.ALLOC
-            order = order[~settled[order]]
+            kept = ~settled[order]
         if self._pending:
             # A thread that reports anything else has finished its realloc.
             for tid in set(self._pending).intersection(np.unique(caller).tolist()):
                 del self._pending[tid]
-        return order
+        return kept
 
-    def _give_back(self, row: int, tid: int, batch: Blocks) -> bool:
+    def _give_back(self, row: int, tid: int, batch: _Batch) -> bool:
         """Turns a restore into an allocation of the old block; False if there is none."""
         pending = self._pending.pop(tid, None)
         if pending is None or pending.address != int(batch.address[row]):
@@ -152,32 +184,22 @@ class LiveTable:
         if pending.block is None:
             self.oddities.unmatched_frees -= 1
             return False
-        batch.put(np.array([row]), pending.block)
+        batch.restored[row] = pending.block
         self.totals.free(pending.block.stack, pending.block.size, sign=-1)
         return True
 
-    def _settle(self, order: Rows, kind: Kinds, batch: Blocks) -> _Taken:
-        """Matches allocations and frees."""
-        address = batch.address[order]
-        alloc = kind[order] == EventKind.ALLOC
+    def _settle(self, order: Rows, address: U64, batch: _Batch, made: Sums) -> _Taken:
+        """Matches allocations and frees. ``made``: what the batch allocated, per stack."""
+        alloc = batch.kind[order] == EventKind.ALLOC
         free = ~alloc
-        same = address[1:] == address[:-1]
-        after_alloc = np.zeros(len(order), np.bool_)
-        after_alloc[1:] = same & alloc[:-1]
         first = np.ones(len(order), np.bool_)
-        first[1:] = ~same
-        before_free = np.zeros(len(order), np.bool_)
-        before_free[:-1] = same & free[1:]
+        np.not_equal(address[1:], address[:-1], out=first[1:])
         last = np.ones(len(order), np.bool_)
-        last[:-1] = ~same
-
-        # Born and freed here; born here and replaced by a newer block at its address.
-        died = order[alloc & before_free]
-        replaced = order[alloc & ~before_free & ~last]
-        ended = np.concatenate([died, replaced])
-        self.totals.free(batch.stack[ended], batch.size[ended])
-        self.oddities.address_reuses += len(replaced)
-        self.oddities.unmatched_frees += int(np.count_nonzero(free & ~first & ~after_alloc))
+        last[:-1] = first[1:]
+        # Two frees, or two allocations, in a row on one address.
+        repeated = ~first[1:] & (alloc[1:] == alloc[:-1])
+        self.oddities.unmatched_frees += int(np.count_nonzero(repeated & free[1:]))
+        self.oddities.address_reuses += int(np.count_nonzero(repeated & alloc[1:]))
 
         first_frees = order[free & first]
         found, taken = self.blocks.take(batch.address[first_frees])
@@ -187,7 +209,15 @@ class LiveTable:
         if not self.trusting:
             stale = self.blocks.take(batch.address[order[alloc & first & ~last]])[1]
             self._close_stale(stale)
-        self._close_stale(self.blocks.put(batch.select(order[alloc & last])))
+        survivors = order[alloc & last]
+        blocks = batch.blocks(survivors)
+        # Every block that was made here counts as freed, but for those that are left.
+        self.totals.free_sums(made)
+        self.totals.free(blocks.stack, blocks.size, sign=-1)
+        for block in batch.restored.values():
+            # Not made here: freed by now, or among those that were just taken back.
+            self.totals.free(block.stack, block.size)
+        self._close_stale(self.blocks.put(blocks))
         return _Taken(first_frees, found, taken)
 
     def _close_stale(self, stale: Blocks) -> None:
@@ -197,16 +227,15 @@ class LiveTable:
             self.oddities.address_reuses += len(stale)
             self.trusting = False
 
-    def _note_pending(
-        self, order: Rows, kind: Kinds, caller: U32, batch: Blocks, taken: _Taken
-    ) -> None:
+    def _note_pending(self, order: Rows, batch: _Batch, taken: _Taken) -> None:
         """Keeps what the reallocs took that were still under way at the batch's end.
 
         A thread is in one realloc at most, and its taking is then its last event.
         """
-        takings = np.flatnonzero(kind == EventKind.REALLOC_FREE)
+        takings = np.flatnonzero(batch.kind == EventKind.REALLOC_FREE)
         if not len(takings):
             return
+        caller = np.ascontiguousarray(batch.events["tid"])
         self._last_event[caller] = np.arange(len(batch))
         unfinished = takings[self._last_event[caller[takings]] == takings]
         for row in unfinished.tolist():
@@ -214,26 +243,26 @@ class LiveTable:
             if block is None:
                 at = int(np.flatnonzero(order == row)[0])
                 before = order[at - 1 : at]
-                if len(before) and _made(before[0], row, kind, batch):
-                    block = batch.select(before)
+                if len(before) and _made(before[0], row, batch):
+                    block = batch.blocks(before)
             self._pending[int(caller[row])] = _Pending(int(batch.address[row]), block)
 
 
-def _made(before: np.intp, row: int, kind: Kinds, batch: Blocks) -> bool:
+def _made(before: np.intp, row: int, batch: _Batch) -> bool:
     """Whether the event before made the block that the one in this row is about."""
     same = batch.address[before] == batch.address[row]
-    return bool(same and kind[before] == EventKind.ALLOC)
+    return bool(same and batch.kind[before] == EventKind.ALLOC)
 
 
-def _by_address(address: U64) -> Rows:
-    """A stable order by address.
+def _by_address(address: U64) -> tuple[Rows, U64]:
+    """A stable order by address, and the addresses in it.
 
     Sorting numbers is several times faster than sorting indices, so the position
     within the chunk rides in the low bits, which makes the keys distinct as well.
     """
     if len(address) and int(address.max()) >> _ADDRESS_BITS:
-        return np.argsort(address, kind="stable")
-    shift = np.uint64(64 - _ADDRESS_BITS)
-    keys = (address << shift) | np.arange(len(address), dtype=np.uint64)
+        order = np.argsort(address, kind="stable")
+        return order, address[order]
+    keys = (address << _POSITION_BITS) | np.arange(len(address), dtype=np.uint64)
     keys.sort()
-    return (keys & np.uint64(CHUNK - 1)).astype(np.intp)
+    return (keys & np.uint64(CHUNK - 1)).astype(np.intp), keys >> _POSITION_BITS

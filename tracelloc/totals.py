@@ -12,8 +12,13 @@ U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
 
+Sums = tuple[I64, I64]
+"""Blocks and bytes per stack."""
+
 _EXACT_FLOAT: Final = 1 << 53
 """Sums below this are exact in a float64, which ``bincount`` adds in."""
+_COUNT_BIT: Final = 36
+_COUNT_UNIT: Final = 1 << _COUNT_BIT
 
 
 @dataclass(slots=True)
@@ -67,32 +72,47 @@ class Totals:
             column[:old] = getattr(self, field.name)
             setattr(self, field.name, column)
 
-    def allocate(self, stack: U32, size: U64, birth_ns: U64) -> None:
-        """Adds new blocks; rows in order of time."""
-        _add(self.allocated_count, self.allocated_bytes, stack, size, 1)
+    def allocate(self, stack: U32, size: U64, birth_ns: U64) -> Sums:
+        """Adds new blocks, rows in order of time. Returns what was added."""
+        sums = _sums(stack, size)
+        self.allocated_count[: len(sums[0])] += sums[0]
+        self.allocated_bytes[: len(sums[1])] += sums[1]
         if len(stack):
             # The last of several assignments to one element holds.
-            self.last_ns[stack] = birth_ns.astype(np.int64)
+            self.last_ns[stack] = birth_ns
             fresh = self.first_ns[stack] == 0
             if fresh.any():
-                self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1].astype(np.int64)
+                self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1]
+        return sums
 
     def free(self, stack: U32, size: U64, sign: int = 1) -> None:
         """Takes blocks away from the stacks that allocated them; -1 takes that back."""
-        _add(self.freed_count, self.freed_bytes, stack, size, sign)
+        if len(stack):
+            self.free_sums(_sums(stack, size), sign)
+
+    def free_sums(self, sums: Sums, sign: int = 1) -> None:
+        """The same, already added up."""
+        self.freed_count[: len(sums[0])] += sign * sums[0]
+        self.freed_bytes[: len(sums[1])] += sign * sums[1]
 
     def note_peaks(self) -> None:
         """To be called at the end of a batch."""
         np.maximum(self.peak_bytes, self.live_bytes, out=self.peak_bytes)
 
 
-def _add(counts: I64, sizes: I64, stack: U32, size: U64, sign: int) -> None:
+def _sums(stack: U32, size: U64) -> Sums:
+    """(blocks, bytes) per stack."""
     if not len(stack):
-        return
-    rows = int(stack.max()) + 1
-    counts[:rows] += sign * np.bincount(stack, minlength=rows)
-    if int(size.max()) * len(size) < _EXACT_FLOAT:
-        sums = np.bincount(stack, weights=size, minlength=rows).astype(np.int64)
-        sizes[:rows] += sign * sums
-    else:
-        np.add.at(sizes, stack, sign * size.astype(np.int64))
+        return np.zeros(0, np.int64), np.zeros(0, np.int64)
+    largest = int(size.max())
+    if largest * len(size) < _COUNT_UNIT and len(size) < _EXACT_FLOAT // _COUNT_UNIT:
+        # Both in one go: a float64 is exact up to 2^53, the count rides above the bytes.
+        packed = np.bincount(stack, weights=size + np.uint64(_COUNT_UNIT)).astype(np.int64)
+        counts: I64 = packed >> _COUNT_BIT
+        return counts, packed & (_COUNT_UNIT - 1)
+    counts = np.bincount(stack)
+    if largest * len(size) < _EXACT_FLOAT:
+        return counts, np.bincount(stack, weights=size).astype(np.int64)
+    sizes = np.zeros(len(counts), np.int64)
+    np.add.at(sizes, stack, size.astype(np.int64))
+    return counts, sizes
