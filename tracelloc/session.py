@@ -33,10 +33,10 @@ from tracelloc.unwind import FrameChecker
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
-_FULL_SHARE: Final = 4
+_FULL_SHARE: Final = 3
 """The reader hurries when it finds more than one part in this many of the ring filled."""
-_IDLE_SHARE: Final = 32
-"""And takes its time below one part in this many."""
+_IDLE_SHARE: Final = 6
+"""And takes its time below one part in this many: large batches cost least."""
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 
@@ -147,6 +147,11 @@ class Session:
         self._attachments.append(attachment)
         self.functions.extend(functions)
 
+    @property
+    def method(self) -> Method:
+        """How probes are attached, once they are."""
+        return self._methods[0]
+
     def snapshot(self, top: int = 0, min_age_ns: int | None = None) -> Snapshot:
         """All that has happened until now, with the ``top`` largest blocks.
 
@@ -231,7 +236,7 @@ class Session:
                 if drained_bytes * _FULL_SHARE > self._config.events_size_bytes:
                     wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
                 elif drained_bytes * _IDLE_SHARE < self._config.events_size_bytes:
-                    wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 5)
+                    wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
 
     def _drain(self) -> int:
         """Applies what the rings hold. Returns the bytes of events there were."""

@@ -200,16 +200,19 @@ def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
         session.close()
 
 
-def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+@pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])
+def test_children_are_left_alone(
+    builder: Builder, targets: list[Target], tmp_path: Path, ways: list[str]
+) -> None:
     """They run on with the probes in their copy of the code, and are in no figure."""
-    target = Target([builder.c("forker")])
+    target = Target([builder.c("forker"), 200])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", *ways, directory=tmp_path)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     report = tracer.last()
-    assert (report["live_bytes"], report["live_allocations"]) == (2000, 20)
-    assert report["allocations"] == 20
+    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
+    assert report["allocations"] == 200
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 

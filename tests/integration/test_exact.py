@@ -43,6 +43,7 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
     assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
 
 
+@pytest.mark.parametrize("attach", ["auto", "perf"])
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
 )
@@ -53,10 +54,13 @@ def test_books(
     threads: int,
     seed: int,
     slots: int,
+    attach: str,
 ) -> None:
     target = Target([builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--top", 1000, directory=tmp_path)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 1000, "--attach", attach, directory=tmp_path
+    )
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     report = tracer.last()

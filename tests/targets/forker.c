@@ -1,7 +1,11 @@
 // Forks, by several ways; the children allocate too, and end.
+//
+//   forker TIMES
 #define _GNU_SOURCE
 #include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "command.h"
@@ -22,21 +26,33 @@ static void wait_for(pid_t child)
         _exit(4);
 }
 
-int main(void)
+static void be_child(void)
+{
+    for (int n = 0; n < 20; n++) {
+        allocate(70000);
+        free(realloc(calloc(3, 5), 77));
+    }
+    _exit(0);
+}
+
+int main(int argc, char **argv)
 {
     char line[64];
 
+    if (argc < 2)
+        return 2;
     wait_for_go();
-    for (int n = 0; n < 20; n++) {
+    for (long n = 0; n < atol(argv[1]); n++) {
         pid_t child = fork();
 
-        if (!child) {
-            for (int m = 0; m < 100; m++)
-                allocate(70000);
-            _exit(0);
-        }
+        if (!child)
+            be_child();
         wait_for(child);
         allocate(100);
+        child = (pid_t)syscall(SYS_clone, SIGCHLD, NULL, NULL, NULL, 0);
+        if (!child)
+            be_child();
+        wait_for(child);
         child = vfork();
         if (!child)
             _exit(0);

@@ -1,0 +1,132 @@
+"""Probes come and go without a trace, by both ways of attaching."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+from tracelloc import attach, system
+from tracelloc.attach import Method
+from tracelloc.capture import CaptureConfig
+from tracelloc.errors import TracellocError
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+
+HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
+METHODS = [
+    pytest.param(
+        Method.MULTI,
+        marks=pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6"),
+    ),
+    Method.PERF,
+]
+
+pytestmark = pytest.mark.bpf
+
+
+@pytest.fixture
+def target(builder: Builder, targets: list[Target]) -> Target:
+    target = Target([builder.c("storm", "-O2"), 2, 12, 100])
+    targets.append(target)
+    return target
+
+
+@pytest.fixture
+def session(target: Target) -> Iterator[Session]:
+    session = Session(Process(target.pid), CaptureConfig())
+    yield session
+    session.close()
+
+
+def code(target: Target) -> dict[int, bytes]:
+    """What the target's processor would execute in libc, by address."""
+    ranges = [
+        (mapping.start, mapping.end)
+        for mapping in Process(target.pid).maps().mappings
+        if mapping.executable and "libc.so" in mapping.path
+    ]
+    with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
+        return {start: os.pread(memory.fileno(), end - start, start) for start, end in ranges}
+
+
+def pairs(target: Target, milliseconds: int) -> float:
+    """Nanoseconds per malloc/free pair and thread."""
+    done, took_ns = target.ask(str(milliseconds)).split()
+    return 2 * int(took_ns) / int(done)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_code_is_as_before(target: Target, method: Method) -> None:
+    before = code(target)
+    session = Session(Process(target.pid), CaptureConfig(), method=method)
+    session.start()
+    pairs(target, 50)
+    during = code(target)
+    assert during != before
+    start = time.monotonic()
+    session.stop()
+    took_s = time.monotonic() - start
+    # A stopped thread may have armed a probe that is only removed when it goes on; here
+    # all threads wait at a barrier outside of the allocator.
+    assert code(target) == before
+    session.close()
+    if method is Method.MULTI:
+        assert took_s < 0.5
+
+
+def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: object) -> None:
+    before = code(target)
+    untraced_ns = min(pairs(target, 100) for _ in range(3))
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)  # type: ignore[arg-type]
+    traced_ns = pairs(target, 100)
+    assert traced_ns > 10 * untraced_ns
+    tracer.process.kill()
+    tracer.finish()
+    assert min(pairs(target, 100) for _ in range(3)) < 3 * untraced_ns
+    assert code(target) == before
+
+
+def test_links_that_are_refused_give_way_to_perf_events(
+    session: Session, target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kernel without uprobe_multi says, which this one isn't."""
+
+    def refuse(*_: object) -> int:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(attach.syscalls, "bpf", refuse)
+    session.start()
+    assert session.method is Method.PERF
+    target.ask("20")
+    session.stop()
+    assert session.snapshot().live_count > 0
+
+
+def test_the_best_way_is_taken(session: Session) -> None:
+    session.start()
+    assert session.method is (Method.MULTI if HAS_MULTI else Method.PERF)
+
+
+def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the last probe can't be attached, the others are taken away again."""
+    before = code(target)
+    real, calls = attach.syscalls.perf_event_open, []
+
+    def refuse_the_tenth(*arguments: object) -> int:
+        calls.append(arguments)
+        if len(calls) == 10:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(attach.syscalls, "perf_event_open", refuse_the_tenth)
+    session = Session(Process(target.pid), CaptureConfig(), method=Method.PERF)
+    with pytest.raises(TracellocError, match=r"could not probe \w+ in libc.*ulimit -n"):
+        session.start()
+    assert len(calls) == 10
+    assert code(target) == before
