@@ -9,6 +9,24 @@ need() { # need PACKAGE CHECK...: the package, unless the check succeeds
     "$@" >/dev/null 2>&1 || missing="$missing $package"
 }
 
+need_any() { # need_any "PACKAGE..." CHECK...: the first package that there is
+    names=$1
+    shift
+    "$@" >/dev/null 2>&1 && return
+    for package in $names; do
+        if apt-cache show "$package" 2>/dev/null | grep -q .; then
+            missing="$missing $package"
+            return
+        fi
+    done
+    missing="$missing ${names%% *}"
+}
+
+is_there() { # is_there PATTERN: whether any file matches
+    for file in $1; do [ -e "$file" ] && return; done
+    return 1
+}
+
 has() { command -v "$1"; }
 
 case $1 in
@@ -24,10 +42,14 @@ test)
     need gcc has gcc
     need g++ has g++
     need libc6-dev test -e /usr/include/stdlib.h
-    need libc6-dev-i386 test -e /usr/include/x86_64-linux-gnu/gnu/stubs-32.h -o -e /usr/include/gnu/stubs-32.h
     need gcc-multilib sh -c 'echo "int main(void) { return 0; }" | gcc -m32 -x c -o /dev/null -'
     need rustc has rustc
-    need redis-server has redis-server
+    libraries=/usr/lib/x86_64-linux-gnu
+    need libjemalloc2 is_there "$libraries/libjemalloc.so.2"
+    need_any "libtcmalloc-minimal4 libtcmalloc-minimal4t64" \
+        is_there "$libraries/libtcmalloc_minimal.so.*"
+    need_any "libmimalloc2.0 libmimalloc3 libmimalloc2" is_there "$libraries/libmimalloc.so.*"
+    need musl is_there "/lib/ld-musl-x86_64.so.1"
     need util-linux has setpriv
     ;;
 esac
