@@ -252,6 +252,12 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 	return result;
 }
 
+/* For measuring what a probe costs by itself. */
+int do_nothing(struct pt_regs *ctx)
+{
+	return 0;
+}
+
 /* Any allocator's return. */
 int call_return(struct pt_regs *ctx)
 {

@@ -189,4 +189,9 @@ def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
         return TargetError(f"{where}: process {pid} is ending")
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return UnsupportedError(where, hint="raise the limit of open files (ulimit -n)")
+    if error.errno == errno.EINVAL:
+        # One place can have one reference counter only (kernel/events/uprobes.c), and
+        # bcc before 0.29 passes a random one when it attaches from Python.
+        hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
+        return UnsupportedError(where, hint=hint)
     return UnsupportedError(where)

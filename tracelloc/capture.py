@@ -31,6 +31,7 @@ PROGRAMS: Final = (
     "reallocarray_enter",
     "free_enter",
     "call_return",
+    "do_nothing",
 )
 """All programs in ``probes/heap.bpf.c``."""
 
@@ -163,6 +164,11 @@ class Capture:
                 _last_words(messages) or f"bcc could not load the probes: {error}",
                 hint="run again with --debug to see the compiler's and verifier's messages",
             ) from error
+
+    @property
+    def programs(self) -> dict[str, int]:
+        """The descriptors of all loaded programs, by name."""
+        return dict(self._programs)
 
     def program(self, name: str) -> int:
         """The descriptor of a loaded program."""

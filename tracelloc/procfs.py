@@ -154,6 +154,14 @@ class Process:
         except (TargetError, IndexError):
             return None
 
+    def cpu_ns(self) -> int | None:
+        """CPU time of all its threads, user and system; None once the process is gone."""
+        try:
+            fields = self._stat()
+        except TargetError:
+            return None
+        return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
+
     def thread_ids(self) -> set[int]:
         """Threads that are there now; empty once the process is gone."""
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelloc.abi import Counter
+from tracelloc.overhead import Overhead
 from tracelloc.snapshot import BlockSelection, BlockStat, Losses, Snapshot
 from tracelloc.stacks import NO_STACK
 from tracelloc.symbols import Frame
@@ -53,8 +54,19 @@ def text_report(
             f"{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
+    yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""
+
+
+def overhead_line(overhead: Overhead) -> str:
+    """What tracing costs the target, and which probes cost more than they could."""
+    parts = [f"{overhead.events_per_s:.0f} events/s"]
+    if overhead.probe_share is not None:
+        parts.append(f"probes take about {overhead.probe_share:.1%} of the target's CPU time")
+    if overhead.dear_probes:
+        parts.append(f"dear probes: {', '.join(map(printable, overhead.dear_probes))}")
+    return ", ".join(parts)
 
 
 def losses_line(snapshot: Snapshot) -> str:

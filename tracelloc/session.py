@@ -21,7 +21,8 @@ from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.history import History
-from tracelloc.placement import place
+from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
+from tracelloc.placement import ProbePoint, place
 from tracelloc.procfs import Process
 from tracelloc.snapshot import Snapshot, Target, take_snapshot
 from tracelloc.space import AddressSpace
@@ -75,6 +76,7 @@ class Session:
         self.stacks = Stacks()
         self.table = LiveTable(self.stacks)
         self.functions: list[AllocatorFunction] = []
+        self._points: list[ProbePoint] = []
         self._checker = FrameChecker(self.space)
         self._attachments: list[Attachment] = []
         self._capture: Capture | None = None
@@ -87,6 +89,8 @@ class Session:
         self._trampoline: int | None = None
         self._swept_ns = 0
         self._failure: BaseException | None = None
+        self._rate = RateMeter()
+        self._watch: OverheadWatch | None = None
 
     def start(self) -> None:
         """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
@@ -106,6 +110,9 @@ class Session:
             raise
         self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._thread.start()
+        self._watch = OverheadWatch(
+            self._process, self.method, self._capture.programs, self._points
+        )
 
     def _discover(self, modules: Iterable[Module]) -> list[AllocatorFunction]:
         modules = list(modules)
@@ -134,6 +141,7 @@ class Session:
                 self._capture.load(method.attach_type)
                 self._attach(functions)
             except UnsupportedError:
+                self._points.clear()
                 if len(self._methods) == 1:
                     raise
                 del self._methods[0]
@@ -143,6 +151,7 @@ class Session:
     def _attach(self, functions: list[AllocatorFunction]) -> None:
         assert self._capture is not None
         points = place(functions)
+        self._points.extend(points)
         attachment = Attachment(self._methods[0], self._process.pid, points, self._capture.program)
         self._attachments.append(attachment)
         self.functions.extend(functions)
@@ -172,6 +181,11 @@ class Session:
                 now_ns=now_ns,
                 started_ns=self._started_ns,
                 history=self._history,
+                overhead=Overhead(
+                    self._rate.per_second(now_ns - self._started_ns, self.table.events),
+                    self._watch.probe_share if self._watch is not None else None,
+                    tuple(p.label for p in self._points if p.is_dear and not p.is_return),
+                ),
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),
                 top=top,
@@ -190,6 +204,8 @@ class Session:
             return
         self._capture.set_live(False)
         stopped_ns = self._clock_ns()
+        if self._watch is not None:
+            self._watch.stop()
         if self._thread is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
@@ -280,6 +296,7 @@ class Session:
             if self._trampoline is not None:
                 self._capture.set_trampoline(self._trampoline)
         now_ns = self._clock_ns()
+        self._rate.note(now_ns, self.table.events)
         if self._history.is_due(now_ns):
             self._history.sample(now_ns, self.table.totals.live_bytes)
         if now_ns - self._swept_ns > _SWEEP_NS:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
 from tracelloc.blocks import Blocks, BlockStore, Rows
 from tracelloc.history import History
+from tracelloc.overhead import Overhead
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
 from tracelloc.totals import I64, Totals
@@ -105,6 +106,7 @@ class Snapshot:
     """Frames by index; only ever grows."""
     events: int
     """Events applied since the start."""
+    overhead: Overhead
     losses: Losses
     truncated_stacks: int
     """Stacks deeper than what is kept."""
@@ -210,6 +212,7 @@ def take_snapshot(
     now_ns: int,
     started_ns: int,
     history: History,
+    overhead: Overhead,
     rss_bytes: int | None,
     counters: npt.NDArray[np.uint64],
     top: int,
@@ -228,6 +231,7 @@ def take_snapshot(
         growth_per_min=history.growth_per_min(now_ns, totals.live_bytes),
         stacks=stacks,
         events=table.events,
+        overhead=overhead,
         losses=Losses(
             {counter: int(counters[counter]) for counter in Counter},
             Oddities(

@@ -12,11 +12,13 @@ _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
 _PERF_FLAG_FD_CLOEXEC: Final = 8
 
 BPF_MAP_CREATE: Final = 0
+BPF_OBJ_GET_INFO_BY_FD: Final = 15
 BPF_LINK_CREATE: Final = 28
+BPF_ENABLE_STATS: Final = 32
 
 
 def bpf(command: int, attributes: ctypes.Structure | ctypes.Array[ctypes.c_uint32]) -> int:
-    """Carries out a BPF command whose result is a descriptor. Raises OSError."""
+    """Carries out a BPF command. Returns its result; raises OSError."""
     return _call(
         _BPF[platform.machine()],
         ctypes.c_int(command),

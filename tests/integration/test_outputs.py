@@ -39,6 +39,10 @@ GRAMMAR = {
     "filtered": re.compile(r"         \((\d+) filtered out\)"),
     "allocators": re.compile(r"==> (\d+) top allocators out of (\d+):"),
     "stack": re.compile(rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in (\d+) allocations?"),
+    "overhead": re.compile(
+        r"==> \d+ events/s(, probes take about \d+\.\d% of the target's CPU time)?"
+        r"(, dear probes: .+)?"
+    ),
     "losses": re.compile(
         r"==> lost (\d+) events?, (\d+) frees? of earlier allocations, (\d+) truncated stacks?"
     ),
@@ -86,6 +90,7 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         *["stack", *["frame"] * 7],
         *["stack", *["frame"] * 4],
         *["stack", *["frame"] * 5],
+        "overhead",
         "losses",
     ]
     assert report[0][1].groups() == ("3", "4", "7.58 KiB")  # 1111 + 2222 + 4096 + 333

@@ -17,6 +17,7 @@ from tracelloc.export.folded import fold, frame_name
 from tracelloc.filters import Filters, parse_rules, shipped_rules
 from tracelloc.history import History
 from tracelloc.jsonlines import json_report
+from tracelloc.overhead import Overhead
 from tracelloc.report import format_frame, losses_line, text_report
 from tracelloc.snapshot import Snapshot, Target, select_blocks, take_snapshot
 from tracelloc.space import Unresolved
@@ -54,6 +55,7 @@ def snapshot_of(table: LiveTable, top: int = 10, min_age_ns: int | None = None) 
         now_ns=10_000_000_000,
         started_ns=1,
         history=History(0),
+        overhead=Overhead(1234.4, 0.0912, ("reallocarray in libc.so.6",)),
         rss_bytes=None,
         counters=counters,
         top=top,
@@ -112,6 +114,10 @@ def test_text(table: LiveTable) -> None:
         "==> 2 top allocators out of 4:",
     ]
     assert lines[9] == "     0: 400 B in 2 allocations"
+    assert lines[-3] == (
+        "==> 1234 events/s, probes take about 9.1% of the target's CPU time, "
+        "dear probes: reallocarray in libc.so.6"
+    )
     assert lines[-2] == (
         "==> lost 3 events, 1 free of earlier allocations, 0 truncated stacks, 1 broken stack, "
         "1 unpaired return, frees were lost: outstanding figures are upper bounds"
