@@ -191,7 +191,7 @@ def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
         return UnsupportedError(where, hint="raise the limit of open files (ulimit -n)")
     if error.errno == errno.EINVAL:
         # One place can have one reference counter only (kernel/events/uprobes.c), and
-        # bcc before 0.29 passes a random one when it attaches from Python.
+        # bcc's Python binding leaves to chance which one it passes.
         hint = "if another tool (such as bcc's memleak) probes it as well, end that one first"
         return UnsupportedError(where, hint=hint)
     return UnsupportedError(where)

@@ -1,0 +1,77 @@
+"""What is said about the cost of tracing, against what a program measures itself."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.integration.test_attach import METHODS
+from tracelloc.attach import Method
+from tracelloc.capture import Capture, CaptureConfig
+from tracelloc.overhead import RateMeter, measure_traps
+from tracelloc.units import NS_PER_S
+
+pytestmark = pytest.mark.bpf
+
+
+def pairs_ns(target: Target, milliseconds: int) -> float:
+    done, took_ns = target.ask(str(milliseconds)).split()
+    return int(took_ns) / int(done)
+
+
+def test_share_of_a_program_that_only_allocates(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Nearly all of its time goes to probes, and the estimate says so."""
+    target = Target([builder.c("storm", "-O2"), 1, 12, 0])
+    targets.append(target)
+    untraced_ns = pairs_ns(target, 100)
+    tracer = Tracelloc("-p", target.pid, "--json", "--interval", "100ms", directory=tmp_path)
+    traced_ns = pairs_ns(target, 2500)
+    share = next(r["probe_share"] for r in awaited(tracer) if r["probe_share"] is not None)
+    assert tracer.stop() == 0
+    truth = 1 - untraced_ns / traced_ns
+    assert truth > 0.9
+    assert 0.6 < share <= 1.0
+    report = tracer.last()
+    assert report["events_per_s"] > 0
+    assert report["events_per_s"] < 1.2e9 / (traced_ns / 2)
+    assert set(report["dear_probes"]) <= {"reallocarray in libc.so.6"}
+
+
+def awaited(tracer: Tracelloc) -> list[dict]:
+    """Reports, once one of them has the share in it."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        text = tracer.text()
+        if '"probe_share":0' in text or '"probe_share":1' in text:
+            break
+        time.sleep(0.05)
+    return tracer.reports()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_traps(method: Method) -> None:
+    capture = Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096))
+    try:
+        capture.load(method.attach_type)
+        costs = measure_traps(method, capture.program)
+    finally:
+        capture.close()
+    assert costs is not None
+    assert 20 < costs.cheap_ns <= costs.dear_ns < 1e6
+    assert costs.return_ns >= 0
+
+
+def test_rate() -> None:
+    rate = RateMeter()
+    assert rate.per_second(2 * NS_PER_S, 100) == 50
+    rate.note(0, 0)
+    rate.note(NS_PER_S // 2, 10)
+    assert rate.per_second(NS_PER_S // 2, 10) == 20
+    rate.note(2 * NS_PER_S, 400)
+    rate.note(2 * NS_PER_S + 1, 500)
+    assert rate.per_second(3 * NS_PER_S, 500) == 200
