@@ -287,14 +287,16 @@ class Session:
         functions = discover(modules, self._only)
         if functions:
             self._attach(functions)
+        trampoline = self.space.trampoline()
+        if trampoline is not None and trampoline != self._trampoline:
+            assert self._capture is not None
+            self._trampoline = trampoline
+            self._capture.set_trampoline(trampoline)
 
     def _keep_house(self) -> None:
         assert self._capture is not None
         if self._trampoline is None and self.table.events:
             self._refresh_maps()
-            self._trampoline = self.space.trampoline()
-            if self._trampoline is not None:
-                self._capture.set_trampoline(self._trampoline)
         now_ns = self._clock_ns()
         self._rate.note(now_ns, self.table.events)
         if self._history.is_due(now_ns):

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tracelloc.demangle import demangle
-from tracelloc.space import AddressSpace, Place, Unresolved
+from tracelloc.space import AddressSpace, Unresolved
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,46 +61,30 @@ class Symbolizer:
         # already the next one's. The byte before it is still the caller's.
         place = self._space.place(address - 1)
         if isinstance(place, Unresolved):
-            return Frame(address, None, None, None, None, None, None, place)
+            return _unnamed(address, None, None, place)
         if place.module is None:
-            return _without_module(address, place)
-        elf = place.module.elf
+            path = place.mapping.path or None
+            return _unnamed(address, path, place.file_offset + 1, place.reason)
+        path, elf = place.module.path, place.module.elf
         inside = elf.address_of(place.file_offset)
         if inside is None:
             # Mapped, but outside of every segment: no address of the file's own.
-            reason = Unresolved.NO_SYMBOL
-            return Frame(address, None, None, None, None, place.module.path, None, reason)
+            return _unnamed(address, path, None, Unresolved.NO_SYMBOL)
         symbol = elf.symbols.find(inside)
         if symbol is None:
-            return Frame(
-                address,
-                None,
-                None,
-                None,
-                None,
-                place.module.path,
-                inside + 1,
-                Unresolved.NO_SYMBOL,
-            )
+            return _unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
         return Frame(
             address=address,
             symbol=demangle(symbol.name),
             raw_symbol=symbol.name,
             offset=inside + 1 - symbol.address,
             size=symbol.size or None,
-            module=place.module.path,
+            module=path,
             module_offset=inside + 1,
         )
 
 
-def _without_module(address: int, place: Place) -> Frame:
-    return Frame(
-        address,
-        None,
-        None,
-        None,
-        None,
-        place.mapping.path or None,
-        place.file_offset + 1,
-        place.reason,
-    )
+def _unnamed(
+    address: int, module: str | None, module_offset: int | None, reason: Unresolved | None
+) -> Frame:
+    return Frame(address, None, None, None, None, module, module_offset, reason)
