@@ -65,7 +65,8 @@ enum counter {
 	COUNTER_ABANDONED_CALLS = 7,   /* an allocator was left without returning (longjmp) */
 	COUNTER_UNREADABLE_RESULTS = 8, /* posix_memalign's result could not be read */
 	COUNTER_EARLIER_CALLS = 9,     /* calls that were under way when tracing began */
-	COUNTERS = 10,
+	COUNTER_SAMPLE_TABLE_FULL = 10, /* `sampled` full: a sampled block went unseen */
+	COUNTERS = 11,
 };
 
 /* Words that user space and the probes share through memory. One element. */

@@ -108,6 +108,58 @@ static __always_inline bool is_nested(struct control *words, struct call *call, 
 }
 
 /*
+ * Sampling by bytes: points lie at random distances along all bytes that a thread asks
+ * for, SAMPLE_BYTES apart on average and exponentially distributed; a block is sampled
+ * if a point falls into it. Without SAMPLE_BYTES every block is.
+ */
+#ifdef SAMPLE_BYTES
+static __always_inline u64 draw_gap(void)
+{
+	u32 at = bpf_get_prandom_u32() % GAPS;
+	u64 *gap = gaps.lookup(&at);
+
+	return gap ? *gap : 1;
+}
+
+static __always_inline bool is_sampled(struct call *call, u64 size)
+{
+	u64 bytes = size ? size : 1;
+
+	if (!call->until_sample)
+		call->until_sample = draw_gap();
+	if (bytes < call->until_sample) {
+		call->until_sample -= bytes;
+		return false;
+	}
+	call->until_sample = draw_gap();
+	return true;
+}
+
+static __always_inline bool note_sampled(u64 address)
+{
+	u64 nothing = 0;
+
+	if (!sampled.update(&address, &nothing))
+		return true;
+	count(COUNTER_SAMPLE_TABLE_FULL);
+	return false;
+}
+
+/* Whether a block about to be freed was sampled; it no longer is. */
+static __always_inline bool take_sampled(u64 address)
+{
+	if (!sampled.lookup(&address))
+		return false;
+	sampled.delete(&address);
+	return true;
+}
+#else
+#define is_sampled(call, size) true
+#define note_sampled(address) true
+#define take_sampled(address) true
+#endif
+
+/*
  * Notes the call that this thread begins. Returns its record if it is to be
  * reported, else NULL: not live yet, inside another call, or no room.
  */
@@ -144,7 +196,7 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, u32 kind, u6
 	call->old = 0;
 	call->out = 0;
 	call->kind = kind;
-	call->hidden = size < MIN_SIZE || size > MAX_SIZE;
+	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
 	return call;
 }
 
@@ -168,9 +220,10 @@ static __always_inline void begin_realloc(struct pt_regs *ctx, u64 old, u64 size
 
 	if (!call)
 		return;
-	call->old = old;
-	if (old)
+	if (old && take_sampled(old)) {
+		call->old = old;
 		emit(EVENT_REALLOC_FREE, old, 0, 0);
+	}
 }
 
 /* malloc(size), valloc(size), pvalloc(size) */
@@ -232,7 +285,8 @@ int free_enter(struct pt_regs *ctx)
 	call = calls.lookup(&id);
 	if (call && is_nested(words, call, PT_REGS_SP(ctx)))
 		return 0;
-	emit(EVENT_FREE, address, 0, 0);
+	if (take_sampled(address))
+		emit(EVENT_FREE, address, 0, 0);
 	return 0;
 }
 
@@ -293,11 +347,11 @@ int call_return(struct pt_regs *ctx)
 
 	address = call_result(ctx, call);
 	if (!address) {
-		if (call->old && call->size)
+		if (call->old && call->size && note_sampled(call->old))
 			emit(EVENT_RESTORE, call->old, 0, 0);
 		return 0;
 	}
-	if (!call->hidden)
+	if (!call->hidden && note_sampled(address))
 		emit(EVENT_ALLOC, address, call->size, capture_stack(ctx, call));
 	return 0;
 }

@@ -50,6 +50,7 @@ struct call {
 	__u64 size;    /* bytes asked for; all ones: does not fit into 64 bits */
 	__u64 old;     /* block that realloc was given */
 	__u64 out;     /* where posix_memalign writes its result */
+	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
 	__u32 kind;    /* enum call_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */
 	struct stack stack;
@@ -73,6 +74,20 @@ BPF_F_TABLE("hash", u64, u64, known_stacks, MAX_STACKS, MAP_NO_PREALLOC);
 
 /* enum counter -> number of times, only growing. Read by user space through mmap. */
 BPF_F_TABLE("array", u32, u64, counters, COUNTERS, MAP_MMAPABLE);
+
+#ifdef SAMPLE_BYTES
+/* Sampled blocks that are alive: some hundred thousand are plenty for any estimate. */
+#ifndef MAX_SAMPLED
+#define MAX_SAMPLED 1048576
+#endif
+#define GAPS 65536
+
+/* Distances between samples in bytes, to be drawn from. Filled by user space. */
+BPF_F_TABLE("array", u32, u64, gaps, GAPS, MAP_MMAPABLE);
+
+/* address -> nothing: blocks that were sampled and are not freed. */
+BPF_F_TABLE("hash", u64, u64, sampled, MAX_SAMPLED, MAP_NO_PREALLOC);
+#endif
 
 /* 0 -> the control words. Read and written by user space through mmap. */
 BPF_F_TABLE("array", u32, struct control, control, 1, MAP_MMAPABLE);

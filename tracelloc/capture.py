@@ -18,7 +18,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc import abi, probes
+from tracelloc import abi, probes, sampling
 from tracelloc.errors import UnsupportedError
 from tracelloc.ring import EventRing, StackRing
 
@@ -57,6 +57,8 @@ class CaptureConfig:
     """Smaller allocations are not reported."""
     max_block_bytes: int | None = None
     """Larger allocations are not reported."""
+    sample_bytes: int | None = None
+    """Mean distance between samples; None: every allocation is reported."""
 
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
@@ -72,6 +74,8 @@ class CaptureConfig:
         ]
         if self.max_block_bytes is not None:
             flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
+        if self.sample_bytes is not None:
+            flags.append(f"-DSAMPLE_BYTES={self.sample_bytes}ULL")
         return flags
 
 
@@ -136,6 +140,11 @@ class Capture:
         )
         self._control_page = mmap.mmap(self._fds[b"control"], mmap.PAGESIZE)
         self._control: npt.NDArray[Any] = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
+
+        if config.sample_bytes is not None:
+            lengths = sampling.gaps(config.sample_bytes)
+            with mmap.mmap(self._bpf[b"gaps"].map_fd, lengths.nbytes) as memory:
+                memory.write(lengths.tobytes())
 
     def load(self, attach_type: int | None) -> None:
         """Loads every program, for this expected_attach_type of bpf(2) or without one.

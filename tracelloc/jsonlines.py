@@ -18,6 +18,7 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
         "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
+        "sample_bytes": snapshot.sample_bytes,
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
         "live_stacks": snapshot.live_stacks,

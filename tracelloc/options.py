@@ -17,6 +17,7 @@ from tracelloc.outputs import Output
 from tracelloc.units import NS_PER_S, parse_duration, parse_size
 
 _LARGEST_RING: Final = 1 << 30
+_SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
 
@@ -44,6 +45,7 @@ class Options:
     events_size_bytes: int
     min_block_bytes: int
     max_block_bytes: int | None
+    sample_bytes: int | None
     allocator: str | None
     method: Method | None
     """None: the best that the kernel has."""
@@ -131,6 +133,13 @@ def build_parser() -> argparse.ArgumentParser:
         help="ignore larger allocations (default: no limit)",
     )
     add(
+        "--sample",
+        type=_wrapped_type(parse_size),
+        metavar="SIZE",
+        help="report about one allocation per SIZE allocated bytes and estimate the rest, for "
+        "targets that must not pay for every stack (default: report all, exactly)",
+    )
+    add(
         "--allocator",
         metavar="NAME|PATH",
         help="trace only the allocator in files whose name contains NAME, or in PATH "
@@ -173,6 +182,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
         raise UsageError("--duration must be more than 0")
     if given.max_size is not None and given.max_size < given.min_size:
         raise UsageError("--max-size is below --min-size: nothing would be left")
+    if given.sample is not None and not 0 < given.sample <= _SPARSEST:
+        raise UsageError("--sample must be between 1 and 1TiB")
     outputs = [Output.flamegraph(given.flamegraph)] if given.flamegraph else []
     outputs.extend(Output.by_suffix(path) for path in given.output)
     return Options(
@@ -187,6 +198,7 @@ def parse_options(arguments: Sequence[str]) -> Options:
         events_size_bytes=_ring_size(given.events_size),
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
+        sample_bytes=given.sample,
         allocator=given.allocator,
         method=None if given.attach == "auto" else Method(given.attach),
         filters_path=given.filters,

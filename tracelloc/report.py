@@ -24,6 +24,7 @@ _LOSS_TEXTS = {
     Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
     Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
+    Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
 
@@ -33,25 +34,28 @@ def text_report(
 ) -> Iterator[str]:
     """The report's lines, the last one empty."""
     blocks = snapshot.top_blocks
+    about, sampled = "", ""
+    if snapshot.sample_bytes is not None:
+        about, sampled = "~", f" (sampled, one in {format_size(snapshot.sample_bytes)})"
     yield (
-        f"==> {len(blocks.largest)} top allocations out of {blocks.count} "
-        f"for a total of {format_size(blocks.size_bytes)}"
+        f"==> {len(blocks.largest)} top allocations out of {about}{blocks.count} "
+        f"for a total of {about}{format_size(blocks.size_bytes)}{sampled}"
     )
     yield from _blocks(snapshot, namer, blocks)
     if snapshot.old_blocks is not None and min_age_ns is not None:
         old = snapshot.old_blocks
         yield (
             f"==> {len(old.largest)} top allocations older than "
-            f"{format_duration(min_age_ns / NS_PER_S)} out of {old.count} "
-            f"for a total of {format_size(old.size_bytes)}"
+            f"{format_duration(min_age_ns / NS_PER_S)} out of {about}{old.count} "
+            f"for a total of {about}{format_size(old.size_bytes)}{sampled}"
         )
         yield from _blocks(snapshot, namer, old)
     stacks = snapshot.top_stacks(top)
     yield f"==> {len(stacks)} top allocators out of {snapshot.live_stacks}:"
     for number, stat in enumerate(stacks):
         yield (
-            f"  {number:>4}: {format_size(stat.live_bytes)} in "
-            f"{plural(stat.live_count, 'allocation')}"
+            f"  {number:>4}: {about}{format_size(stat.live_bytes)} in "
+            f"{about}{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
     yield f"==> {overhead_line(snapshot.overhead)}"

@@ -74,7 +74,7 @@ class Session:
         self.target = Target(process.pid, process.command())
         self.space = AddressSpace(process)
         self.stacks = Stacks()
-        self.table = LiveTable(self.stacks)
+        self.table = LiveTable(self.stacks, config.sample_bytes)
         self.functions: list[AllocatorFunction] = []
         self._points: list[ProbePoint] = []
         self._checker = FrameChecker(self.space)

@@ -12,6 +12,7 @@ from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
 from tracelloc.blocks import Blocks, BlockStore, Rows
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
+from tracelloc.sampling import weights
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
 from tracelloc.totals import I64, Totals
@@ -120,6 +121,11 @@ class Snapshot:
     """Those of at least the age that was asked for."""
 
     @property
+    def sample_bytes(self) -> int | None:
+        """Mean distance of samples: totals are then estimates. None: they are exact."""
+        return self.totals.sample_bytes
+
+    @property
     def live_bytes(self) -> int:
         """Outstanding bytes."""
         return int(self.totals.live_bytes.sum())
@@ -158,9 +164,17 @@ class Snapshot:
 
 
 def select_blocks(
-    store: BlockStore, n: int, now_ns: int, min_age_ns: int | None = None
+    store: BlockStore,
+    n: int,
+    now_ns: int,
+    min_age_ns: int | None = None,
+    sample_bytes: int | None = None,
 ) -> BlockSelection:
-    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given."""
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given.
+
+    Count and bytes are added up for an age only; sampled blocks count for what they stand
+    for.
+    """
     best = Blocks.empty()
     count = size_bytes = floor = 0
     born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
@@ -170,8 +184,14 @@ def select_blocks(
             chosen = alive[rows]
             if min_age_ns is not None:
                 chosen = chosen & (blocks.birth_ns[rows] <= born_by)
-                count += int(np.count_nonzero(chosen))
-                size_bytes += int(blocks.size[rows][chosen].sum())
+                sizes = blocks.size[rows][chosen]
+                if sample_bytes is None:
+                    count += len(sizes)
+                    size_bytes += int(sizes.sum())
+                else:
+                    weight = weights(sizes, sample_bytes)
+                    count += round(weight.sum())
+                    size_bytes += round((weight * sizes).sum())
             large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
             best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
             if n and len(best) == n:
@@ -221,7 +241,8 @@ def take_snapshot(
     """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
     stacks = table.stacks
     everything = select_blocks(table.blocks, top, now_ns)
-    totals = table.totals.copy(len(stacks))
+    totals = table.totals.whole(len(stacks))
+    sample_bytes = table.totals.sample_bytes
     return Snapshot(
         target=target,
         time_s=time_s,
@@ -244,9 +265,9 @@ def take_snapshot(
         broken_stacks=stacks.count(StackFlag.BROKEN),
         unknown_stacks=stacks.unknown_count,
         top_blocks=BlockSelection(
-            table.blocks.count, int(totals.live_bytes.sum()), everything.largest
+            int(totals.live_count.sum()), int(totals.live_bytes.sum()), everything.largest
         ),
         old_blocks=None
         if min_age_ns is None
-        else select_blocks(table.blocks, top, now_ns, min_age_ns),
+        else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
     )

@@ -113,10 +113,11 @@ class Oddities:
 class LiveTable:
     """Outstanding blocks, totals per stack and overall. Not thread safe."""
 
-    def __init__(self, stacks: Stacks) -> None:
+    def __init__(self, stacks: Stacks, sample_bytes: int | None = None) -> None:
+        """``sample_bytes``: mean distance of samples if not every block is reported."""
         self.stacks = stacks
         self.blocks = BlockStore()
-        self.totals = Totals.empty(max(len(stacks), 1))
+        self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
         self.oddities = Oddities()
         self.events = 0
         """Events applied since the start."""

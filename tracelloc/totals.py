@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from tracelloc.sampling import weights
 
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
@@ -15,6 +17,8 @@ I64 = npt.NDArray[np.int64]
 Sums = tuple[I64, I64]
 """Blocks and bytes per stack."""
 
+COUNT_PARTS: Final = 1024
+"""Parts of a block that sampled counts are kept in."""
 _EXACT_FLOAT: Final = 1 << 53
 """Sums below this are exact in a float64, which ``bincount`` adds in."""
 _COUNT_BIT: Final = 36
@@ -38,18 +42,32 @@ class Totals:
     peak_bytes: I64
     first_ns: I64
     last_ns: I64
+    sample_bytes: int | None = None
+    """Mean distance of samples. If set, every block counts for what it stands for: bytes
+    are scaled, and counts are in parts of ``COUNT_PARTS`` until ``whole``."""
 
     @classmethod
-    def empty(cls, stacks: int = 1) -> Totals:
+    def empty(cls, stacks: int = 1, sample_bytes: int | None = None) -> Totals:
         """All zero for this many stacks."""
-        return cls(*(np.zeros(stacks, np.int64) for _ in fields(cls)))
+        columns: dict[str, Any] = {name: np.zeros(stacks, np.int64) for name in _COLUMNS}
+        return cls(**columns, sample_bytes=sample_bytes)
 
     def __len__(self) -> int:
         return len(self.allocated_bytes)
 
     def copy(self, stacks: int | None = None) -> Totals:
         """The first ``stacks`` stacks (default: all) as an independent copy."""
-        return Totals(*(getattr(self, f.name)[:stacks].copy() for f in fields(self)))
+        columns: dict[str, Any] = {n: getattr(self, n)[:stacks].copy() for n in _COLUMNS}
+        return Totals(**columns, sample_bytes=self.sample_bytes)
+
+    def whole(self, stacks: int) -> Totals:
+        """A copy of the first ``stacks`` stacks with counts in blocks."""
+        copy = self.copy(stacks)
+        if self.sample_bytes is not None:
+            live = _rounded(copy.live_count)
+            copy.freed_count = _rounded(copy.freed_count)
+            copy.allocated_count = copy.freed_count + live
+        return copy
 
     @property
     def live_bytes(self) -> I64:
@@ -67,14 +85,14 @@ class Totals:
         if stacks <= old:
             return
         room = max(stacks, 2 * old, 64)
-        for field in fields(self):
+        for name in _COLUMNS:
             column = np.zeros(room, np.int64)
-            column[:old] = getattr(self, field.name)
-            setattr(self, field.name, column)
+            column[:old] = getattr(self, name)
+            setattr(self, name, column)
 
     def allocate(self, stack: U32, size: U64, birth_ns: U64) -> Sums:
         """Adds new blocks, rows in order of time. Returns what was added."""
-        sums = _sums(stack, size)
+        sums = self._sums(stack, size)
         self.allocated_count[: len(sums[0])] += sums[0]
         self.allocated_bytes[: len(sums[1])] += sums[1]
         if len(stack):
@@ -88,16 +106,33 @@ class Totals:
     def free(self, stack: U32, size: U64, sign: int = 1) -> None:
         """Takes blocks away from the stacks that allocated them; -1 takes that back."""
         if len(stack):
-            self.free_sums(_sums(stack, size), sign)
+            self.free_sums(self._sums(stack, size), sign)
 
     def free_sums(self, sums: Sums, sign: int = 1) -> None:
         """The same, already added up."""
         self.freed_count[: len(sums[0])] += sign * sums[0]
         self.freed_bytes[: len(sums[1])] += sign * sums[1]
 
+    def _sums(self, stack: U32, size: U64) -> Sums:
+        if self.sample_bytes is None or not len(stack):
+            return _sums(stack, size)
+        weight = weights(size, self.sample_bytes)
+        # Whole numbers, the same each time that a block comes by: what is freed is what
+        # was allocated.
+        counts = np.bincount(stack, weights=np.rint(weight * COUNT_PARTS))
+        sizes = np.bincount(stack, weights=np.rint(weight * size))
+        return counts.astype(np.int64), sizes.astype(np.int64)
+
     def note_peaks(self) -> None:
         """To be called at the end of a batch."""
         np.maximum(self.peak_bytes, self.live_bytes, out=self.peak_bytes)
+
+
+_COLUMNS: Final = tuple(f.name for f in fields(Totals) if f.name != "sample_bytes")
+
+
+def _rounded(parts: I64) -> I64:
+    return (parts + COUNT_PARTS // 2) // COUNT_PARTS
 
 
 def _sums(stack: U32, size: U64) -> Sums:

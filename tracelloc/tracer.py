@@ -45,6 +45,7 @@ class Tracer:
                 events_size_bytes=options.events_size_bytes,
                 min_block_bytes=options.min_block_bytes,
                 max_block_bytes=options.max_block_bytes,
+                sample_bytes=options.sample_bytes,
             ),
             only_allocator=options.allocator,
             method=options.method,
@@ -219,8 +220,9 @@ class Tracer:
 def _summary(snapshot: Snapshot) -> str:
     elapsed_s = snapshot.elapsed_ns / NS_PER_S
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
+    about = "" if snapshot.sample_bytes is None else "~"
     return (
-        f"{format_duration(round(elapsed_s))} traced, {format_size(snapshot.live_bytes)} "
-        f"in {snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
+        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
         f"{rate:,.0f} events/s"
     )

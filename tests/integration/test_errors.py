@@ -48,6 +48,7 @@ def free_pid() -> int:
         (["--top", "-1"], "--top"),
         (["--events-size", "2GiB"], "--events-size must be between"),
         (["--min-size", "2k", "--max-size", "1k"], "--max-size is below --min-size"),
+        (["--sample", "0"], "--sample must be between 1 and 1TiB"),
         (["--text", "--json"], "not allowed with"),
         (["-o", "flames.xyz"], "no format has this suffix"),
         (["--wrong"], "unrecognized arguments"),

@@ -111,3 +111,28 @@ def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) ->
     assert seen == blocks
     assert len(seen) > 100
     assert limited.last()["live_bytes"] == sum(blocks.values())
+
+
+@pytest.mark.parametrize(("sample", "tolerance"), [("64", 0.02), ("4k", 0.1), ("32k", 0.25)])
+def test_samples_estimate_the_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, sample: str, tolerance: float
+) -> None:
+    """Outstanding bytes and blocks within a few standard errors; frees all find their block."""
+    target = Target([builder.c("books"), 4, OPERATIONS * 2, 21, 20_000])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 100_000, "--sample", sample, directory=tmp_path
+    )
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    truth_bytes = sum(size for _, size in books.values())
+    truth_blocks = sum(count for count, _ in books.values())
+    assert report["sample_bytes"] in (64, 4096, 32768)
+    assert report["live_bytes"] == pytest.approx(truth_bytes, rel=tolerance)
+    # Small blocks are rarely sampled, so their number is known less well than their bytes.
+    assert report["live_allocations"] == pytest.approx(truth_blocks, rel=4 * tolerance)
+    assert report["unmatched_frees"] == report["lost_events"] == 0
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    assert len(report["top_allocations"]) < truth_blocks
+    assert report["allocations"] - report["frees"] == report["live_allocations"]

@@ -15,7 +15,7 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "units", "text", "probes", "abi"},
+    {"errors", "units", "text", "probes", "abi", "sampling"},
     {"syscalls"},
     {"demangle", "elf", "procfs", "system", "ring"},
     {"allocators", "blocks", "stacks", "totals", "target", "history"},

@@ -125,6 +125,22 @@ def test_text(table: LiveTable) -> None:
     assert losses_line(snapshot) in lines[-2]
 
 
+def test_sampled_figures_are_marked() -> None:
+    table = LiveTable(Stacks(), sample_bytes=1000)
+    table.apply(records([(EventKind.ALLOC, 16, 100, 1, 1), (EventKind.ALLOC, 32, 100, 1, 1)]))
+    snapshot = snapshot_of(table, 1, 0)
+    lines = list(text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0))
+    # 2 / (1 - exp(-0.1)) = 21.0 blocks of 100 bytes.
+    sampled = " (sampled, one in 1000 B)"
+    assert lines[0] == f"==> 1 top allocations out of ~21 for a total of ~2.05 KiB{sampled}"
+    assert lines[3] == (
+        f"==> 1 top allocations older than 0ms out of ~21 for a total of ~2.05 KiB{sampled}"
+    )
+    assert "     0: ~2.05 KiB in ~21 allocations" in lines
+    report = json.loads(json_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1))
+    assert (report["sample_bytes"], report["live_allocations"]) == (1000, 21)
+
+
 def test_json_is_one_plain_line(table: LiveTable) -> None:
     namer = Namer(FakeSymbolizer(NAMES), Filters())
     line = json_report(snapshot_of(table), namer, 10)
