@@ -55,5 +55,5 @@ def _spare_stdout() -> None:
     """A reader that went away must not make the interpreter complain when it exits."""
     try:
         sys.stdout.flush()
-    except (BrokenPipeError, ValueError):
+    except (OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -13,6 +13,12 @@ fn opaque<T>(value: T) -> T {
     seen
 }
 
+// Keeps the call before it from being the function's last thing, a jump.
+#[inline(always)]
+fn stay() {
+    unsafe { std::arch::asm!("nop") };
+}
+
 fn say(text: &str) {
     unsafe { write(1, text.as_ptr(), text.len()) };
 }
@@ -28,7 +34,7 @@ fn hear() {
 
 mod store {
     pub mod shelf {
-        use crate::opaque;
+        use crate::{opaque, stay};
 
         pub trait Stock {
             fn stock(&self, pieces: usize);
@@ -47,7 +53,7 @@ mod store {
         #[inline(never)]
         pub fn restock<S: Stock>(shelf: &S, pieces: usize) {
             shelf.stock(pieces);
-            opaque(());
+            stay();
         }
     }
 }
@@ -55,7 +61,7 @@ mod store {
 #[inline(never)]
 fn with<F: Fn(usize)>(function: F) {
     function(opaque(4400));
-    opaque(());
+    stay();
 }
 
 #[inline(never)]
