@@ -25,8 +25,9 @@ lint: $(VENV)/.developer ## check types and style
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.tools ## measure: events per second, the profiler's share of a core, losses
-	$(SUDO) env "PATH=$$PATH" $(BIN)/python tests/bench/throughput.py
+bench: $(VENV)/.tools ## measure the cost beside other tools' (BENCH_ARGS='--plot cost.svg')
+	$(SUDO) tests/bench/peers.sh
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build *.egg-info

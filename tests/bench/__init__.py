@@ -1,0 +1,1 @@
+"""What tracelloc costs, beside its peers: ``make bench``, or ``python -m tests.bench``."""

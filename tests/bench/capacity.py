@@ -1,0 +1,130 @@
+"""How much room the live table takes for many outstanding blocks, and how fast it is read.
+
+Runs in a process of its own, so that the peak of resident memory is its own as well:
+``python -m tests.bench.capacity [BLOCKS]`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+from tests.bench.processes import SkippedError
+from tracelloc.abi import EVENT_SIZE_BITS, Counter, EventKind, StackFlag
+from tracelloc.history import History
+from tracelloc.ring import RECORD_DTYPE, Events
+from tracelloc.snapshot import Target, take_snapshot
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+
+BLOCKS = 10_000_000
+BATCH_EVENTS = 1 << 16
+STACKS = 1000
+MIN_AGE_NS = 1_000_000
+ROUNDS = 5
+TIMEOUT_S = 240.0
+
+
+def _peak_rss_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _batch(first: int, count: int, order: np.random.Generator) -> Events:
+    """Allocations of ``count`` blocks, in a random order within their stretch of memory."""
+    events = np.zeros(count, RECORD_DTYPE)
+    number = first + order.permutation(count).astype(np.uint64)
+    events["address"] = 0x7F00_0000_0000 + number * 512
+    size = 16 + order.integers(0, 400, count, dtype=np.uint64)
+    events["size_tag"] = size | np.uint64(EventKind.ALLOC << EVENT_SIZE_BITS)
+    events["stack_id"] = 1 + order.integers(0, STACKS, count, dtype=np.uint64)
+    events["time_ns"] = first + np.arange(count, dtype=np.uint64)
+    events["tid"] = events["tgid"] = 1000
+    return events
+
+
+def _filled(blocks: int) -> tuple[LiveTable, float]:
+    """A table with that many blocks, and the seconds it took to apply their events."""
+    stacks = Stacks()
+    for stack_id in range(1, STACKS + 1):
+        stacks.add(stack_id, (0x400000 + stack_id, 0x401000), StackFlag(0))
+    table = LiveTable(stacks)
+    order = np.random.default_rng(1)
+    took_s = 0.0
+    for first in range(0, blocks, BATCH_EVENTS):
+        events = _batch(first, min(BATCH_EVENTS, blocks - first), order)
+        began_s = time.perf_counter()
+        table.apply(events)
+        took_s += time.perf_counter() - began_s
+    assert table.blocks.count == blocks
+    return table, took_s
+
+
+def _snapshot_s(table: LiveTable, now_ns: int) -> float:
+    began_s = time.perf_counter()
+    snapshot = take_snapshot(
+        table,
+        target=Target(1, "synthetic"),
+        time_s=0.0,
+        now_ns=now_ns,
+        started_ns=0,
+        history=History(0),
+        rss_bytes=None,
+        counters=np.zeros(len(Counter), np.uint64),
+        top=10,
+        min_age_ns=MIN_AGE_NS,
+    )
+    took_s = time.perf_counter() - began_s
+    assert len(snapshot.top_blocks.largest) == 10
+    assert snapshot.old_blocks is not None
+    assert snapshot.old_blocks.count
+    return took_s
+
+
+def measure_here(blocks: int) -> dict[str, Any]:
+    """The figures, in this process."""
+    _filled(BATCH_EVENTS)
+    peak_before_bytes = _peak_rss_bytes()
+    table, apply_s = _filled(blocks)
+    fill_peak_bytes = _peak_rss_bytes()
+    snapshots_s = [_snapshot_s(table, blocks + MIN_AGE_NS // 2) for _ in range(ROUNDS)]
+    columns_bytes = sum(
+        column.nbytes
+        for run, _alive in table.blocks.runs()
+        for column in (run.address, run.size, run.birth_ns, run.stack, run.tid)
+    )
+    return {
+        "blocks": blocks,
+        "column_bytes_per_block": columns_bytes / blocks,
+        "peak_rss_growth_bytes_per_block": (fill_peak_bytes - peak_before_bytes) / blocks,
+        "peak_rss_growth_with_snapshot_bytes_per_block": (_peak_rss_bytes() - peak_before_bytes)
+        / blocks,
+        "apply_events_per_s": blocks / apply_s,
+        "snapshot_s": sorted(snapshots_s)[ROUNDS // 2],
+    }
+
+
+def measure(blocks: int = BLOCKS) -> dict[str, Any]:
+    """The figures, from a process of its own. Raises SkippedError."""
+    command = [sys.executable, "-m", "tests.bench.capacity", str(blocks)]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            timeout=TIMEOUT_S,
+        )  # fmt: skip
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
+        raise SkippedError(f"capacity: {lines[-1]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SkippedError(f"capacity: took longer than {TIMEOUT_S:.0f} s") from error
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_here(int(sys.argv[1]) if len(sys.argv) > 1 else BLOCKS)))

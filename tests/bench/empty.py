@@ -1,0 +1,56 @@
+"""Three empty probes, the least that any tracer of malloc and free must cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+from tests.bench.allocator import Allocator
+from tests.bench.processes import SkippedError
+from tracelloc import probes
+from tracelloc.attach import Attachment, Method
+from tracelloc.capture import import_bcc
+from tracelloc.errors import TracellocError
+
+TEXT = b"""
+#include <uapi/linux/ptrace.h>
+int empty(struct pt_regs *context) { return 0; }
+"""
+
+
+@cache
+def _program() -> int:
+    """The descriptor of a program that does nothing, loaded for uprobe_multi links."""
+    bcc = import_bcc()
+    before = os.environ.get("BCC_KERNEL_SOURCE")
+    os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
+    try:
+        _kept.append(bcc.BPF(text=TEXT))
+    finally:
+        # The peers look for the kernel's headers themselves.
+        del os.environ["BCC_KERNEL_SOURCE"]
+        if before is not None:
+            os.environ["BCC_KERNEL_SOURCE"] = before
+    kind = {"attach_type": Method.MULTI.attach_type}
+    return int(_kept[0].load_func(b"empty", bcc.BPF.KPROBE, **kind).fd)
+
+
+_kept: list[Any] = []
+"""bcc unloads a program with the object that compiled it."""
+
+
+@contextmanager
+def empty_probes(allocator: Allocator, *, shifted: bool) -> Iterator[None]:
+    """Empty probes on malloc, its return and free, at their entries or the best places."""
+    try:
+        points = allocator.points("empty", shifted=shifted)
+        attachment = Attachment(Method.MULTI, allocator.pid, points, lambda _name: _program())
+    except (TracellocError, OSError) as error:
+        raise SkippedError(f"uprobe_multi links: {error}") from error
+    try:
+        yield
+    finally:
+        attachment.close()

@@ -1,0 +1,109 @@
+"""Programs under measurement and the tools beside them: started, heard, always ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from tests.harness import read_line
+
+PATIENCE_S = 60.0
+"""How long anything may take before it is given up; never how long it is waited for."""
+NOTICES = 50
+"""Lines that a wrapper may print before the program's own first one."""
+
+
+class SkippedError(Exception):
+    """Something can't be measured here; the message says why."""
+
+
+def end(process: subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
+    """Kills a process that we started, or the group that it leads, and reaps it."""
+    if process.poll() is None:
+        with suppress(ProcessLookupError):
+            if whole_group:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+    process.wait(PATIENCE_S)
+
+
+class Program:
+    """Answers each number of milliseconds with the units of work done and the time taken.
+
+    May stand behind a wrapper, which prints lines of its own first.
+    """
+
+    def __init__(self, command: Sequence[str | Path]) -> None:
+        """Raises SkippedError if it does not become ready."""
+        self.process = subprocess.Popen(
+            [str(word) for word in command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            start_new_session=True,
+        )
+        self.pid = self.process.pid
+        try:
+            self._await_ready()
+        except (EOFError, TimeoutError) as error:
+            self.close()
+            raise SkippedError(f"{command[0]} did not start: {error}") from error
+
+    def _await_ready(self) -> None:
+        for _ in range(NOTICES):
+            if read_line(self.process.stdout, "the program") == "ready":
+                return
+        raise EOFError("too many words before it was ready")
+
+    def work(self, seconds: float) -> tuple[int, float]:
+        """Lets it work that long. Returns the units of work, and the seconds they took."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{round(seconds * 1000)}\n".encode())
+        done, took_ns = read_line(self.process.stdout, "the program").split()
+        return int(done), int(took_ns) / 1e9
+
+    def close(self) -> None:
+        """Ends it by the end of its input, by force if it must be."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        with suppress(OSError):
+            self.process.stdin.close()
+        try:
+            self.process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            end(self.process, whole_group=True)
+        self.process.stdout.close()
+
+
+@contextmanager
+def program(command: Sequence[str | Path]) -> Iterator[Program]:
+    """A Program that is gone afterwards."""
+    running = Program(command)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process since its start, in user and kernel mode."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def last_words(path: Path) -> str:
+    """The last line of a file that says anything."""
+    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    return lines[-1].strip() if lines else "it said nothing"

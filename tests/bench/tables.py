@@ -1,0 +1,119 @@
+"""The results as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from tests.bench import storm
+from tests.bench.run import Results, slowdowns, storm_ratios
+from tests.bench.storm import Case
+from tests.bench.tools import TOOLS
+
+MIB = 1 << 20
+LABELS = {tool.name: tool.label for tool in TOOLS}
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Columns as wide as their widest cell: the first to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, ["-" * width for width in widths], *rows):
+        cells = [row[0].ljust(widths[0])]
+        cells += [cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)]
+        yield "  ".join(cells)
+
+
+def _title(case: Case) -> str:
+    threads = "1 thread" if case.threads == 1 else f"{case.threads} threads"
+    live = case.live_blocks_per_thread
+    return f"{threads}, {case.frames} frames" + (f", {live:,} live" if live else "")
+
+
+def _costs(results: Results) -> Iterator[str]:
+    rows = []
+    for tool in TOOLS:
+        cells = [
+            f"{storm.median(by_tool[tool.name]).ns_per_pair:,.0f}" if tool.name in by_tool else "-"
+            for by_tool in results.storm.values()
+        ]
+        if any(cell != "-" for cell in cells):
+            rows.append([tool.label, *cells])
+    yield "Nanoseconds per malloc/free pair and thread (medians)"
+    yield from _table(["", *map(_title, results.storm)], rows)
+
+
+def _profiler(results: Results) -> Iterator[str]:
+    rows = []
+    for case, by_tool in results.storm.items():
+        for name in ("tracelloc", "tracelloc-perf"):
+            if name not in by_tool:
+                continue
+            middle = storm.median(by_tool[name])
+            rows.append(
+                [f"{LABELS[name]}: {_title(case)}",
+                 f"{middle.events_per_s or 0:,.0f}",
+                 f"{middle.profiler_cpu_share or 0:.1%}",
+                 f"{(middle.profiler_rss_bytes or 0) / MIB:.0f} MiB",
+                 f"{middle.lost_events or 0:,.0f}"]
+            )  # fmt: skip
+    if rows:
+        yield "The profiler itself (CPU: of one core; events lost: all rounds together)"
+        yield from _table(["", "events/s", "CPU", "RSS", "events lost"], rows)
+
+
+def _ratios(results: Results) -> Iterator[str]:
+    rows = []
+    for row in storm_ratios(results):
+        case = Case(row["threads"], row["frames"], row["live_blocks_per_thread"])
+        verdict = "" if row["target"] is None else "met" if row["target_met"] else "MISSED"
+        rows.append(
+            [f"{row['cost_of']} / {row['over_cost_of']}: {_title(case)}",
+             f"{row['ratio']:.2f}", row["target"] or "", verdict]
+        )  # fmt: skip
+    if rows:
+        yield "Ratios of cost (medians of the rounds' ratios)"
+        yield from _table(["", "ratio", "target", ""], rows)
+
+
+def _workloads(results: Results) -> Iterator[str]:
+    rows = [
+        [f"{row['workload']}, {LABELS[row['tool']]}",
+         f"{row['rate']:,.0f} {row['unit']}",
+         "-" if row["slowdown_ratio"] is None else f"{row['slowdown_ratio']:.2f}"]
+        for row in slowdowns(results)
+    ]  # fmt: skip
+    if rows:
+        yield "Real workloads"
+        yield from _table(["", "rate", "times slower"], rows)
+
+
+def _capacity(results: Results) -> Iterator[str]:
+    figures = results.capacity
+    if figures is None:
+        return
+    yield f"The live table with {figures['blocks']:,} outstanding blocks"
+    yield from _table(
+        ["", ""],
+        [
+            ["columns, bytes per block", f"{figures['column_bytes_per_block']:.1f}"],
+            ["peak RSS growth, bytes per block",
+             f"{figures['peak_rss_growth_bytes_per_block']:.1f}"],
+            ["the same with snapshots taken",
+             f"{figures['peak_rss_growth_with_snapshot_bytes_per_block']:.1f}"],
+            ["events applied per second", f"{figures['apply_events_per_s']:,.0f}"],
+            ["seconds per snapshot", f"{figures['snapshot_s']:.3f}"],
+        ],
+    )  # fmt: skip
+
+
+def text(results: Results) -> str:
+    """All tables, and what is missing from them."""
+    sections = []
+    if results.storm:
+        sections += [_costs(results), _profiler(results), _ratios(results)]
+    sections += [_workloads(results), _capacity(results)]
+    parts = ["\n".join(section) for section in sections]
+    if results.skipped:
+        lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]
+        parts.append("\n".join(textwrap.shorten(line, 300) for line in lines))
+    return "\n\n".join(part for part in parts if part) + "\n"

@@ -1,0 +1,175 @@
+"""What is measured: tracelloc, its peers, and the bounds between which all of them lie.
+
+A live tool is attached to a running program; a wrapper has to start the program itself.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tests.bench.allocator import Allocator
+from tests.bench.empty import empty_probes
+from tests.bench.processes import SkippedError, end, last_words
+from tests.harness import Tracelloc
+
+SETTLE_S = 0.3
+"""After a peer's probes were seen: it may still be attaching others."""
+
+BPFTRACE_SCRIPT = """
+uprobe:{path}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
+uretprobe:{path}:malloc /pid == {pid} && @size[tid]/ {{
+    @block_size[retval] = @size[tid];
+    @block_time[retval] = nsecs;
+    @bytes[ustack] = sum(@size[tid]);
+    delete(@size[tid]);
+}}
+uprobe:{path}:free /pid == {pid} && @block_size[arg0]/ {{
+    delete(@block_size[arg0]);
+    delete(@block_time[arg0]);
+}}
+"""
+
+
+@dataclass
+class Watcher:
+    """A tool at work."""
+
+    pid: int | None = None
+    """Of its process, if it has one that is ours to look at."""
+    report: dict[str, Any] = field(default_factory=dict)
+    """tracelloc's last report, once it has ended."""
+
+
+Attach = Callable[[Allocator, Path], AbstractContextManager[Watcher]]
+
+
+@dataclass(frozen=True)
+class Tool:
+    """One row of the tables."""
+
+    name: str
+    label: str
+    command: str | None = None
+    """What must be installed."""
+    package: str = ""
+    """Debian's package that has it."""
+    attach: Attach | None = None
+    """For a live tool."""
+    wrap: Callable[[Path], list[str]] | None = None
+    """For a wrapper: the words before the program's own, given a scratch directory."""
+
+    def why_missing(self) -> str | None:
+        """Why it can't be measured, None if its command is there."""
+        if self.command is None or shutil.which(self.command, path=_path()):
+            return None
+        return f"{self.command} is not installed (Debian package {self.package})"
+
+
+def _path() -> str:
+    return os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+
+
+@contextmanager
+def _nothing(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+    yield Watcher()
+
+
+def _empty(*, shifted: bool) -> Attach:
+    @contextmanager
+    def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+        with empty_probes(allocator, shifted=shifted):
+            yield Watcher()
+
+    return attach
+
+
+def _tracelloc(*options: str) -> Attach:
+    @contextmanager
+    def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+        words = ["-p", str(allocator.pid), "--json", "--interval", "1h", *options]
+        try:
+            tracer = Tracelloc(*words, directory=scratch)
+        except (AssertionError, TimeoutError) as error:
+            raise SkippedError(f"tracelloc: {error}") from error
+        watcher = Watcher(tracer.process.pid)
+        try:
+            yield watcher
+            tracer.stop()
+            watcher.report = tracer.last()
+        finally:
+            end(tracer.process)
+
+    return attach
+
+
+def _peer(words: Callable[[Allocator], list[str]]) -> Attach:
+    """A tool of which nothing is read but its last words, should it fail."""
+
+    @contextmanager
+    def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+        command = words(allocator)
+        out_path = scratch / f"peer-{time.monotonic_ns()}"
+        environment = {
+            **os.environ,
+            "PATH": _path(),
+            "PYTHONUNBUFFERED": "1",
+            "BPFTRACE_MAP_KEYS_MAX": "1000000",
+            "BPFTRACE_NO_CPP_DEMANGLE": "1",
+        }
+        with out_path.open("wb") as out:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
+            )
+        try:
+            if not allocator.wait_probed(lambda: process.poll() is None):
+                raise SkippedError(f"{Path(command[0]).name}: {last_words(out_path)}")
+            time.sleep(SETTLE_S)
+            yield Watcher(process.pid)
+            if process.poll() is not None:
+                raise SkippedError(f"{Path(command[0]).name} ended: {last_words(out_path)}")
+        finally:
+            # Its probes hang on its descriptors; its report is of no interest.
+            end(process)
+            out_path.unlink()
+
+    return attach
+
+
+def _memleak(allocator: Allocator) -> list[str]:
+    return ["memleak-bpfcc", "-p", str(allocator.pid), "-O", allocator.path, "3600"]
+
+
+def _bpftrace(allocator: Allocator) -> list[str]:
+    script = BPFTRACE_SCRIPT.format(path=allocator.path, pid=allocator.pid)
+    return ["bpftrace", "-p", str(allocator.pid), "-e", script]
+
+
+def _heaptrack(scratch: Path) -> list[str]:
+    return ["heaptrack", "--raw", "--output", str(scratch / "heaptrack")]
+
+
+def _massif(scratch: Path) -> list[str]:
+    return ["valgrind", "-q", "--tool=massif", f"--massif-out-file={scratch / 'massif'}"]
+
+
+TOOLS = (
+    Tool("untraced", "untraced", attach=_nothing),
+    Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
+    Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
+    Tool("tracelloc", "tracelloc", attach=_tracelloc()),
+    Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
+    Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
+    Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),
+    Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
+    Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
+)
+LIVE_NAMES = ("untraced", "tracelloc", "memleak", "bpftrace")
+"""What real workloads are run under."""

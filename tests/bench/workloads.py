@@ -1,0 +1,104 @@
+"""Two real programs under each live tool: how much less they get done.
+
+Both use libc's malloc, the only one that all tools can trace (memleak gives up on a
+library that has no mmap): redis-server, which Debian builds with jemalloc, is started
+with libc in front.
+"""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
+
+from tests.bench.allocator import find_allocator
+from tests.bench.processes import PATIENCE_S, Program, SkippedError, end, program
+from tests.bench.tools import Tool
+
+HOST = "127.0.0.1"
+REQUESTS = 30_000
+SCRIPT = Path(__file__).with_name("words.pl")
+NAMES = ("redis", "perl")
+UNITS = {"redis": "SET requests/s", "perl": "rounds/s"}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _await_port(port: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 10.0
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(OSError), socket.create_connection((HOST, port), timeout=1.0):
+            return
+        time.sleep(0.02)
+    raise SkippedError("redis-server did not start")
+
+
+@contextmanager
+def _redis(scratch: Path) -> Iterator[tuple[int, int]]:
+    """A fresh server that keeps nothing on disk: its PID and port."""
+    own = Path(mkdtemp(dir=scratch))
+    port = _free_port()
+    process = subprocess.Popen(
+        ["env", "LD_PRELOAD=libc.so.6", "redis-server", "--bind", HOST, "--port", str(port),
+         "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", str(own)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _await_port(port, process)
+        yield process.pid, port
+    finally:
+        end(process)
+        shutil.rmtree(own, ignore_errors=True)
+
+
+def _requests_per_s(port: int, requests: int) -> float:
+    """redis-benchmark's own figure for SET of 100 bytes under random keys."""
+    try:
+        out = subprocess.run(
+            ["redis-benchmark", "-h", HOST, "-p", str(port), "-t", "set", "-d", "100",
+             "-r", "100000", "-n", str(requests), "-q", "--csv"],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            timeout=PATIENCE_S,
+        ).stdout  # fmt: skip
+    except (subprocess.SubprocessError, OSError) as error:
+        raise SkippedError(f"redis-benchmark: {error}") from error
+    for row in csv.reader(out.splitlines()):
+        if row and row[0] == "SET":
+            return float(row[1])
+    raise SkippedError(f"redis-benchmark said {out!r}")
+
+
+def _rounds_per_s(running: Program, seconds: float) -> float:
+    rounds, took_s = running.work(seconds)
+    return rounds / took_s
+
+
+def measure(workload: str, tool: Tool, seconds: float, scratch: Path) -> float:
+    """What the program gets done per second under this tool. Raises SkippedError."""
+    assert tool.attach is not None
+    if workload == "redis":
+        with _redis(scratch) as (pid, port):
+            _requests_per_s(port, REQUESTS // 10)
+            with tool.attach(find_allocator(pid), scratch):
+                return _requests_per_s(port, REQUESTS)
+    with program(["perl", SCRIPT]) as running:
+        _rounds_per_s(running, seconds / 10)
+        with tool.attach(find_allocator(running.pid), scratch):
+            return _rounds_per_s(running, seconds)
+
+
+def why_missing(workload: str) -> str | None:
+    """Why a workload can't be run here, None if it can."""
+    commands = ("redis-server", "redis-benchmark") if workload == "redis" else ("perl",)
+    missing = [command for command in commands if shutil.which(command) is None]
+    return f"{', '.join(missing)} not installed" if missing else None
