@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,9 @@ from tests.harness import read_line
 
 PATIENCE_S = 60.0
 """How long anything may take before it is given up; never how long it is waited for."""
+ERROR = re.compile(r"error|exception:|failed|invalid|cannot|unable|denied", re.IGNORECASE)
+HARMLESS = re.compile(r"RLIMIT_MEMLOCK|atexit|modprobe")
+"""What tools say about errors that don't end them."""
 NOTICES = 50
 """Lines that a wrapper may print before the program's own first one."""
 
@@ -104,6 +108,8 @@ def rss_bytes(pid: int) -> int:
 
 
 def last_words(path: Path) -> str:
-    """The last line of a file that says anything."""
-    lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
-    return lines[-1].strip() if lines else "it said nothing"
+    """The first line of a file that tells of an error, else the last that says anything."""
+    lines = [line.strip() for line in path.read_text(errors="replace").splitlines()]
+    lines = [line for line in lines if line]
+    errors = [line for line in lines if ERROR.search(line) and not HARMLESS.search(line)]
+    return (errors or lines[-1:] or ["it said nothing"])[0]

@@ -22,6 +22,8 @@ from tests.harness import Tracelloc
 
 SETTLE_S = 0.3
 """After a peer's probes were seen: it may still be attaching others."""
+ATTEMPTS = 3
+"""How often a peer is started before it is given up."""
 
 BPFTRACE_SCRIPT = """
 uprobe:{path}:malloc /pid == {pid}/ {{ @size[tid] = arg0; }}
@@ -110,31 +112,46 @@ def _tracelloc(*options: str) -> Attach:
     return attach
 
 
+def _start_peer(command: list[str], allocator: Allocator, out: Path) -> subprocess.Popen[bytes]:
+    """A tool whose probes are in place. Raises SkippedError.
+
+    bcc's attaching now and then fails while other processes come and go: tried again.
+    """
+    environment = {
+        **os.environ,
+        "PATH": _path(),
+        "PYTHONUNBUFFERED": "1",
+        "BPFTRACE_MAP_KEYS_MAX": "1000000",
+    }
+    for _ in range(ATTEMPTS):
+        with out.open("wb") as stream:
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment
+            )
+        try:
+            if allocator.wait_probed(lambda running=process: running.poll() is None):
+                time.sleep(SETTLE_S)
+                if process.poll() is None:
+                    return process
+        except BaseException:
+            end(process)
+            raise
+        end(process)
+    raise SkippedError(f"{command[0]}: {last_words(out)}")
+
+
 def _peer(words: Callable[[Allocator], list[str]]) -> Attach:
-    """A tool of which nothing is read but its last words, should it fail."""
+    """A tool of which nothing is read but its words of error, should it fail."""
 
     @contextmanager
     def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
         command = words(allocator)
         out_path = scratch / f"peer-{time.monotonic_ns()}"
-        environment = {
-            **os.environ,
-            "PATH": _path(),
-            "PYTHONUNBUFFERED": "1",
-            "BPFTRACE_MAP_KEYS_MAX": "1000000",
-            "BPFTRACE_NO_CPP_DEMANGLE": "1",
-        }
-        with out_path.open("wb") as out:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=environment
-            )
+        process = _start_peer(command, allocator, out_path)
         try:
-            if not allocator.wait_probed(lambda: process.poll() is None):
-                raise SkippedError(f"{Path(command[0]).name}: {last_words(out_path)}")
-            time.sleep(SETTLE_S)
             yield Watcher(process.pid)
             if process.poll() is not None:
-                raise SkippedError(f"{Path(command[0]).name} ended: {last_words(out_path)}")
+                raise SkippedError(f"{command[0]} ended: {last_words(out_path)}")
         finally:
             # Its probes hang on its descriptors; its report is of no interest.
             end(process)
@@ -157,7 +174,13 @@ def _heaptrack(scratch: Path) -> list[str]:
 
 
 def _massif(scratch: Path) -> list[str]:
-    return ["valgrind", "-q", "--tool=massif", f"--massif-out-file={scratch / 'massif'}"]
+    return [
+        "valgrind",
+        "-q",
+        "--fair-sched=yes",
+        "--tool=massif",
+        f"--massif-out-file={scratch / 'massif'}",
+    ]
 
 
 TOOLS = (
