@@ -86,8 +86,7 @@ def _panels(results: Results) -> list[Panel]:
             for tool in TOOLS
             if tool.name in by_tool
         ]
-        threads = "1 thread" if case.threads == 1 else f"{case.threads} threads"
-        title = f"malloc and free together, per thread: {threads}, {case.frames} frames deep"
+        title = f"malloc and free together, per thread: {case.title}"
         panels.append(Panel(title, [Bar(n, v, _ns_text(v)) for n, v in costs], 1.0, "ns"))
     rows = [row for row in slowdowns(results) if row["slowdown_ratio"] is not None]
     for workload in dict.fromkeys(row["workload"] for row in rows):

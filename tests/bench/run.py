@@ -97,11 +97,7 @@ class Bench:
     def _storm(self, case: Case, names: Iterable[str]) -> None:
         samples = self.results.storm.setdefault(case, {})
         for number in range(self.results.plan.rounds):
-            live = case.live_blocks_per_thread
-            self._say(
-                f"storm: {case.threads} threads, {case.frames} frames"
-                f"{f', {live} live blocks each' if live else ''}, round {number + 1}"
-            )
+            self._say(f"storm: {case.title}, round {number + 1}")
             for tool in self._tools(names):
                 seconds = self.results.plan.seconds
                 try:

@@ -28,6 +28,13 @@ class Case:
     frames: int
     live_blocks_per_thread: int = 0
 
+    @property
+    def title(self) -> str:
+        """For people."""
+        threads = "1 thread" if self.threads == 1 else f"{self.threads} threads"
+        live = self.threads * self.live_blocks_per_thread
+        return f"{threads}, {self.frames} frames" + (f", {live:,} live" if live else "")
+
 
 CASES = (Case(1, 12), Case(2, 12), Case(1, 60), Case(2, 60))
 CROWDED = Case(2, 12, 50_000)

@@ -23,12 +23,6 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
         yield "  ".join(cells)
 
 
-def _title(case: Case) -> str:
-    threads = "1 thread" if case.threads == 1 else f"{case.threads} threads"
-    live = case.live_blocks_per_thread
-    return f"{threads}, {case.frames} frames" + (f", {live:,} live" if live else "")
-
-
 def _costs(results: Results) -> Iterator[str]:
     rows = []
     for tool in TOOLS:
@@ -39,7 +33,7 @@ def _costs(results: Results) -> Iterator[str]:
         if any(cell != "-" for cell in cells):
             rows.append([tool.label, *cells])
     yield "Nanoseconds per malloc/free pair and thread (medians)"
-    yield from _table(["", *map(_title, results.storm)], rows)
+    yield from _table(["", *(case.title for case in results.storm)], rows)
 
 
 def _profiler(results: Results) -> Iterator[str]:
@@ -50,7 +44,7 @@ def _profiler(results: Results) -> Iterator[str]:
                 continue
             middle = storm.median(by_tool[name])
             rows.append(
-                [f"{LABELS[name]}: {_title(case)}",
+                [f"{LABELS[name]}: {case.title}",
                  f"{middle.events_per_s or 0:,.0f}",
                  f"{middle.profiler_cpu_share or 0:.1%}",
                  f"{(middle.profiler_rss_bytes or 0) / MIB:.0f} MiB",
@@ -67,7 +61,7 @@ def _ratios(results: Results) -> Iterator[str]:
         case = Case(row["threads"], row["frames"], row["live_blocks_per_thread"])
         verdict = "" if row["target"] is None else "met" if row["target_met"] else "MISSED"
         rows.append(
-            [f"{row['cost_of']} / {row['over_cost_of']}: {_title(case)}",
+            [f"{row['cost_of']} / {row['over_cost_of']}: {case.title}",
              f"{row['ratio']:.2f}", row["target"] or "", verdict]
         )  # fmt: skip
     if rows:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,10 @@ def _tracelloc(*options: str) -> Attach:
     return attach
 
 
+def _runs(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is None
+
+
 def _start_peer(command: list[str], allocator: Allocator, out: Path) -> subprocess.Popen[bytes]:
     """A tool whose probes are in place. Raises SkippedError.
 
@@ -129,7 +134,7 @@ def _start_peer(command: list[str], allocator: Allocator, out: Path) -> subproce
                 command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment
             )
         try:
-            if allocator.wait_probed(lambda running=process: running.poll() is None):
+            if allocator.wait_probed(partial(_runs, process)):
                 time.sleep(SETTLE_S)
                 if process.poll() is None:
                     return process
