@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import statistics
+import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ RATIOS = (
     ("bpftrace", "tracelloc", "at least", 9.0),
 )
 """Cost of one over cost of another, and the target for it."""
+TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
+"""Why a tool is left out; the others go on."""
 TARGET_FRAMES = 12
 """The stack depth that the targets are about."""
 
@@ -102,7 +105,7 @@ class Bench:
                 seconds = self.results.plan.seconds
                 try:
                     sample = storm.measure(tool, case, self._program, seconds, self._scratch)
-                except (SkippedError, OSError, EOFError, TimeoutError) as reason:
+                except TROUBLE as reason:
                     self._skip(tool.name, str(reason))
                 else:
                     samples.setdefault(tool.name, []).append(sample)
@@ -122,7 +125,7 @@ class Bench:
                 seconds = self.results.plan.seconds
                 try:
                     rate = workloads.measure(name, tool, seconds, self._scratch)
-                except (SkippedError, OSError, EOFError, TimeoutError) as trouble:
+                except TROUBLE as trouble:
                     failed.add(tool.name)
                     self.results.skipped[f"{tool.name} on {name}"] = str(trouble)
                     self._say(f"skipped: {tool.name} on {name}: {trouble}")

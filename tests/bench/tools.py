@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
-from tests.bench.processes import SkippedError, end, last_words
+from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
 from tests.harness import Tracelloc
 
 SETTLE_S = 0.3
@@ -105,7 +105,10 @@ def _tracelloc(*options: str) -> Attach:
         watcher = Watcher(tracer.process.pid)
         try:
             yield watcher
-            tracer.stop()
+            # Not SIGINT, which programs started in the background may have to ignore.
+            tracer.process.terminate()
+            tracer.process.wait(PATIENCE_S)
+            tracer.finish()
             watcher.report = tracer.last()
         finally:
             end(tracer.process)
@@ -120,7 +123,9 @@ def _runs(process: subprocess.Popen[bytes]) -> bool:
 def _start_peer(command: list[str], allocator: Allocator, out: Path) -> subprocess.Popen[bytes]:
     """A tool whose probes are in place. Raises SkippedError.
 
-    bcc's attaching now and then fails while other processes come and go: tried again.
+    Debian's bcc leaves libbcc's last argument, the offset of a probe's reference counter,
+    to chance, and the kernel refuses a second offset for one instruction, be it in another
+    process. So an attempt may fail while other probes are still going away: tried again.
     """
     environment = {
         **os.environ,
