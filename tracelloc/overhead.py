@@ -31,9 +31,9 @@ from tracelloc.units import NS_PER_S
 IDLE_PROGRAM: Final = "do_nothing"
 """The BPF program that returns at once."""
 
-_STRETCH_S: Final = 1.0
+_STRETCH_S: Final = 0.25
 """How long programs are timed at a time."""
-_GAP_S: Final = 9.0
+_GAP_S: Final = 10.0
 """And how long they are left alone in between."""
 _INFO_BYTES: Final = 208
 _RUN_TIME_OFFSET: Final = 192

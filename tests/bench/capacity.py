@@ -19,6 +19,7 @@ import numpy as np
 from tests.bench.processes import SkippedError
 from tracelloc.abi import EVENT_SIZE_BITS, Counter, EventKind, StackFlag
 from tracelloc.history import History
+from tracelloc.overhead import Overhead
 from tracelloc.ring import RECORD_DTYPE, Events
 from tracelloc.snapshot import Target, take_snapshot
 from tracelloc.stacks import Stacks
@@ -79,6 +80,7 @@ def _snapshot_s(table: LiveTable, now_ns: int) -> float:
         now_ns=now_ns,
         started_ns=0,
         history=History(0),
+        overhead=Overhead(0.0, None, ()),
         rss_bytes=None,
         counters=np.zeros(len(Counter), np.uint64),
         top=10,

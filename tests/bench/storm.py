@@ -37,6 +37,8 @@ class Case:
 
 
 CASES = (Case(1, 12), Case(2, 12), Case(1, 60), Case(2, 60))
+SETTLE_S = 1.0
+"""How long the program runs with a tool attached before it is measured."""
 CROWDED = Case(2, 12, 50_000)
 """Blocks that live on: what the reader does then, and whether it still loses nothing."""
 CROWDED_NAMES = ("untraced", "floor", "tracelloc")
@@ -65,6 +67,8 @@ def _live(tool: Tool, case: Case, running: Program, seconds: float, scratch: Pat
     assert tool.attach is not None
     running.work(WARM_UP_S)
     with tool.attach(find_allocator(running.pid), scratch) as watcher:
+        # Tools measure and learn when they have just begun; that is not what lasts.
+        settled_s = running.work(SETTLE_S)[1]
         cpu_before_s = cpu_seconds(watcher.pid) if watcher.pid else 0.0
         pairs, took_s = running.work(seconds)
         cpu_s = cpu_seconds(watcher.pid) - cpu_before_s if watcher.pid else None
@@ -73,7 +77,7 @@ def _live(tool: Tool, case: Case, running: Program, seconds: float, scratch: Pat
         ns_per_pair=_ns_per_pair(pairs, took_s, case),
         profiler_cpu_share=None if cpu_s is None else cpu_s / took_s,
         profiler_rss_bytes=resident,
-        **_events(watcher, took_s),
+        **_events(watcher, settled_s + took_s),
     )
 
 
