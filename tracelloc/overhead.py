@@ -241,9 +241,12 @@ class OverheadWatch:
         self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Ends the thread; may be called twice."""
+    def cancel(self) -> None:
+        """Tells the thread to end soon; may be called twice."""
         self._stopping.set()
+
+    def join(self) -> None:
+        """Waits until it no longer uses the programs."""
         self._thread.join()
 
     def _watch(self) -> None:

@@ -205,7 +205,7 @@ class Session:
         self._capture.set_live(False)
         stopped_ns = self._clock_ns()
         if self._watch is not None:
-            self._watch.stop()
+            self._watch.cancel()
         if self._thread is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
@@ -220,6 +220,8 @@ class Session:
     def close(self) -> None:
         """Stops, and frees maps and files. No snapshot can be taken any more."""
         self.stop()
+        if self._watch is not None:
+            self._watch.join()
         if self._capture is not None:
             self._capture.close()
         self.space.close()
