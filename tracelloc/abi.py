@@ -25,12 +25,8 @@ EVENT_FIELDS: Final = [
 ]
 """``struct event``."""
 
-EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
-
 STACK_HEAD_FIELDS: Final = [("stack_id", "<u8"), ("n_frames", "<u4"), ("flags", "<u4")]
 """``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
-
-STACK_HEAD_DTYPE: Final = np.dtype(STACK_HEAD_FIELDS)
 
 CONTROL_FIELDS: Final = [("trampoline", "<u8"), ("live", "<u4"), ("woken", "<u4")]
 """``struct control``."""

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final
 
 from tracelloc.elf import ElfFile
-from tracelloc.procfs import FileId
+from tracelloc.procfs import FileId, base_name
 
 
 class Kind(Enum):
@@ -147,7 +147,7 @@ def discover(modules: Iterable[Module], only: str | None = None) -> list[Allocat
 def _is_meant(module: Module, family: Family, only: str) -> bool:
     if "/" in only:
         return module.path == only
-    return only == family.name or only in module.path.rsplit("/", 1)[-1]
+    return only == family.name or only in base_name(module.path)
 
 
 def _functions_of(module: Module, family: Family) -> list[AllocatorFunction]:
@@ -165,7 +165,8 @@ def _functions_of(module: Module, family: Family) -> list[AllocatorFunction]:
         offset = module.elf.offset_of(address)
         if offset is None:
             continue
-        names.sort(key=lambda name: (name.startswith("_"), list(family.functions).index(name)))
+        # They stand in the family's order, which this keeps.
+        names.sort(key=lambda name: name.startswith("_"))
         functions.append(
             AllocatorFunction(
                 module=module,

@@ -129,22 +129,21 @@ class Capture:
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
         self._calls: Any = self._bpf[b"calls"]
-        self._fds = {name: self._bpf[name].map_fd for name in (b"counters", b"control")}
         self.events = EventRing(self._bpf[b"events"].map_fd, config.events_size_bytes)
         self.stacks = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
         self.events_fd: int = self._bpf[b"events"].map_fd
         """Readable for epoll when the ring is half full."""
-        self._counters_page = mmap.mmap(self._fds[b"counters"], mmap.PAGESIZE)
-        self._counters: npt.NDArray[np.uint64] = np.frombuffer(
-            self._counters_page, np.uint64, len(abi.Counter)
-        )
-        self._control_page = mmap.mmap(self._fds[b"control"], mmap.PAGESIZE)
-        self._control: npt.NDArray[Any] = np.frombuffer(self._control_page, abi.CONTROL_DTYPE, 1)
-
+        self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
+        self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
-            with mmap.mmap(self._bpf[b"gaps"].map_fd, lengths.nbytes) as memory:
-                memory.write(lengths.tobytes())
+            self._shared(b"gaps", lengths.dtype, len(lengths))[:] = lengths
+
+    def _shared(self, table: bytes, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
+        """The memory of a mappable array map, which lives as long as the array."""
+        pages = -(-dtype.itemsize * entries // mmap.PAGESIZE)
+        memory = mmap.mmap(self._bpf[table].map_fd, pages * mmap.PAGESIZE)
+        return np.frombuffer(memory, dtype, entries)
 
     def load(self, attach_type: int | None) -> None:
         """Loads every program, for this expected_attach_type of bpf(2) or without one.

@@ -50,7 +50,6 @@ class Segment:
     offset: int
     file_size: int
     address: int
-    memory_size: int
     executable: bool
 
 
@@ -170,7 +169,6 @@ class ElfFile:
                     offset=segment["p_offset"],
                     file_size=segment["p_filesz"],
                     address=segment["p_vaddr"],
-                    memory_size=segment["p_memsz"],
                     executable=bool(segment["p_flags"] & 1),
                 )
                 for segment in self._elf.iter_segments("PT_LOAD")

@@ -86,13 +86,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--top", type=_count, default=2, metavar="N", help="entries per section (default 2)")
     add(
         "--age",
-        type=_wrapped_type(parse_duration),
+        type=_duration,
         metavar="AGE",
         help="add a section of the largest allocations at least this old",
     )
     add(
         "--interval",
-        type=_wrapped_type(parse_duration),
+        type=_duration,
         default=1.0,
         metavar="S",
         help="time between reports (default 1s)",
@@ -100,7 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--count", type=_positive, metavar="N", help="end after N reports")
     add(
         "--duration",
-        type=_wrapped_type(parse_duration),
+        type=_duration,
         metavar="S",
         help="end after this time (default: when the process ends, or Ctrl-C)",
     )
@@ -121,20 +121,20 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add(
         "--min-size",
-        type=_wrapped_type(parse_size),
+        type=_size,
         default=0,
         metavar="SIZE",
         help="ignore smaller allocations (default 0)",
     )
     add(
         "--max-size",
-        type=_wrapped_type(parse_size),
+        type=_size,
         metavar="SIZE",
         help="ignore larger allocations (default: no limit)",
     )
     add(
         "--sample",
-        type=_wrapped_type(parse_size),
+        type=_size,
         metavar="SIZE",
         help="report about one allocation per SIZE allocated bytes and estimate the rest, for "
         "targets that must not pay for every stack (default: report all, exactly)",
@@ -154,7 +154,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--no-filters", action="store_true", help="show every frame")
     add(
         "--events-size",
-        type=_wrapped_type(parse_size),
+        type=_size,
         default=8 << 20,
         metavar="SIZE",
         help="buffer between probes and reader (default 8MiB); larger if events are lost",
@@ -233,6 +233,10 @@ def _wrapped_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
             raise argparse.ArgumentTypeError(str(error)) from None
 
     return checked
+
+
+_duration: Final = _wrapped_type(parse_duration)
+_size: Final = _wrapped_type(parse_size)
 
 
 def _integer(text: str, lowest: int) -> int:

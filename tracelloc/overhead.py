@@ -14,8 +14,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,26 +95,29 @@ def read_runs(program_fd: int) -> ProgramRuns:
     return ProgramRuns(count, time_ns)
 
 
+@contextmanager
+def statistics() -> Iterator[None]:
+    """Lets the kernel add up every program's runs. Raises OSError if it can't."""
+    descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 class Meter:
     """Counts the programs' runs and the target's CPU time over a stretch of time."""
 
     def __init__(
         self, process: Process, programs: Mapping[str, int], points: Iterable[ProbePoint]
     ) -> None:
-        """``programs``: descriptors by name. Raises OSError if the kernel keeps no statistics."""
+        """``programs``: descriptors by name. To be used within ``statistics``."""
         self._process = process
         self._programs = programs
         self._dear = {p.program for p in points if p.is_dear and not p.is_return}
         self._returns = {p.program for p in points if p.is_return}
-        self._statistics = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
         self._before = {name: read_runs(fd) for name, fd in programs.items()}
         self._cpu_ns = process.cpu_ns()
-
-    def close(self) -> None:
-        """Lets the kernel stop counting."""
-        if self._statistics >= 0:
-            os.close(self._statistics)
-            self._statistics = -1
 
     def share(self, costs: TrapCosts) -> float | None:
         """The probes' part of the CPU time that the target has used since the beginning."""
@@ -258,10 +261,9 @@ class OverheadWatch:
                 self._stopping.wait(_GAP_S)
 
     def _measure_once(self, costs: TrapCosts) -> None:
-        meter = Meter(self._process, self._programs, self._points)
-        try:
+        with statistics():
+            meter = Meter(self._process, self._programs, self._points)
             self._stopping.wait(_STRETCH_S)
             share = meter.share(costs)
-            self.probe_share = self.probe_share if share is None else share
-        finally:
-            meter.close()
+        if share is not None:
+            self.probe_share = share

@@ -18,6 +18,7 @@ import capstone
 from capstone import x86_const as x86
 
 from tracelloc.allocators import AllocatorFunction
+from tracelloc.procfs import base_name
 
 _REGISTERS: Final = {
     "rdi": (x86.X86_REG_RDI, x86.X86_REG_EDI, x86.X86_REG_DI, x86.X86_REG_DIL),
@@ -74,7 +75,7 @@ def place(functions: Iterable[AllocatorFunction]) -> list[ProbePoint]:
     """
     returns, entries = [], []
     for function in functions:
-        label = f"{function.names[0]} in {function.module.path.rsplit('/', 1)[-1]}"
+        label = f"{function.names[0]} in {base_name(function.module.path)}"
         where = _find_for(function)
         path, offset = function.module.open_path, function.offset + where.offset
         program = function.kind.return_program

@@ -22,6 +22,20 @@ FileId = tuple[str, int]
 """Device (as maps writes it) and inode: one file, however many names it has."""
 
 
+C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
+"""How the files are called that hold the code below main and thread functions."""
+
+
+def base_name(path: str) -> str:
+    """What follows the last slash; the path itself if there is none."""
+    return path.rsplit("/", 1)[-1]
+
+
+def is_c_library(path: str) -> bool:
+    """Whether this file is the C library, or came with it."""
+    return base_name(path).startswith(C_LIBRARY)
+
+
 @dataclass(frozen=True, slots=True)
 class Mapping:
     """One line of maps: addresses ``start <= a < end`` of the process."""
@@ -130,10 +144,6 @@ class Process:
     def state(self) -> str:
         """One letter: R, S, D, T (stopped), Z (zombie) …"""
         return self._stat()[0]
-
-    def start_ticks(self) -> int:
-        """When it started, in clock ticks since boot; tells a reused PID."""
-        return int(self._stat()[19])
 
     def command(self) -> str:
         """The short name (comm), at most 15 bytes."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
 
 from tracelloc.allocators import Module
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.errors import TargetError
-from tracelloc.procfs import TRAMPOLINE_MAPPING, AddressMap, FileId, Mapping, Process
-
-C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
-"""How the files are called that hold the code below main and thread functions."""
+from tracelloc.procfs import (
+    TRAMPOLINE_MAPPING,
+    AddressMap,
+    FileId,
+    Mapping,
+    Process,
+    is_c_library,
+)
 
 
 class Unresolved(Enum):
@@ -70,9 +73,7 @@ class AddressSpace:
             if code:
                 self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
-        self._has_c_library = any(
-            m.path.rsplit("/", 1)[-1].startswith(C_LIBRARY) for m in maps.mappings if m.executable
-        )
+        self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         self.generation += 1
         return [m for m in map(self._open, maps.mappings) if m is not None]
 

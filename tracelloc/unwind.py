@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import Final
 
 from tracelloc.abi import StackFlag
-from tracelloc.space import C_LIBRARY, AddressSpace, Place, Unresolved
+from tracelloc.procfs import is_c_library
+from tracelloc.space import AddressSpace, Place, Unresolved
 
 _LONGEST_CALL: Final = 8
 _SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
@@ -67,7 +68,7 @@ class FrameChecker:
         place = self._space.place(frames[-1] - 1)
         if isinstance(place, Unresolved) or place.module is None:
             return False
-        if place.module.path.rsplit("/", 1)[-1].startswith(C_LIBRARY):
+        if is_c_library(place.module.path):
             if len(frames) < 2:
                 return False
             inner = self._space.place(frames[-2] - 1)

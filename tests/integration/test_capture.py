@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -109,13 +111,22 @@ def test_nested_abandoned_and_chained_calls(
     assert {k: v for k, v in report["lost"].items() if v} == {"abandoned_calls": 1}
 
 
+@contextmanager
+def tracing(target: Target, **config: int) -> Iterator[Session]:
+    """A session on the target, in this process."""
+    session = Session(Process(target.pid), CaptureConfig(**config))
+    session.start()
+    try:
+        yield session
+    finally:
+        session.close()
+
+
 def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
     """Threads that ended leave nothing behind in the probes' tables."""
     target = Target([builder.c("churn"), 300])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig(max_threads=512))
-    session.start()
-    try:
+    with tracing(target, max_threads=512) as session:
         for _ in range(3):
             assert target.ask("go") == "done"
             session.drop_ended_threads()
@@ -125,23 +136,17 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
         assert snapshot.losses.events == 0
         kept = [s for s in snapshot.top_stacks() if s.live_bytes == 24 * s.live_count]
         assert sum(s.live_count for s in kept) == 900
-    finally:
-        session.close()
 
 
 def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -> None:
     target = Target([builder.c("churn"), 300])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig(max_threads=32))
-    session.start()
-    try:
+    with tracing(target, max_threads=32) as session:
         assert target.ask("go") == "done"
         session.stop()
         losses = session.snapshot().losses
         assert losses.by_cause["call_table_full"] >= 200
         assert losses.events >= 200
-    finally:
-        session.close()
 
 
 def test_overflow_is_counted_and_said(
@@ -165,9 +170,7 @@ def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> No
     """Their records are lost and counted, their blocks are not."""
     target = Target([builder.c("crowd"), 4, 4000])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig(stacks_size_bytes=4096))
-    session.start()
-    try:
+    with tracing(target, stacks_size_bytes=4096) as session:
         assert target.ask("go") == "done"
         session.stop()
         snapshot = session.snapshot()
@@ -179,25 +182,19 @@ def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> No
         assert snapshot.live_stacks == 183
         sizes = {site.live_bytes / site.live_count for site in snapshot.top_stacks()}
         assert sizes == set(range(1000, 1729, 4))
-    finally:
-        session.close()
 
 
 def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
     """A full table of known stacks costs time, not truth."""
     target = Target([builder.c("crowd"), 4, 2000])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig(max_stacks=16))
-    session.start()
-    try:
+    with tracing(target, max_stacks=16) as session:
         assert target.ask("go") == "done"
         session.stop()
         snapshot = session.snapshot()
         assert snapshot.losses.by_cause["stack_table_full"] > 0
         assert snapshot.losses.events == snapshot.unknown_stacks == 0
         assert snapshot.live_stacks == 183
-    finally:
-        session.close()
 
 
 @pytest.mark.parametrize("ways", [[], ["--attach", "perf"]])

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from tracelloc.procfs import base_name, is_c_library
 from tracelloc.snapshot import Snapshot
-from tracelloc.space import C_LIBRARY
 from tracelloc.stacks import NO_STACK
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
@@ -43,19 +43,15 @@ def frame_name(frame: Frame) -> str:
     if frame.symbol is not None:
         return frame.symbol
     if frame.module is not None and frame.module_offset is not None:
-        return f"{_base(frame.module)}+0x{frame.module_offset:x}"
+        return f"{base_name(frame.module)}+0x{frame.module_offset:x}"
     return f"0x{frame.address:x}"
 
 
 def _root(stack: NamedStack) -> str:
     """The module that the stack starts in: the outermost that is not the C runtime's."""
-    modules = [_base(frame.module) for frame in reversed(stack.frames) if frame.module]
-    own = [module for module in modules if not module.startswith(C_LIBRARY)]
+    modules = [base_name(frame.module) for frame in reversed(stack.frames) if frame.module]
+    own = [module for module in modules if not is_c_library(module)]
     return (own or modules or [UNKNOWN])[0]
-
-
-def _base(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
 
 
 def _clean(name: str) -> str:
