@@ -18,6 +18,9 @@ PROC: Final = Path("/proc")
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
 """Where the kernel keeps the instruction that hijacked returns go to."""
 
+VDSO: Final = "[vdso]"
+"""Where the kernel maps its own functions (vdso(7))."""
+
 FileId = tuple[str, int]
 """Device (as maps writes it) and inode: one file, however many names it has."""
 
@@ -34,6 +37,11 @@ def base_name(path: str) -> str:
 def is_c_library(path: str) -> bool:
     """Whether this file is the C library, or came with it."""
     return base_name(path).startswith(C_LIBRARY)
+
+
+def is_loader(path: str) -> bool:
+    """Whether this file is the dynamic linker."""
+    return base_name(path).startswith("ld-")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +115,16 @@ class AddressMap:
         return None
 
 
+def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
+    """Whether an opened file is certainly not the mapped one, as far as numbers tell.
+
+    Some file systems (btrfs, overlayfs) show other devices in maps than in stat(2).
+    """
+    major, _, minor = mapping.device.partition(":")
+    device = os.makedev(int(major, 16), int(minor, 16))
+    return status.st_dev == device and status.st_ino != mapping.inode
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process under a /proc, named by its PID there."""
@@ -149,6 +167,25 @@ class Process:
         """The short name (comm), at most 15 bytes."""
         return self._read("comm").decode(errors="replace").removesuffix("\n")
 
+    def executable(self) -> str | None:
+        """The path of its program, in its own root; None if it can't be told."""
+        try:
+            return str((self.directory / "exe").readlink()).removesuffix(" (deleted)")
+        except OSError:
+            return None
+
+    def preloaded(self) -> list[str]:
+        """The libraries that ``LD_PRELOAD`` named when it was started."""
+        try:
+            entries = self._read("environ").split(b"\0")
+        except (TargetError, PrivilegeError):
+            return []
+        for entry in entries:
+            name, _, value = entry.partition(b"=")
+            if name == b"LD_PRELOAD":
+                return os.fsdecode(value).replace(":", " ").split()
+        return []
+
     def is_kernel_thread(self) -> bool:
         """Kernel threads have no memory of their own (PF_KTHREAD in the flags of stat)."""
         return bool(int(self._stat()[6]) & 0x00200000)
@@ -172,12 +209,51 @@ class Process:
             return None
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
+    def _status(self, key: str) -> list[int]:
+        """The numbers after a key of ``/proc/PID/status``; none once the process is gone."""
+        try:
+            text = self._read("status").decode(errors="replace")
+        except TargetError:
+            return []
+        for line in text.splitlines():
+            if line.startswith(f"{key}:"):
+                return [int(word) for word in line.split()[1:]]
+        return []
+
+    def inner_pid(self) -> int:
+        """Its PID as the process itself knows it, in its own PID namespace."""
+        return (self._status("NSpid") or [self.pid])[-1]
+
+    def user_ids(self) -> tuple[int, ...]:
+        """Real and effective user; none once the process is gone."""
+        return tuple(self._status("Uid")[:2])
+
+    def read_memory(self, address: int, size_bytes: int) -> bytes:
+        """Its memory; empty if it can't be read."""
+        try:
+            with (self.directory / "mem").open("rb", buffering=0) as memory:
+                memory.seek(address)
+                return memory.read(size_bytes)
+        except (OSError, ValueError, OverflowError):
+            return b""
+
     def thread_ids(self) -> set[int]:
         """Threads that are there now; empty once the process is gone."""
         try:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return set()
+
+    def thread_names(self) -> dict[int, str]:
+        """The names (comm) of its threads by id; empty once the process is gone."""
+        names = {}
+        for thread_id in self.thread_ids():
+            try:
+                name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
+            except OSError:  # it has ended meanwhile
+                continue
+            names[thread_id] = name.decode(errors="replace").removesuffix("\n")
+        return names
 
     def open_mapping(self, mapping: Mapping) -> int:
         """A file descriptor of the mapped file itself, even if its name is gone.
@@ -187,7 +263,11 @@ class Process:
         Raises OSError.
         """
         try:
-            return os.open(self.mapping_path(mapping), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(self.mapping_path(mapping), os.O_RDONLY | os.O_CLOEXEC)
+            if _is_another(os.fstat(descriptor), mapping):
+                os.close(descriptor)
+                raise FileNotFoundError(f"{mapping.path} is no longer mapped")
+            return descriptor
         except PermissionError:
             inside = f"{self.directory}/root{mapping.path}"
             descriptor = os.open(inside, os.O_RDONLY | os.O_CLOEXEC)

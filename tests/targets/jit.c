@@ -1,0 +1,49 @@
+// Makes code at run time, tells perf of it as just-in-time compilers do, and allocates
+// through it.
+//
+//   jit NAME
+//
+// The generated function is named NAME in /tmp/perf-PID.map. Says "ready"; at each line it
+// hears it allocates 5000 bytes and answers "done". Leaves the file behind.
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "command.h"
+
+static void *kept[64];
+static int count;
+
+__attribute__((noinline)) static void keep(void)
+{
+    kept[count++ % 64] = malloc(5000);
+}
+
+int main(int argc, char **argv)
+{
+    // push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret
+    static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
+    unsigned char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                               -1, 0);
+    char name[64], line[64];
+    FILE *map;
+
+    if (argc < 2 || page == MAP_FAILED)
+        return 1;
+    memcpy(page + 256, code, sizeof(code));
+    mprotect(page, 4096, PROT_READ | PROT_EXEC);
+    snprintf(name, sizeof(name), "/tmp/perf-%d.map", (int)getpid());
+    map = fopen(name, "w");
+    if (!map)
+        return 1;
+    fprintf(map, "%lx %lx %s\n", (unsigned long)(page + 256), (unsigned long)sizeof(code), argv[1]);
+    fclose(map);
+    say("ready\n");
+    for (;;) {
+        hear(line, sizeof(line));
+        ((void (*)(void (*)(void)))(page + 256))(keep);
+        say("done\n");
+    }
+}

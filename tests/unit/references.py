@@ -1,0 +1,99 @@
+"""What other programs say about addresses of a file, to compare with."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.harness import PATIENCE_S
+from tracelloc.dwarf.frames import Chain, SourceFrame
+from tracelloc.elf import ElfFile
+
+
+def open_elf(path: Path | str) -> ElfFile:
+    return ElfFile(os.open(path, os.O_RDONLY))
+
+
+def addresses_in_functions(path: Path, count: int, seed: int = 1) -> list[int]:
+    """Random addresses within functions, large ones no likelier than small ones."""
+    lines = subprocess.run(
+        ["nm", "-S", "--defined-only", path], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    rows = [line.split() for line in lines]
+    functions = [(int(r[0], 16), int(r[1], 16)) for r in rows if len(r) == 4 and r[2] in "tTwWi"]
+    rng = random.Random(seed)
+    picked = rng.choices(functions, k=count)
+    return [address + rng.randrange(size) for address, size in picked if size]
+
+
+def _plain(path: str) -> str | None:
+    """A path as compilers meant it.
+
+    A relative compilation directory is put in front of itself by binutils and older LLVM;
+    what is no path is the name of a symbol, given where there is no line.
+    """
+    path = re.sub(r"^(\./[\w-]+/)\1", r"\1", path)
+    return path if "/" in path else None
+
+
+def llvm(path: Path, addresses: Sequence[int]) -> list[Chain]:
+    """Chains by llvm-symbolizer; () where it knows no file."""
+    out = subprocess.run(
+        ["llvm-symbolizer", "--no-demangle", "--inlines", "--output-style=JSON", "-e", path],
+        input="\n".join(map(hex, addresses)),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    ).stdout.splitlines()
+    chains = []
+    for line in out:
+        symbols = json.loads(line)["Symbol"]
+        chain = tuple(
+            SourceFrame(
+                symbol["FunctionName"],
+                _plain(symbol["FileName"]),
+                symbol["Line"] or None,
+                inlined=number < len(symbols) - 1,
+            )
+            for number, symbol in enumerate(symbols)
+        )
+        chains.append(chain if chain and chain[0].file else ())
+    return chains
+
+
+def addr2line(path: Path, addresses: Sequence[int]) -> list[Chain]:
+    """Chains by GNU addr2line; () where it knows no file."""
+    out = subprocess.run(
+        ["addr2line", "-a", "-f", "-i", "-e", path, *map(hex, addresses)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE_S,
+    ).stdout
+    chains = []
+    for block in re.split(r"^0x[0-9a-f]{16}\n", out, flags=re.MULTILINE)[1:]:
+        lines = block.splitlines()
+        frames = []
+        for n in range(0, len(lines), 2):
+            file, _, line = lines[n + 1].split(" (")[0].rpartition(":")
+            number = int(line) if line.isdigit() and line != "0" else None
+            is_inner = n < len(lines) - 2
+            frames.append(SourceFrame(lines[n], _plain(file), number, inlined=is_inner))
+        chains.append(tuple(frames) if frames[0].file else ())
+    return chains
+
+
+def places(chain: Chain) -> list[tuple[str | None, int | None]]:
+    """Where the frames of a chain are."""
+    return [(frame.file, frame.line) for frame in chain]
+
+
+def inlined_names(chain: Chain) -> list[str | None]:
+    """The functions that were inlined. (The last one has several names; symbols know best.)"""
+    return [frame.function for frame in chain if frame.inlined]

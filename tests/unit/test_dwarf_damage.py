@@ -1,0 +1,266 @@
+"""Debug information that is damaged, or made to do harm: a reason, in time, never an error."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import struct
+import subprocess
+import threading
+import time
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder
+from tests.unit.references import addresses_in_functions, open_elf, places
+from tracelloc.dwarf.source import SourceLines
+from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.elf.sections import Packing, Section, SectionError
+
+NAMES = ("info", "abbrev", "line", "line_str", "aranges", "ranges", "rnglists", "addr")
+ODD = (0, 1, 4, 8, 0x7F, 0x80, 0xFE, 0xFF)
+MUTATIONS = 250
+
+
+def debug_sections(path: Path) -> dict[str, tuple[int, int]]:
+    """Offset and size of the debug sections that a decoder reads."""
+    text = subprocess.run(["readelf", "-SW", path], capture_output=True, text=True).stdout
+    rows = [line.partition("]")[2].split() for line in text.splitlines() if ".debug_" in line]
+    found = {row[0].removeprefix(".debug_"): (int(row[3], 16), int(row[4], 16)) for row in rows}
+    return {name: place for name, place in found.items() if name in NAMES}
+
+
+def mutate(data: bytes, sections: list[tuple[int, int]], rng: random.Random) -> bytes:
+    damaged = bytearray(data)
+    for _ in range(rng.choice([1, 1, 2, 4, 16, 100])):
+        offset, size = rng.choice(sections)
+        at = offset + rng.randrange(min(size, 200) if rng.random() < 0.4 else size)
+        match rng.randrange(4):
+            case 0 | 1:
+                damaged[at] = rng.choice((*ODD, rng.randrange(256)))
+            case 2:
+                value = rng.choice((1 << 63, (1 << 64) - 1, (1 << 32) - 1, size, size - 1, 0))
+                damaged[at : at + 8] = struct.pack("<Q", value)
+            case 3:
+                other = offset + rng.randrange(size)
+                length = rng.randrange(1, 64)
+                damaged[at : at + length] = data[other : other + length].ljust(length, b"\x80")
+    length = rng.randrange(len(data) // 2, len(data)) if rng.random() < 0.05 else len(data)
+    return bytes(damaged[:length])
+
+
+def in_memory(data: bytes) -> int:
+    descriptor = os.memfd_create("damaged")
+    os.write(descriptor, data)
+    return descriptor
+
+
+@pytest.mark.parametrize("kind", ["-gdwarf-4", "-gdwarf-5", "-gdwarf64", "no aranges"])
+def test_mutations(builder: Builder, tmp_path: Path, kind: str) -> None:
+    path = builder.cpp("chain", "-O2", kind if kind.startswith("-") else "-gdwarf-5")
+    if kind == "no aranges":
+        plain, path = path, tmp_path / "file"
+        subprocess.run(["objcopy", "-R", ".debug_aranges", plain, path], check=True)
+    addresses = addresses_in_functions(path, 30)
+    data = path.read_bytes()
+    sections = list(debug_sections(path).values())
+    good = SourceLines(open_elf(path)).chains(addresses)
+    changed = noticed = 0
+    rng = random.Random(kind)
+    for _ in range(MUTATIONS):
+        try:
+            elf = ElfFile(in_memory(mutate(data, sections, rng)))
+        except NotElfError:
+            continue
+        lines = SourceLines(elf)
+        started = time.process_time()
+        chains = lines.chains(addresses)
+        assert lines.chains(addresses) == chains
+        assert time.process_time() - started < 5
+        changed += chains != good
+        noticed += lines.reason is not None
+        for frame in (frame for chain in chains for frame in chain):
+            assert isinstance(frame.function, str | None)
+            assert isinstance(frame.file, str | None)
+            assert frame.line is None or frame.line > 0
+        lines.close()
+        elf.close()
+    assert changed > MUTATIONS / 4
+    assert noticed > MUTATIONS / 5
+
+
+HEAD = """
+    .file 1 "/here.c"
+    .text
+    .globl _start
+    .type _start, @function
+_start:
+    .loc 1 7
+    .rept 256; nop; .endr
+    .size _start, .-_start
+end:
+    .section .debug_abbrev,"",@progbits
+    .uleb128 1; .uleb128 0x11; .byte 1
+    .uleb128 0x10, 0x17, 0x11, 0x01, 0x12, 0x07; .byte 0, 0
+    .uleb128 2; .uleb128 0x2e; .byte 1
+    .uleb128 0x11, 0x01, 0x12, 0x07, 0x31, 0x13; .byte 0, 0
+    .uleb128 3; .uleb128 0x1d; .byte 1
+    .uleb128 0x31, 0x13, 0x55, 0x17, 0x59, 0x0b; .byte 0, 0
+    .uleb128 4; .uleb128 0x2e; .byte 0
+    .uleb128 0x55, 0x17; .byte 0, 0
+    .uleb128 5; .uleb128 0x2e; .byte 0
+    .uleb128 0x03, 0x08, 0x31, 0x13; .byte 0, 0
+    .byte 0
+    .section .debug_line,"",@progbits
+    .section .debug_info,"",@progbits
+unit:
+    .long unit_end - unit - 4
+    .value 4
+    .long .debug_abbrev
+    .byte 8
+    .uleb128 1
+    .long .debug_line
+    .quad _start
+    .quad end - _start
+"""
+
+
+def assemble(directory: Path, entries: str, ranges: str = "") -> tuple[SourceLines, int]:
+    """A file with one function and these entries in its unit; the function's address."""
+    source = directory / "made.s"
+    source.write_text(
+        f'{HEAD}{entries}\n .byte 0\nunit_end:\n .section .debug_ranges,"",@progbits\n'
+        f"ranges:\n{ranges}\n .quad 0, 0\n"
+    )
+    path = directory / "made"
+    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True)
+    elf = open_elf(path)
+    (address,) = elf.find_functions(["_start"])["_start"]
+    return SourceLines(elf), address
+
+
+FUNCTION = "self: .uleb128 2; .quad _start, end - _start; .long {origin} - unit"
+
+
+def test_names_that_refer_to_each_other(tmp_path: Path) -> None:
+    lines, address = assemble(
+        tmp_path,
+        FUNCTION.format(origin="other")
+        + '\n .byte 0\nother: .uleb128 5; .string "plain"; .long self - unit',
+    )
+    (chain,) = lines.chains([address + 3])
+    assert chain[0].function == "plain"
+    assert places(chain) == [("/here.c", 7)]
+    lines, address = assemble(tmp_path, FUNCTION.format(origin="self") + "\n .byte 0")
+    (chain,) = lines.chains([address + 3])
+    assert chain[0].function is None
+
+
+def test_nesting_without_end(tmp_path: Path) -> None:
+    """A hundred thousand inlined functions, each in the one before it."""
+    entry = ".rept 100000\n .uleb128 3; .long self - unit, ranges; .byte 9\n .endr"
+    lines, address = assemble(
+        tmp_path, FUNCTION.format(origin="self") + "\n" + entry, ranges=".quad 0, 256"
+    )
+    started = time.process_time()
+    (chain,) = lines.chains([address + 3])
+    assert time.process_time() - started < 10
+    assert places(chain) == [("/here.c", 7), *[(None, None)] * 500]
+    assert lines.reason == "only 500 inlined functions of one address are shown"
+
+
+def test_one_long_list_for_many(tmp_path: Path) -> None:
+    """50,000 functions share a list of 50,000 ranges: that would be 2.5 billion."""
+    lines, address = assemble(
+        tmp_path,
+        ".rept 50000\n .uleb128 4; .long ranges\n .endr",
+        ranges=".rept 50000\n .quad 2, 2\n .endr",
+    )
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    started = time.process_time()
+    (chain,) = lines.chains([address + 3])
+    assert time.process_time() - started < 30
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 400_000
+    assert lines.reason is not None
+    assert places(chain) == [("/here.c", 7)]
+    # Not again for the next one.
+    started = time.process_time()
+    lines.chains([address + n for n in range(256)])
+    assert time.process_time() - started < 10
+
+
+def test_from_several_threads(builder: Builder) -> None:
+    path = builder.cpp("shelves", "-O2", "-gdwarf-5")
+    addresses = addresses_in_functions(path, 200)
+    lines = SourceLines(open_elf(path))
+    expected = SourceLines(open_elf(path)).chains(addresses)
+    found: list[object] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(lines.chains(addresses))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 4
+
+
+def test_32_bit(builder: Builder) -> None:
+    lines = SourceLines(open_elf(builder.c("churn", "-m32")))
+    assert lines.chains([0x1234]) == [()]
+    assert lines.reason == "debug information of 32-bit files is not read"
+
+
+def packed(kind: int, size: int, stored: bytes, packing: Packing = Packing.ELF) -> Section:
+    head = struct.pack("<IIQQ", kind, 0, size, 1)
+    if packing is Packing.GNU:
+        head = b"ZLIB" + struct.pack(">Q", size)
+    data = head + stored
+    return Section(lambda at, size: data[at : at + size], 0, len(data), packing)
+
+
+@pytest.mark.parametrize("packing", [Packing.ELF, Packing.GNU])
+def test_compressed_sections(packing: Packing) -> None:
+    content = bytes(range(256)) * 100
+    section = packed(1, len(content), zlib.compress(content), packing)
+    assert section.size == len(content)
+    assert section.data() == content
+    assert section.read(250, 10) == content[250:260]
+    assert section.read(len(content) - 1, 10) == content[-1:]
+
+
+def test_sections_that_lie() -> None:
+    stored = zlib.compress(bytes(10_000))
+    with pytest.raises(SectionError, match="claims to hold"):
+        packed(1, 1 << 40, stored)
+    with pytest.raises(SectionError, match="unknown way"):
+        packed(7, 10_000, stored)
+    for size in (9_999, 10_001, 1_000_000):
+        with pytest.raises(SectionError, match="holds"):
+            packed(1, size, stored).data()
+    with pytest.raises(SectionError, match="can't be decompressed"):
+        packed(1, 10_000, b"garbage").data()
+    with pytest.raises(SectionError, match="can't be decompressed"):
+        packed(2, 10_000, b"garbage").data()
+    with pytest.raises(SectionError, match="cut short"):
+        Section(lambda at, size: b"", 0, 100, Packing.ELF)
+    with pytest.raises(SectionError, match="cut short"):
+        Section(lambda at, size: b"abc", 0, 100).data()
+
+
+def test_a_bomb_is_not_unpacked() -> None:
+    """A quarter of a gigabyte, and a size that says less: no more than that is unpacked."""
+    squeezer = zlib.compressobj(9)
+    stored = b"".join(squeezer.compress(bytes(1 << 20)) for _ in range(1 << 8))
+    section = packed(1, 1 << 22, stored + squeezer.flush())
+    tracemalloc.start()
+    try:
+        with pytest.raises(SectionError, match="claims"):
+            section.data()
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()

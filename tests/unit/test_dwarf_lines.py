@@ -1,0 +1,212 @@
+"""Lines and inlined functions of real files, against llvm-symbolizer and addr2line."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder
+from tests.unit.references import (
+    addr2line,
+    addresses_in_functions,
+    inlined_names,
+    llvm,
+    open_elf,
+    places,
+)
+from tracelloc.dwarf.frames import Chain
+from tracelloc.dwarf.info import DebugInfo
+from tracelloc.dwarf.lines import LineIndex, SourceLine
+from tracelloc.dwarf.source import SourceLines
+
+ADDRESSES = 2000
+WRONG = 0.001
+"""The share of chains that may differ: compilers and LLVM have faults of their own."""
+
+
+def objcopy(path: Path, out: Path, *flags: str) -> Path:
+    subprocess.run(["objcopy", *flags, path, out], check=True)
+    return out
+
+
+def build(kind: str, builder: Builder, directory: Path) -> Path:
+    """A file with debug information of a certain kind."""
+    out = directory / "file"
+    release = ("-O2",)
+    match kind:
+        case "g++ DWARF 5":
+            return builder.cpp("shelves", *release, "-gdwarf-5")
+        case "g++ DWARF 4":
+            return builder.cpp("shelves", *release, "-gdwarf-4")
+        case "g++ DWARF 5, no aranges":
+            plain = build("g++ DWARF 5", builder, directory)
+            return objcopy(plain, out, "--remove-section=.debug_aranges")
+        case "g++ zlib":
+            plain = build("g++ DWARF 5", builder, directory)
+            return objcopy(plain, out, "--compress-debug-sections=zlib")
+        case "g++ .zdebug":
+            plain = build("g++ DWARF 4", builder, directory)
+            return objcopy(plain, out, "--compress-debug-sections=zlib-gnu")
+        case "gcc DWARF 2":
+            return builder.c("churn", *release, "-gdwarf-2", "-gstrict-dwarf")
+        case "gcc DWARF 3":
+            return builder.c("churn", *release, "-gdwarf-3", "-gstrict-dwarf")
+        case "gcc DWARF 5, 64-bit":
+            return builder.c("churn", *release, "-gdwarf-5", "-gdwarf64")
+        case "gcc without optimisation":
+            return builder.c("churn", "-O0")
+        case "rustc release, DWARF 4":
+            return builder.rust("chain", "-g", "-Copt-level=3", "-Cdwarf-version=4")
+        case "rustc release, DWARF 5, no aranges":
+            plain = builder.rust("chain", "-g", "-Copt-level=3", "-Cdwarf-version=5")
+            return objcopy(plain, out, "--remove-section=.debug_aranges")
+        case "rustc debug":
+            return builder.rust("chain", "-g", "-Copt-level=0")
+    raise AssertionError(kind)
+
+
+KINDS = [
+    ("g++ DWARF 5", 0.3),
+    ("g++ DWARF 4", 0.3),
+    ("g++ DWARF 5, no aranges", 0.3),
+    ("g++ zlib", 0.3),
+    ("g++ .zdebug", 0.3),
+    ("gcc DWARF 2", 0.0),
+    ("gcc DWARF 3", 0.0),
+    ("gcc DWARF 5, 64-bit", 0.0),
+    ("gcc without optimisation", 0.0),
+    ("rustc release, DWARF 4", 0.3),
+    ("rustc release, DWARF 5, no aranges", 0.3),
+    ("rustc debug", 0.2),
+]
+
+
+def assert_equal(mine: list[Chain], expected: list[Chain]) -> None:
+    """The innermost lines, then whole chains with the names of what was inlined."""
+    assert len(mine) == len(expected)
+    pairs = list(zip(mine, expected, strict=True))
+    wrong = [pair for pair in pairs if places(pair[0])[:1] != places(pair[1])[:1]]
+    assert len(wrong) <= WRONG * len(pairs), wrong[:3]
+    wrong = [
+        (a, b)
+        for a, b in pairs
+        if places(a) != places(b) or (b and inlined_names(a) != inlined_names(b))
+    ]
+    assert len(wrong) <= WRONG * len(pairs), wrong[:3]
+
+
+@pytest.mark.parametrize(("kind", "inlined_share"), KINDS, ids=[kind for kind, _ in KINDS])
+def test_chains_equal_llvm(
+    builder: Builder, tmp_path: Path, kind: str, inlined_share: float
+) -> None:
+    path = build(kind, builder, tmp_path)
+    addresses = addresses_in_functions(path, ADDRESSES)
+    lines = SourceLines(open_elf(path))
+    mine = lines.chains(addresses)
+    assert lines.reason is None
+    assert_equal(mine, llvm(build("g++ DWARF 4", builder, tmp_path), addresses)
+                 if kind == "g++ .zdebug" else llvm(path, addresses))  # fmt: skip
+    assert sum(len(chain) > 1 for chain in mine) >= inlined_share * len(addresses)
+    # And again, out of what is remembered; alone, and in another order.
+    assert lines.chains(addresses[::-1]) == mine[::-1]
+    assert lines.chains(addresses[:1]) == mine[:1]
+
+
+def test_zstd(builder: Builder, tmp_path: Path) -> None:
+    plain = build("g++ DWARF 5", builder, tmp_path)
+    packed = objcopy(plain, tmp_path / "packed", "--compress-debug-sections=zstd")
+    addresses = addresses_in_functions(plain, ADDRESSES)
+    lines = SourceLines(open_elf(packed))
+    assert lines.chains(addresses) == SourceLines(open_elf(plain)).chains(addresses)
+    assert lines.reason is None
+
+
+def libc_debug() -> tuple[Path, Path]:
+    """The C library and the file that Debian has its debug information in."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    libc = Path(next(x for x in maps if "libc.so" in x).split(maxsplit=5)[5])
+    notes = subprocess.run(["readelf", "-n", libc], capture_output=True, text=True).stdout
+    build_id = notes.partition("Build ID: ")[2].split()[0]
+    return libc, Path(f"/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug")
+
+
+def test_separate_debug_file() -> None:
+    """The stripped C library knows nothing itself; its lines are in another file."""
+    libc, debug = libc_debug()
+    addresses = addresses_in_functions(debug, ADDRESSES)
+    alone = SourceLines(open_elf(libc))
+    assert alone.reason == "the file has no debug information"
+    assert alone.chains(addresses) == [()] * len(addresses)
+    lines = SourceLines(open_elf(libc), open_elf(debug))
+    mine = lines.chains(addresses)
+    assert lines.reason is None
+    assert_equal(mine, llvm(debug, addresses))
+    # addr2line gives the right line, and now and then the file that includes it.
+    numbers = [chain[0].line if chain else None for chain in addr2line(debug, addresses[:500])]
+    assert [chain[0].line if chain else None for chain in mine[:500]] == numbers
+
+
+def test_outer_function_is_named(builder: Builder) -> None:
+    """The last one has its linkage name, and is what nm finds there."""
+    path = build("g++ DWARF 5", builder, Path())
+    elf = open_elf(path)
+    addresses = addresses_in_functions(path, 300)
+    chains = [chain for chain in SourceLines(elf).chains(addresses) if chain]
+    assert len(chains) > 250
+    names = {chain[-1].function for chain in chains}
+    assert "_ZN4shop5PieceIdED0Ev" in names
+    assert "main" in names
+    assert not any(chain[-1].inlined for chain in chains)
+    assert all(frame.inlined for chain in chains for frame in chain[:-1])
+
+
+def test_line_index(builder: Builder) -> None:
+    """Lines alone: main begins at its brace."""
+    path = builder.c("churn", "-O0")
+    elf = open_elf(path)
+    (address,) = elf.find_functions(["main"])["main"]
+    source = Path(__file__).parents[1] / "targets" / "churn.c"
+    number = source.read_text().splitlines().index("int main(int argc, char **argv)") + 2
+    index = LineIndex(DebugInfo(elf))
+    assert index.find([address, 0, (1 << 64) - 1]) == [SourceLine(str(source), number), None, None]
+    assert index.find([]) == []
+
+
+def test_units_that_name_no_code(tmp_path: Path) -> None:
+    """A unit without any range: what its line program covers is found."""
+    source = tmp_path / "bare.s"
+    source.write_text(BARE)
+    path = tmp_path / "bare"
+    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True)
+    elf = open_elf(path)
+    (address,) = elf.find_functions(["_start"])["_start"]
+    lines = SourceLines(elf)
+    (inside, outside) = lines.chains([address + 1, address + 500])
+    assert places(inside) == [("/somewhere/bare.c", 7)]
+    assert outside == ()
+
+
+BARE = """
+    .file 1 "/somewhere/bare.c"
+    .text
+    .globl _start
+    .type _start, @function
+_start:
+    .loc 1 7
+    nop
+    nop
+    .size _start, .-_start
+    .section .debug_abbrev,"",@progbits
+    .uleb128 1; .uleb128 0x11; .byte 0; .uleb128 0x10; .uleb128 0x17; .byte 0, 0, 0
+    .section .debug_info,"",@progbits
+    .long 2f - 1f
+1:  .value 4
+    .long .debug_abbrev
+    .byte 8
+    .uleb128 1
+    .long .debug_line
+2:
+    .section .debug_line,"",@progbits
+"""

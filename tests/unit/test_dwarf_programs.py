@@ -1,0 +1,216 @@
+"""Line programs written by hand: every instruction, every version, and names of files."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tracelloc.dwarf.lineprogram import LineProgram
+from tracelloc.dwarf.reader import Budget, DwarfError, sleb, uleb
+from tracelloc.elf.sections import Section
+
+STANDARD = bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1])
+END = b"\0\x01\x01"
+
+
+def section(data: bytes) -> Section:
+    return Section(lambda offset, size: data[offset : offset + size], 0, len(data))
+
+
+def number(value: int) -> bytes:
+    """Unsigned LEB128."""
+    out = b""
+    while value >= 0x80:
+        out += bytes([value & 0x7F | 0x80])
+        value >>= 7
+    return out + bytes([value])
+
+
+def at(address: int) -> bytes:
+    """DW_LNE_set_address."""
+    return b"\0\x09\x02" + struct.pack("<Q", address)
+
+
+@dataclass
+class Source:
+    """A line program in the making."""
+
+    body: bytes
+    version: int = 4
+    counts: bytes = STANDARD
+    unit: int = 1
+    tables: bytes = b"inc\0\0a.c\0\0\0\0b.c\0\x01\0\0/abs/c.c\0\x01\0\0\0"
+    wide: bool = False
+
+    def bytes(self) -> bytes:
+        offset = "<Q" if self.wide else "<I"
+        head = bytes([self.unit])
+        if self.version >= 4:
+            head += b"\x01"
+        # is_stmt; lines advance by -5 to 8
+        head += b"\x01" + struct.pack("b", -5) + bytes([14, len(self.counts) + 1]) + self.counts
+        head += self.tables
+        rest = struct.pack("<H", self.version)
+        if self.version >= 5:
+            rest += b"\x08\0"
+        rest += struct.pack(offset, len(head)) + head + self.body
+        size = b"\xff\xff\xff\xff" + struct.pack("<Q", len(rest)) if self.wide else None
+        return (size or struct.pack("<I", len(rest))) + rest
+
+    def program(self, **sections: bytes) -> LineProgram:
+        info: Any = SimpleNamespace(
+            line=section(self.bytes()),
+            line_str=section(sections.get("line_str", b"")),
+            str=section(sections.get("str", b"")),
+            budget=Budget(1 << 20),
+        )
+        return LineProgram(info, 0)
+
+
+def special(address: int, line: int) -> bytes:
+    return bytes([13 + (line + 5) + 14 * address])
+
+
+BODY = (
+    at(0x1000)
+    + b"\x03\x09\x01"  # line += 9, row: 0x1000 10
+    + special(4, 2)  # 0x1004 12
+    + b"\x04\x02\x05\x2a\x02\x84\x01\x01"  # file 2, column 42, address += 132, row: 0x1088 12
+    + b"\x08\x03\x7f\x01"  # address += 17, line -= 1, row: 0x1099 11
+    + b"\x09\x00\x10\x06\x07\x0a\x0b\x0c\x03\x01"  # address += 4096, row: 0x2099 11
+    + b"\0\x02\x04\x07\0\x03\x80ab\x01"  # discriminator, something of a vendor's, row again
+    + b"\x03\xf5\xff\xff\xff\x0f\x02\x01\x01"  # line + 2^32 - 11 = 0, row: 0x209a 0
+    + b"\x02\x06"
+    + END  # up to 0x20a0
+)
+
+
+def test_instructions() -> None:
+    program = Source(BODY).program()
+    expected = {
+        0xFFF: None, 0x1000: (1, 10), 0x1003: (1, 10), 0x1004: (1, 12), 0x1087: (1, 12),
+        0x1088: (2, 12), 0x1098: (2, 12), 0x1099: (2, 11), 0x2098: (2, 11), 0x2099: (2, 11),
+        0x209A: (2, 0), 0x209F: (2, 0), 0x20A0: None, 0: None, (1 << 64) - 1: None,
+    }  # fmt: skip
+    assert {address: program.find(address) for address in expected} == expected
+    assert program.ranges() == [(0x1000, 0x20A0)]
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.parametrize("wide", [False, True])
+def test_versions(version: int, wide: bool) -> None:
+    program = Source(BODY, version=version, wide=wide).program()
+    assert program.find(0x1088) == (2, 12)
+    names = [program.file_name(n, "/build") for n in range(5)]
+    assert names == [None, "/build/a.c", "/build/inc/b.c", "/abs/c.c", None]
+    assert program.file_name(1, "") == "a.c"
+
+
+def test_version_5() -> None:
+    """Directory 0 and file 0 count; MD5 and what else there may be is passed over."""
+    strings = b"/comp\0inc\0a.c\0b.c\0"
+    tables = (
+        b"\x01\x01\x1f\x02" + struct.pack("<II", 0, 6)  # one column: a path in .debug_line_str
+        # Four: a path in .debug_str, a directory, an MD5, something of a vendor's.
+        + b"\x04\x01\x0e\x02\x0b\x05\x1e\x81\x40\x0f\x02"
+        + struct.pack("<I", 10) + b"\0" + bytes(16) + b"\x85\x01"
+        + struct.pack("<I", 14) + b"\x01" + bytes(16) + b"\x00"
+    )  # fmt: skip
+    program = Source(BODY, version=5, tables=tables).program(line_str=strings, str=strings)
+    assert program.find(0x1000) == (1, 10)
+    names = [program.file_name(n, "/elsewhere") for n in range(3)]
+    assert names == ["/comp/a.c", "/elsewhere/inc/b.c", None]
+
+
+def test_unit_of_addresses() -> None:
+    """Instructions of 4 bytes, except for the one that counts in bytes."""
+    body = at(0x1000) + b"\x01" + special(2, 1) + b"\x02\x03\x01\x09\x05\x00\x01" + END
+    program = Source(body, unit=4).program()
+    assert program.ranges() == [(0x1000, 0x1019)]
+    assert program.find(0x1007) == (1, 1)
+    assert program.find(0x1008) == (1, 2)
+    assert program.find(0x1013) == (1, 2)
+
+
+def test_instructions_of_the_future() -> None:
+    """Standard ones that nobody knows yet say how many numbers follow."""
+    counts = STANDARD + bytes([2, 0])
+    body = at(0x1000) + b"\x0d\x85\x01\x07\x0e\x01\x0d\x00\x00\x0e\x02\x05" + END
+    program = Source(body, counts=counts).program()
+    assert program.find(0x1004) == (1, 1)
+    assert program.find(0x1005) is None
+
+
+def test_few_instructions() -> None:
+    """A program may give its special instructions numbers that are standard elsewhere."""
+    body = at(0x1000) + bytes([10 + 5 + 1 + 14]) + bytes([10 + 5 + 14 * 3]) + END
+    program = Source(body, counts=STANDARD[:9]).program()
+    assert program.find(0x1001) == (1, 2)
+    assert program.find(0x1003) == (1, 2)
+    assert program.ranges() == [(0x1001, 0x1004)]
+
+
+def test_sequences() -> None:
+    """In any order; those of code that was left out and one without end do not count."""
+
+    def one(address: int, line: int) -> bytes:
+        return at(address) + b"\x03" + number(line - 1) + b"\x01\x02\x10" + END
+
+    gone = b"".join(one(address, 50) for address in (0, 1, (1 << 64) - 1, (1 << 64) - 2))
+    empty = at(0x2000) + END
+    body = one(0x3000, 30) + gone + one(0x1000, 10) + empty + one(0x2000, 20) + empty
+    program = Source(body + one(0x4000, 40)[: -len(END)]).program()
+    assert program.ranges() == [(n << 12, (n << 12) + 16) for n in (1, 2, 3)]
+    for n in (1, 2, 3):
+        assert program.find((n << 12) + 15) == (1, n * 10)
+        assert program.find((n << 12) + 16) is None
+    assert program.find(0x4000) is None
+    assert program.find(8) is None
+
+
+def test_rows_that_go_backwards() -> None:
+    body = at(0x2000) + b"\x01" + at(0x1000) + special(0, 3) + at(0x3000) + END
+    assert Source(body).program().find(0x2800) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        at(0x1000) + b"\x0d\x80",
+        b"\0\x00\x01",
+        b"\0\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01",
+        b"\0\x7f\x02",
+        b"\x03",
+    ],
+)
+def test_damaged(body: bytes) -> None:
+    with pytest.raises((DwarfError, IndexError)):
+        Source(body, counts=STANDARD + b"\x01").program()
+
+
+def test_impossible_tables() -> None:
+    """Counts that would take for ever, or rows that take no space."""
+    for tables in (
+        b"\0" + number(1 << 60),
+        b"\x01\x01\x19" + number(1 << 60),
+        b"\x01\x01\x0b" + number(1 << 60),
+    ):
+        with pytest.raises(DwarfError):
+            Source(END, version=5, tables=tables).program()
+
+
+def test_numbers() -> None:
+    for value in (0, 1, 127, 128, 300, 1 << 35, (1 << 64) - 1):
+        data = b"x" + number(value)
+        assert uleb(data, 1) == (value, len(data))
+    assert sleb(b"\x7f", 0) == (-1, 1)
+    assert sleb(b"\x80\x7f", 0) == (-128, 2)
+    assert sleb(b"\xff\x00", 0) == (127, 2)
+    with pytest.raises(IndexError):
+        uleb(b"\x80\x80", 0)
+    with pytest.raises(DwarfError):
+        uleb(b"\x80" * 100 + b"\0", 0)

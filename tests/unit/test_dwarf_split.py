@@ -1,0 +1,165 @@
+"""Functions that are described in other files (.dwo, .dwp): asked of llvm-symbolizer."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import TARGETS
+from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
+from tracelloc.dwarf.pipe import SymbolizerPipe, find_symbolizer, reachable_path
+from tracelloc.dwarf.source import SourceLines
+
+ADDRESSES = 600
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("split")
+
+
+@pytest.fixture(scope="module")
+def cpp(directory: Path) -> Path:
+    """A C++ program with its .dwo beside it, named relative to its directory."""
+    source = str(TARGETS / "shelves.cpp")
+    command = ["g++", "-std=c++20", "-O2", "-g", "-gsplit-dwarf", source, "-o", "shelves"]
+    subprocess.run(command, cwd=directory, check=True)
+    return directory / "shelves"
+
+
+@pytest.fixture(scope="module")
+def rust(directory: Path) -> Path:
+    """A Rust program with its .dwp."""
+    flags = ["--edition=2021", "-g", "-Copt-level=3", "-Csplit-debuginfo=packed"]
+    source = str(TARGETS / "chain.rs")
+    subprocess.run(["rustc", *flags, source, "-o", "chain"], cwd=directory, check=True)
+    return directory / "chain"
+
+
+def children() -> set[str]:
+    return set(Path(f"/proc/self/task/{os.getpid()}/children").read_text().split())
+
+
+@pytest.mark.parametrize("kind", ["cpp", "rust"])
+def test_inlined_functions(kind: str, request: pytest.FixtureRequest) -> None:
+    path: Path = request.getfixturevalue(kind)
+    addresses = addresses_in_functions(path, ADDRESSES)
+    before = children()
+    lines = SourceLines(open_elf(path))
+    mine = lines.chains(addresses)
+    expected = llvm(path, addresses)
+    wrong = [
+        (a, b)
+        for a, b in zip(mine, expected, strict=True)
+        if places(a) != places(b) or (b and inlined_names(a) != inlined_names(b))
+    ]
+    assert len(wrong) <= 0.001 * ADDRESSES, wrong[:3]
+    assert sum(len(chain) > 1 for chain in mine) > 0.3 * ADDRESSES
+    assert lines.reason is None
+    (pid,) = children() - before
+    inherited = {str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
+    assert {name for name in inherited if not name.startswith(("pipe:", "/dev/null"))} <= {
+        str(path), f"{path}.dwp", f"{path}-shelves.dwo"
+    }  # fmt: skip
+    lines.close()
+    assert children() == before
+    # It can be asked again.
+    assert lines.chains(addresses[:5]) == mine[:5]
+    lines.close()
+
+
+def test_ends_with_its_owner(cpp: Path) -> None:
+    before = children()
+    lines = SourceLines(open_elf(cpp))
+    lines.chains(addresses_in_functions(cpp, 50))
+    assert len(children() - before) == 1
+    del lines
+    assert children() == before
+
+
+def test_without_the_other_file(cpp: Path, tmp_path: Path) -> None:
+    """Lines are still there, the reason says what is not; nothing is started in vain."""
+    source = str(TARGETS / "shelves.cpp")
+    command = ["g++", "-std=c++20", "-O2", "-g", "-gsplit-dwarf", source, "-o", "alone"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    (other,) = tmp_path.glob("*.dwo")
+    other.unlink()
+    path = tmp_path / "alone"
+    addresses = addresses_in_functions(path, ADDRESSES)
+    before = children()
+    lines = SourceLines(open_elf(path))
+    mine = lines.chains(addresses)
+    assert [places(a)[:1] for a in mine] == [places(b)[:1] for b in llvm(path, addresses)]
+    assert lines.reason == f"inlined functions are described in {other}, which is missing"
+    assert all(len(chain) <= 1 for chain in mine)
+    assert children() == before
+
+
+def test_without_the_program(cpp: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    addresses = addresses_in_functions(cpp, ADDRESSES)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    lines = SourceLines(open_elf(cpp))
+    assert sum(chain != () for chain in lines.chains(addresses)) > 0.9 * ADDRESSES
+    assert lines.reason is not None
+    assert lines.reason.endswith("install llvm-symbolizer")
+
+
+def test_newest_of_those_with_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for version in (11, 14, 19):
+        path = tmp_path / f"llvm-symbolizer-{version}"
+        path.write_text("")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert find_symbolizer() == str(tmp_path / "llvm-symbolizer-19")
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [
+        ("exec sleep 1000", "no answer in 1 seconds"),
+        ("exit 1", "it ended"),
+        ("echo not JSON; exec cat >/dev/null", "llvm-symbolizer failed"),
+        ("echo '{\"Symbol\": [{}]}'; exec cat >/dev/null", "llvm-symbolizer failed"),
+        ("exec yes ''", "llvm-symbolizer failed"),
+        ("exec tr '\\n' ' ' 3<&0 </dev/zero", "its answer has no end"),
+    ],
+    ids=["silent", "ends", "garbage", "incomplete", "empty", "endless line"],
+)
+def test_one_that_fails(cpp: Path, tmp_path: Path, script: str, reason: str) -> None:
+    """Once is enough: killed, said why, not tried again."""
+    command = tmp_path / "llvm-symbolizer"
+    command.write_text(f"#!/bin/sh\necho started >>{tmp_path}/log\n{script}\n")
+    command.chmod(0o755)
+    before = children()
+    patience_s = 1 if "sleep" in script else 30
+    pipe = SymbolizerPipe(open_elf(cpp), str(command), patience_s)
+    assert pipe.chains([0x1000] * 300) == [()] * 300
+    assert pipe.reason is not None
+    assert reason in pipe.reason
+    assert children() == before
+    assert pipe.chains([0x1000]) == [()]
+    assert (tmp_path / "log").read_text() == "started\n"
+
+
+def test_path_of_a_file_that_lost_its_name(cpp: Path, tmp_path: Path) -> None:
+    """A deleted file, or one with an odd name, is reached through our descriptor."""
+    path = tmp_path / "copy"
+    path.write_bytes(cpp.read_bytes())
+    elf = open_elf(path)
+    assert reachable_path(elf) == str(path)
+    path.unlink()
+    ours = f"/proc/{os.getpid()}/fd/{elf.descriptor()}"
+    assert reachable_path(elf) == ours
+    path.write_bytes(b"another one")
+    assert reachable_path(elf) == ours
+    odd = tmp_path / 'odd" name\n'
+    odd.write_bytes(cpp.read_bytes())
+    elf = open_elf(odd)
+    assert reachable_path(elf) == f"/proc/{os.getpid()}/fd/{elf.descriptor()}"
+    addresses = addresses_in_functions(cpp, 100)
+    lines = SourceLines(elf)
+    assert lines.chains(addresses) == SourceLines(open_elf(cpp)).chains(addresses)
+    lines.close()

@@ -1,0 +1,259 @@
+"""Addresses of living processes to frames, against what the programs' files say."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target
+from tests.unit.test_elf import nm
+from tracelloc.procfs import Process
+from tracelloc.space import AddressSpace, Unresolved
+from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.symbols.module import ModuleSymbols
+
+
+@contextmanager
+def symbolizing(pid: int, sources: SourceMap | None = None) -> Iterator[Symbolizer]:
+    space = AddressSpace(Process(pid))
+    space.refresh()
+    symbolizer = Symbolizer(space, sources)
+    try:
+        yield symbolizer
+    finally:
+        symbolizer.close()
+        space.close()
+
+
+def address_in(pid: int, path: Path, name: str) -> int:
+    """A return address just behind the start of a function of a mapped file."""
+    value = next(a for a, _, _, n in nm(path) if n == name)
+    mapping = next(m for m in Process(pid).maps().mappings if m.path == str(path) and m.offset == 0)
+    return mapping.start + value + 1
+
+
+@pytest.fixture
+def chain(builder: Builder, targets: list[Target]) -> tuple[Target, Path]:
+    path = builder.c("chain")
+    target = Target([path])
+    targets.append(target)
+    return target, path
+
+
+def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
+    target, path = chain
+    address = address_in(target.pid, path, "middle")
+    source = TARGETS / "chain.c"
+    moved = SourceMap([(str(TARGETS), "/elsewhere")])
+    with symbolizing(target.pid) as symbolizer:
+        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        assert (frame.symbol, frame.offset, frame.module) == ("middle", 1, str(path))
+        assert frame.file == str(source)
+        # The line of the signature, or of the brace below it.
+        signature = next(
+            n for n, text in enumerate(source.read_text().splitlines(), 1) if "void middle" in text
+        )
+        assert frame.line in (signature, signature + 1)
+        assert not frame.inlined
+    with symbolizing(target.pid, moved) as symbolizer:
+        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        assert frame.file == "/elsewhere/chain.c"
+
+
+def test_inlined_functions_are_frames_of_their_own(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    source = tmp_path / "inlined.cpp"
+    source.write_text(
+        "#include <cstdlib>\n#include <unistd.h>\n"
+        "void *volatile kept;\n"
+        "inline __attribute__((always_inline)) void deepest(long n) { kept = malloc(n); }\n"
+        "inline __attribute__((always_inline)) void between(long n) { deepest(n * 2); }\n"
+        "__attribute__((noinline)) void outer(long n) { between(n + 1); }\n"
+        'int main() { char c; if (write(1, "ready\\n", 6) != 6) return 1;\n'
+        "while (read(0, &c, 1) == 1) outer(c); }\n"
+    )
+    path = tmp_path / "inlined"
+    subprocess.run(["g++", "-O1", "-g", source, "-o", path], check=True, timeout=PATIENCE_S)
+    target = Target([path])
+    targets.append(target)
+    start, size = next((a, s) for a, s, _, n in nm(path) if n == "_Z5outerl")
+    code = path.read_bytes()[start : start + size]
+    call = code.index(b"\xe8") + 5
+    base = address_in(target.pid, path, "_Z5outerl") - 1
+    with symbolizing(target.pid) as symbolizer:
+        frames = symbolizer.frames([base + call], PATIENCE_S)
+    assert [(f.symbol, f.line, f.inlined) for f in frames] == [
+        ("deepest(long)", 4, True), ("between(long)", 5, True), ("outer(long)", 6, False),
+    ]  # fmt: skip
+    assert {f.address for f in frames} == {base + call}
+    assert [f.offset for f in frames] == [None, None, call]
+
+
+def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view that does not wait sees the module, then the name, then the line."""
+    target, path = chain
+    address = address_in(target.pid, path, "middle")
+    tables, lines = threading.Event(), threading.Event()
+    table, chains = ModuleSymbols.table.func, ModuleSymbols.chains  # type: ignore[attr-defined]
+
+    def slow_table(self: ModuleSymbols) -> object:
+        assert tables.wait(PATIENCE_S)
+        return table(self)
+
+    def slow_chains(self: ModuleSymbols, addresses: list[int]) -> object:
+        assert lines.wait(PATIENCE_S)
+        return chains(self, addresses)
+
+    monkeypatch.setattr(ModuleSymbols, "table", property(slow_table))
+    monkeypatch.setattr(ModuleSymbols, "chains", slow_chains)
+    with symbolizing(target.pid) as symbolizer:
+        (frame,) = symbolizer.peek([address])
+        assert (frame.symbol, frame.reason, frame.module) == (None, Unresolved.PENDING, str(path))
+        assert frame.module_offset is not None
+        assert not symbolizer.prepare([address], 0.01)
+        before = symbolizer.version
+        tables.set()
+        while symbolizer.version == before:
+            assert not symbolizer.prepare([address], 0.01)
+        (frame,) = symbolizer.peek([address])
+        assert (frame.symbol, frame.line) == ("middle", None)
+        lines.set()
+        assert symbolizer.prepare([address], PATIENCE_S)
+        (frame,) = symbolizer.peek([address])
+        assert frame.symbol == "middle"
+        assert frame.line is not None
+
+
+def test_failures_are_raised_where_they_are_asked_for(
+    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, path = chain
+
+    def broken(self: ModuleSymbols) -> object:
+        raise RuntimeError("what a bug would do")
+
+    monkeypatch.setattr(ModuleSymbols, "table", property(broken))
+    with symbolizing(target.pid) as symbolizer:
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="what a bug would do"):
+                symbolizer.frames([address_in(target.pid, path, "middle")], PATIENCE_S)
+
+
+def test_reasons(chain: tuple[Target, Path]) -> None:
+    target, _ = chain
+    maps = Process(target.pid).maps().mappings
+    stack = next(m for m in maps if m.path == "[stack]")
+    with symbolizing(target.pid) as symbolizer:
+        frames = symbolizer.frames([0x10, stack.start + 8], PATIENCE_S)
+        assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
+        assert frames[1].module == "[stack]"
+
+
+def test_kernel_functions_have_names(chain: tuple[Target, Path]) -> None:
+    target, _ = chain
+    vdso = next(m for m in Process(target.pid).maps().mappings if m.path == "[vdso]")
+    with symbolizing(target.pid) as symbolizer:
+        module = next(m for m in symbolizer._space.modules if m.path == "[vdso]")
+        name, places = next(iter(module.elf.find_functions(["__vdso_clock_gettime"]).items()))
+        (address,) = places
+        (frame,) = symbolizer.frames([vdso.start + address + 2], PATIENCE_S)
+    assert frame.symbol in (name, "clock_gettime")
+    assert (frame.module, frame.offset) == ("[vdso]", 2)
+
+
+def test_deleted_file_keeps_its_names(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    path = tmp_path / "gone"
+    shutil.copy(builder.c("chain"), path)
+    target = Target([path])
+    targets.append(target)
+    address = address_in(target.pid, path, "middle")
+    path.unlink()
+    with symbolizing(target.pid) as symbolizer:
+        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        assert (frame.symbol, frame.module) == ("middle", str(path))
+
+
+def test_stripped_program_with_debug_file(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Names and lines come from the debug file beside it."""
+    original = tmp_path / "original"
+    subprocess.run(
+        ["gcc", "-O1", "-g", "-pthread", TARGETS / "chain.c", "-o", original],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    path = tmp_path / "program"
+    debug = tmp_path / "program.debug"
+    for command in (
+        ["objcopy", "--only-keep-debug", original, debug],
+        ["strip", "-s", "-o", path, original],
+        ["objcopy", f"--add-gnu-debuglink={debug}", path],
+    ):
+        subprocess.run(command, check=True, timeout=PATIENCE_S)
+    target = Target([path])
+    targets.append(target)
+    value = next(a for a, _, _, n in nm(original) if n == "middle")
+    maps = Process(target.pid).maps().mappings
+    base = next(m.start for m in maps if m.path == str(path) and m.offset == 0)
+    with symbolizing(target.pid) as symbolizer:
+        (frame,) = symbolizer.frames([base + value + 1], PATIENCE_S)
+    assert (frame.symbol, frame.file) == ("middle", str(TARGETS / "chain.c"))
+    assert frame.line is not None
+
+
+def test_generated_code_is_named_when_its_map_appears(
+    builder: Builder, targets: list[Target]
+) -> None:
+    target = Target([builder.c("jit"), "JS:*render /srv/page.js:12:3"])
+    targets.append(target)
+    perf_map = Path(f"/tmp/perf-{target.pid}.map")
+    try:
+        start, size, _ = perf_map.read_text().split(maxsplit=2)
+        assert int(size, 16) == 8
+        address = int(start, 16) + 6
+        with symbolizing(target.pid) as symbolizer:
+            hidden = perf_map.rename(perf_map.with_suffix(".hidden"))
+            (frame,) = symbolizer.frames([address], PATIENCE_S)
+            assert frame.reason is Unresolved.ANONYMOUS
+            hidden.rename(perf_map)
+            # What had no name is looked up again, but not at once.
+            symbolizer._retried_s -= 60
+            symbolizer.perf_map._next_look_s = 0
+            (frame,) = symbolizer.frames([address], PATIENCE_S)
+        assert frame == Frame(
+            address=address,
+            symbol="render",
+            raw_symbol="JS:*render /srv/page.js:12:3",
+            offset=6,
+            size=8,
+            module="[generated code]",
+            module_offset=None,
+            file="/srv/page.js",
+            line=12,
+        )
+    finally:
+        perf_map.unlink(missing_ok=True)
+
+
+def test_many_addresses_at_once() -> None:
+    """This process: the same frames whether asked one by one or all together."""
+    rng = np.random.default_rng(1)
+    code = [m for m in Process(os.getpid()).maps().mappings if m.executable and m.is_file]
+    addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(40)]
+    with symbolizing(os.getpid()) as symbolizer:
+        together = symbolizer.frames(addresses, PATIENCE_S)
+    with symbolizing(os.getpid()) as symbolizer:
+        alone = [f for a in addresses for f in symbolizer.frames([a], PATIENCE_S)]
+    assert together == alone
+    assert sum(frame.symbol is not None for frame in together) > len(addresses) // 2

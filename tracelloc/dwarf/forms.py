@@ -1,0 +1,131 @@
+"""How attribute values are encoded. DWARF 5, 7.5.6; numbers from table 7.6.
+
+A value keeps its form until somebody asks what it means: most are never asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelloc.dwarf.reader import DwarfError, sleb, string_in, uleb
+
+ADDR: Final = 0x01
+BLOCK2: Final = 0x03
+BLOCK4: Final = 0x04
+DATA2: Final = 0x05
+DATA4: Final = 0x06
+DATA8: Final = 0x07
+STRING: Final = 0x08
+BLOCK: Final = 0x09
+BLOCK1: Final = 0x0A
+DATA1: Final = 0x0B
+FLAG: Final = 0x0C
+SDATA: Final = 0x0D
+STRP: Final = 0x0E
+UDATA: Final = 0x0F
+REF_ADDR: Final = 0x10
+REF1: Final = 0x11
+REF2: Final = 0x12
+REF4: Final = 0x13
+REF8: Final = 0x14
+REF_UDATA: Final = 0x15
+INDIRECT: Final = 0x16
+SEC_OFFSET: Final = 0x17
+EXPRLOC: Final = 0x18
+FLAG_PRESENT: Final = 0x19
+STRX: Final = 0x1A
+ADDRX: Final = 0x1B
+STRP_SUP: Final = 0x1D
+DATA16: Final = 0x1E
+LINE_STRP: Final = 0x1F
+IMPLICIT_CONST: Final = 0x21
+LOCLISTX: Final = 0x22
+RNGLISTX: Final = 0x23
+STRX1: Final = 0x25
+STRX2: Final = 0x26
+STRX3: Final = 0x27
+STRX4: Final = 0x28
+ADDRX1: Final = 0x29
+ADDRX2: Final = 0x2A
+ADDRX3: Final = 0x2B
+ADDRX4: Final = 0x2C
+GNU_ADDR_INDEX: Final = 0x1F01
+GNU_STR_INDEX: Final = 0x1F02
+GNU_REF_ALT: Final = 0x1F20
+GNU_STRP_ALT: Final = 0x1F21
+
+STRING_INDEX: Final = frozenset((STRX, STRX1, STRX2, STRX3, STRX4, GNU_STR_INDEX))
+ADDRESS_INDEX: Final = frozenset((ADDRX, ADDRX1, ADDRX2, ADDRX3, ADDRX4, GNU_ADDR_INDEX))
+UNIT_REFERENCE: Final = frozenset((REF1, REF2, REF4, REF8, REF_UDATA))
+
+LEB: Final = -1
+"""In place of a size: a LEB128 number follows."""
+BLOCK_LEB: Final = -2
+"""A LEB128 number that is the size of what follows it."""
+TEXT: Final = -3
+"""A NUL-terminated string."""
+VARIES: Final = -4
+"""The value says its own form."""
+COUNTED: Final = {BLOCK1: 1, BLOCK2: 2, BLOCK4: 4}
+"""The size of the number that is the size of what follows it."""
+
+_SIZES: Final = {
+    DATA1: 1, DATA2: 2, DATA4: 4, DATA8: 8, DATA16: 16, FLAG: 1, FLAG_PRESENT: 0,
+    IMPLICIT_CONST: 0, REF1: 1, REF2: 2, REF4: 4, REF8: 8, 0x20: 8, 0x1C: 4, 0x24: 8,
+    STRX1: 1, STRX2: 2, STRX3: 3, STRX4: 4, ADDRX1: 1, ADDRX2: 2, ADDRX3: 3, ADDRX4: 4,
+    SDATA: LEB, UDATA: LEB, REF_UDATA: LEB, STRX: LEB, ADDRX: LEB, LOCLISTX: LEB, RNGLISTX: LEB,
+    GNU_ADDR_INDEX: LEB, GNU_STR_INDEX: LEB, BLOCK: BLOCK_LEB, EXPRLOC: BLOCK_LEB,
+    STRING: TEXT, INDIRECT: VARIES,
+}  # fmt: skip
+_OFFSETS: Final = frozenset((STRP, SEC_OFFSET, LINE_STRP, STRP_SUP, GNU_REF_ALT, GNU_STRP_ALT))
+
+Value = int | bytes
+"""A number, an offset, an index, or bytes; which one, says the form."""
+
+
+class Encoding:
+    """Sizes of the forms in units of one version, size of offsets and size of addresses."""
+
+    def __init__(self, version: int, offset_size: int, address_size: int) -> None:
+        self.version = version
+        self.offset_size = offset_size
+        self.address_size = address_size
+        self.sizes = dict(_SIZES)
+        """Bytes of each form, or what stands in place of a size."""
+        self.sizes.update(dict.fromkeys(_OFFSETS, offset_size))
+        self.sizes[ADDR] = address_size
+        self.sizes[REF_ADDR] = address_size if version <= 2 else offset_size
+
+    def read(self, data: bytes, at: int, form: int) -> tuple[int, Value, int]:
+        """A value's form (of an indirect one, the real one), the value, and where it ends.
+
+        Raises DwarfError for forms that nobody has defined, IndexError beyond the end.
+        """
+        size = self.sizes.get(form)
+        if size is not None and size >= 0:
+            end = at + size
+            if end > len(data):
+                raise IndexError
+            return form, int.from_bytes(data[at:end], "little"), end
+        if size == LEB:
+            value, end = (sleb if form == SDATA else uleb)(data, at)
+            return form, value, end
+        if size == TEXT:
+            text, end = string_in(data, at)
+            return form, text, end
+        if size == VARIES:
+            real, at = uleb(data, at)
+            if real in (INDIRECT, IMPLICIT_CONST):
+                raise DwarfError("a value of indirect form makes no sense")
+            return self.read(data, at, real)
+        if size == BLOCK_LEB:
+            length, at = uleb(data, at)
+        elif form in COUNTED:
+            width = COUNTED[form]
+            length = int.from_bytes(data[at : at + width], "little")
+            at += width
+        else:
+            raise DwarfError(f"unknown attribute form {form:#x}")
+        if at + length > len(data):
+            raise IndexError
+        return form, data[at : at + length], at + length

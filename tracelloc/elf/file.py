@@ -1,0 +1,257 @@
+"""ELF files: segments, sections and symbols. System V gABI, chapters 4 and 5.
+
+pyelftools reads the containers: headers and section tables.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import threading
+from collections.abc import Collection
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+from tracelloc.elf.sections import Packing, Section, SectionError
+from tracelloc.elf.symtab import RawTable, SymbolTable
+
+_SHF_COMPRESSED: Final = 0x800
+_NT_GNU_BUILD_ID: Final = 3
+_LONGEST_NOTES: Final = 1 << 16
+
+
+class NotElfError(Exception):
+    """The file is not an ELF file that we can read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A PT_LOAD program header, in bytes of the file and of the virtual address space."""
+
+    offset: int
+    file_size: int
+    address: int
+    executable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SectionHeader:
+    """A section with content, in bytes of the file and of the virtual address space."""
+
+    offset: int
+    size_bytes: int
+    """In the file."""
+    address: int
+    is_compressed: bool
+
+
+class ElfFile:
+    """An open ELF file. Owns the descriptor; reads with pread, never by mapping.
+
+    A file that shrinks under a mapping kills the reader; a short read does not. Symbols
+    may be asked for from several threads.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        """Takes over ``descriptor``. Raises NotElfError, after closing it, if it can't be read."""
+        self._file = os.fdopen(descriptor, "rb")
+        try:
+            self._elf = ELFFile(self._file)
+            self.bits = self._elf.elfclass
+            self.machine = str(self._elf["e_machine"])
+            self.segments = [
+                Segment(
+                    offset=segment["p_offset"],
+                    file_size=segment["p_filesz"],
+                    address=segment["p_vaddr"],
+                    executable=bool(segment["p_flags"] & 1),
+                )
+                for segment in self._elf.iter_segments("PT_LOAD")
+            ]
+            self.unwind_header = next(
+                (
+                    (int(segment["p_vaddr"]), int(segment["p_filesz"]))
+                    for segment in self._elf.iter_segments("PT_GNU_EH_FRAME")
+                ),
+                None,
+            )
+            """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
+            self._note_places = [
+                (segment["p_offset"], min(segment["p_filesz"], _LONGEST_NOTES))
+                for segment in self._elf.iter_segments("PT_NOTE")
+            ]
+        except (ELFError, OSError, ValueError, KeyError, TypeError) as error:
+            self._file.close()
+            raise NotElfError(str(error) or type(error).__name__) from error
+        # pyelftools moves the one position that the file has.
+        self._lock = threading.RLock()
+        self._symbols: SymbolTable | None = None
+        self._tables: list[RawTable] | None = None
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> ElfFile:
+        """A file that exists in memory only. Raises NotElfError."""
+        descriptor = os.memfd_create("elf", os.MFD_CLOEXEC)
+        try:
+            with os.fdopen(os.dup(descriptor), "wb") as file:
+                file.write(data)
+        except OSError as error:
+            os.close(descriptor)
+            raise NotElfError(str(error)) from error
+        return cls(descriptor)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        self._file.close()
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """Bytes of the file; fewer than asked for at its end."""
+        # Headers may name any size: never ask for memory that the file can't fill.
+        left = max(0, self.size_bytes - offset)
+        return os.pread(self._file.fileno(), min(size_bytes, left), offset) if left else b""
+
+    def address_of(self, offset: int) -> int | None:
+        """Virtual address (the file's own) of a file offset."""
+        for segment in self.segments:
+            if segment.offset <= offset < segment.offset + segment.file_size:
+                return segment.address + offset - segment.offset
+        return None
+
+    def offset_of(self, address: int) -> int | None:
+        """File offset of a virtual address (the file's own)."""
+        for segment in self.segments:
+            if segment.address <= address < segment.address + segment.file_size:
+                return segment.offset + address - segment.address
+        return None
+
+    def section_bytes(self, name: str) -> bytes | None:
+        """The bytes of a section as they are in the file; None if it has none."""
+        found = self.section_header(name)
+        return None if found is None else self.read(found.offset, found.size_bytes)
+
+    def descriptor(self) -> int:
+        """The open file's number, for those who read the file themselves; stays ours."""
+        return self._file.fileno()
+
+    def open_section(self, name: str) -> Section | None:
+        """A section to be read by pieces and unpacked, ``.debug_line`` also as ``.zdebug_line``.
+
+        None if there is none. Raises SectionError if it is there and can't be read.
+        """
+        try:
+            with self._lock:
+                packed = name.replace(".debug_", ".zdebug_")
+                found = self._elf.get_section_by_name(name)
+                header = found or (packed != name and self._elf.get_section_by_name(packed))
+                if not header or header["sh_type"] == "SHT_NOBITS":
+                    return None
+                packing = Packing.PLAIN if found else Packing.GNU
+                if header["sh_flags"] & _SHF_COMPRESSED:
+                    packing = Packing.ELF
+                offset, size_bytes = header["sh_offset"], header["sh_size"]
+        except (ELFError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            raise SectionError(f"the section table can't be read ({error})") from error
+        return Section(self._read_section, offset, size_bytes, packing)
+
+    def _read_section(self, offset: int, size_bytes: int) -> bytes:
+        try:
+            return self.read(offset, min(size_bytes, self.size_bytes))
+        except (OSError, OverflowError, ValueError, MemoryError) as error:
+            raise SectionError(f"the file can't be read ({error})") from error
+
+    def section_header(self, name: str) -> SectionHeader | None:
+        """Where a section is, without reading it; None if there is none with content."""
+        try:
+            with self._lock:
+                found = self._elf.get_section_by_name(name)
+            if found is None or found["sh_type"] == "SHT_NOBITS":
+                return None
+            return SectionHeader(
+                found["sh_offset"], found["sh_size"], found["sh_addr"], bool(found.compressed)
+            )
+        except (ELFError, OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def section_address(self, name: str) -> int | None:
+        """Where a section with content lies in the file's own address space."""
+        found = self.section_header(name)
+        return None if found is None else found.address
+
+    @cached_property
+    def build_id(self) -> str | None:
+        """What the linker called this build, in hexadecimal (note NT_GNU_BUILD_ID)."""
+        note = self.section_bytes(".note.gnu.build-id")
+        notes = [note] if note else [self.read(*place) for place in self._note_places]
+        for data in notes:
+            found = _build_id(data)
+            if found is not None:
+                return found
+        return None
+
+    def table(self, name: str) -> RawTable | None:
+        """One symbol table section with its names, or None."""
+        if self.bits != 64:
+            return None
+        try:
+            with self._lock:
+                section = self._elf.get_section_by_name(name)
+                if section is None or section["sh_type"] == "SHT_NOBITS":
+                    return None
+                strings = self._elf.get_section(section["sh_link"])
+            data = self.read(section["sh_offset"], section["sh_size"])
+            names = self.read(strings["sh_offset"], strings["sh_size"])
+        except (ELFError, OSError, ValueError, KeyError, TypeError):
+            return None
+        return RawTable.decode(data, names)
+
+    def tables(self) -> list[RawTable]:
+        """The symbol tables that the file itself has; read once."""
+        with self._lock:
+            if self._tables is None:
+                found = (self.table(name) for name in (".symtab", ".dynsym"))
+                self._tables = [table for table in found if table is not None]
+            return self._tables
+
+    @property
+    def symbols(self) -> SymbolTable:
+        """All functions of these tables; decoded at first use."""
+        with self._lock:
+            if self._symbols is None:
+                self._symbols = SymbolTable(self.tables())
+            return self._symbols
+
+    def find_object(self, name: str) -> int | None:
+        """The address of a variable that the file defines."""
+        found = (table.find_object(name) for table in self.tables())
+        return next((address for address in found if address is not None), None)
+
+    def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
+        """The defined functions with these names: address to size (usually one each)."""
+        found: dict[str, dict[int, int]] = {}
+        for table in self.tables():
+            for name, places in table.find_functions(names).items():
+                found.setdefault(name, {}).update(places)
+        return found
+
+
+def _build_id(notes: bytes) -> str | None:
+    """The build ID among notes: words of name size, content size and type, then both."""
+    at = 0
+    while at + 12 <= len(notes):
+        name_size, content_size, kind = struct.unpack_from("<III", notes, at)
+        name = notes[at + 12 : at + 12 + name_size]
+        content_at = at + 12 + (name_size + 3 & ~3)
+        content = notes[content_at : content_at + content_size]
+        if kind == _NT_GNU_BUILD_ID and name == b"GNU\0" and content:
+            return content.hex()
+        at = content_at + (content_size + 3 & ~3)
+    return None

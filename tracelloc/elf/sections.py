@@ -1,0 +1,151 @@
+"""The bytes of one section of an ELF file, compressed or not. gABI, "Section Compression".
+
+Three forms: plain; SHF_COMPRESSED with an Elf64_Chdr in front (zlib, zstd); and the older
+``.zdebug_*`` of GNU tools: "ZLIB", the size as a big-endian 64-bit number, a zlib stream.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+import zlib
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, Final
+
+_CHDR: Final = struct.Struct("<IIQQ")
+"""Elf64_Chdr: type, reserved, size, alignment."""
+_GNU: Final = struct.Struct(">4sQ")
+_ZLIB: Final = 1
+_ZSTD: Final = 2
+_LARGEST_BYTES: Final = 4 << 30
+_MOST_GROWTH: Final = 32
+"""Times. Real debug information shrinks to a half or a tenth, a bomb to a thousandth."""
+_SMALL_BYTES: Final = 1 << 20
+"""Sections up to this size are read whole when first touched."""
+
+
+class SectionError(Exception):
+    """The section can't be read. Its text is a reason for people."""
+
+
+class Packing(Enum):
+    """How a section's bytes are stored."""
+
+    PLAIN = "plain"
+    ELF = "SHF_COMPRESSED"
+    GNU = ".zdebug"
+
+
+class Section:
+    """Bytes of a section by offset. Large plain ones are read piece by piece.
+
+    Several threads may read: at worst the same bytes are fetched twice.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[int, int], bytes],
+        offset: int,
+        stored_bytes: int,
+        packing: Packing = Packing.PLAIN,
+    ) -> None:
+        """``read(offset, size)`` gives bytes of the file, fewer at its end.
+
+        Raises SectionError when the header of a compressed section makes no sense.
+        """
+        self._read = read
+        self._offset = offset
+        self._stored_bytes = stored_bytes
+        self._whole: bytes | None = None
+        self._method = 0
+        self.size = stored_bytes
+        """Uncompressed, in bytes."""
+        if packing is not Packing.PLAIN:
+            self._unpack_header(packing)
+        if self.size > _LARGEST_BYTES:
+            raise SectionError(f"a section of {self.size} bytes is too large")
+
+    def _unpack_header(self, packing: Packing) -> None:
+        header = _CHDR if packing is Packing.ELF else _GNU
+        head = self._read(self._offset, header.size)
+        if len(head) < header.size or self._stored_bytes < header.size:
+            raise SectionError("a compressed section is cut short")
+        if packing is Packing.ELF:
+            self._method, _, self.size, _ = _CHDR.unpack(head)
+        else:
+            magic, self.size = _GNU.unpack(head)
+            self._method = _ZLIB if magic == b"ZLIB" else 0
+        if self._method not in (_ZLIB, _ZSTD):
+            raise SectionError(f"a section is compressed in an unknown way ({self._method})")
+        self._offset += header.size
+        self._stored_bytes -= header.size
+        if self.size > self._stored_bytes * _MOST_GROWTH + _SMALL_BYTES:
+            raise SectionError(
+                f"a section of {self._stored_bytes} bytes claims to hold {self.size}"
+            )
+
+    def data(self) -> bytes:
+        """All of it. Raises SectionError when it can't be decompressed or is cut short."""
+        if self._whole is None:
+            stored = self._read(self._offset, self._stored_bytes)
+            if len(stored) < self._stored_bytes:
+                raise SectionError("the file is cut short")
+            self._whole = self._decompress(stored) if self._method else stored
+        return self._whole
+
+    def read(self, offset: int, size: int) -> bytes:
+        """A part; fewer bytes than asked for at the end. Raises SectionError like data()."""
+        if self._whole is None and not self._method and self.size > _SMALL_BYTES:
+            size = min(size, self.size - offset)
+            return self._read(self._offset + offset, size) if size > 0 and offset >= 0 else b""
+        return self.data()[offset : offset + size]
+
+    def _decompress(self, stored: bytes) -> bytes:
+        try:
+            unpack = _inflate if self._method == _ZLIB else _unzstd
+            data = unpack(stored, self.size)
+        except SectionError:
+            raise
+        except Exception as error:  # the kinds depend on who implements zstd
+            raise SectionError(f"a section can't be decompressed ({error})") from error
+        if len(data) != self.size:
+            raise SectionError(f"a section holds {len(data)} bytes, not the {self.size} it claims")
+        return data
+
+
+def _inflate(stored: bytes, size: int) -> bytes:
+    # One more than promised, so that too much is noticed without being unpacked.
+    return zlib.decompressobj().decompress(stored, size + 1)
+
+
+def _unzstd(stored: bytes, size: int) -> bytes:
+    """By the zstandard package, or by Python itself from 3.14 on. Frames may follow frames."""
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        try:
+            zstd = importlib.import_module("compression.zstd")
+        except ImportError:
+            raise SectionError(
+                "debug information is compressed by zstd: install the Python package zstandard"
+            ) from None
+        return _unzstd_frames(zstd.ZstdDecompressor, stored, size)
+    reader = zstandard.ZstdDecompressor().stream_reader(stored, read_across_frames=True)
+    parts: list[bytes] = []
+    left = size + 1
+    while left > 0 and (part := reader.read(left)):
+        parts.append(part)
+        left -= len(part)
+    return b"".join(parts)
+
+
+def _unzstd_frames(decompressor: Any, stored: bytes, size: int) -> bytes:
+    data = b""
+    while stored and len(data) <= size:
+        frame = decompressor()
+        data += frame.decompress(stored, size + 1 - len(data))
+        stored = frame.unused_data
+        if not frame.eof:
+            break
+    return data

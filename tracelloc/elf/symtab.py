@@ -1,0 +1,210 @@
+"""Symbol tables as numpy arrays: functions by address, and by name.
+
+System V gABI, chapter 4, "Symbol Table". Walking a table entry by entry takes a hundred
+times as long as looking at it as columns. Names stay in the string table until asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+SYMBOL_DTYPE: Final = np.dtype(
+    [
+        ("name", "<u4"),
+        ("info", "u1"),
+        ("other", "u1"),
+        ("section", "<u2"),
+        ("value", "<u8"),
+        ("size", "<u8"),
+    ]
+)
+"""Elf64_Sym, little endian."""
+
+STT_OBJECT: Final = 1
+STT_FUNC: Final = 2
+STT_GNU_IFUNC: Final = 10
+_STB_RANK: Final = np.ones(16, np.uint8)
+_STB_RANK[1:3] = 0
+"""0 for names that other files can use (GLOBAL, WEAK), 1 for local ones."""
+_SHN_UNDEF: Final = 0
+_LOOK_BACK: Final = 16
+"""How many symbols before an address are tried: an inner one may end before it."""
+_UNSIZED_REACH: Final = np.uint64(4096)
+"""How far a function without a size reaches, unless another one begins before."""
+
+U64 = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function: ``address`` is relative to the file's own address space."""
+
+    name: str
+    address: int
+    size: int
+    """0: not known."""
+
+
+class StringTable:
+    """NUL-terminated names one after the other, with look-ups both ways."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def at(self, offset: int) -> str:
+        """The name that begins at an offset."""
+        end = self.data.find(b"\0", offset)
+        return self.data[offset : end if end >= 0 else None].decode(errors="replace")
+
+    def offsets_of(self, name: str) -> list[int]:
+        """Everywhere this name can be read: linkers let a name be another one's tail."""
+        wanted = name.encode() + b"\0"
+        found = []
+        at = self.data.find(wanted)
+        while at >= 0:
+            found.append(at)
+            at = self.data.find(wanted, at + 1)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """A symbol table section and the names it points to."""
+
+    symbols: npt.NDArray[Any]
+    """Of SYMBOL_DTYPE."""
+    names: StringTable
+
+    @classmethod
+    def decode(cls, symbols: bytes, names: bytes) -> RawTable:
+        """From the sections' bytes; an incomplete last entry is left out."""
+        whole = len(symbols) // SYMBOL_DTYPE.itemsize
+        return cls(np.frombuffer(symbols, SYMBOL_DTYPE, whole), StringTable(names))
+
+    @classmethod
+    def made_up(cls, functions: Sequence[tuple[int, int, str]]) -> RawTable:
+        """A table of local functions that no file lists: (address, size, name)."""
+        symbols = np.zeros(len(functions), SYMBOL_DTYPE)
+        names = bytearray(b"\0")
+        for n, (address, size, name) in enumerate(functions):
+            symbols[n] = (len(names), STT_FUNC, 0, 1, address, size)
+            names += name.encode(errors="replace") + b"\0"
+        return cls(symbols, StringTable(bytes(names)))
+
+    def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
+        """The defined functions with these names: address to size (usually one each).
+
+        Looks the names up in the string table, so that no other name is ever decoded.
+        IFUNCs are left out: their address is that of a resolver.
+        """
+        found: dict[str, dict[int, int]] = {}
+        kind = self.symbols["info"] & 0xF
+        functions = (kind == STT_FUNC) & (self.symbols["section"] != _SHN_UNDEF)
+        for name in names:
+            offsets = self.names.offsets_of(name)
+            if not offsets:
+                continue
+            mine = functions & np.isin(self.symbols["name"], np.array(offsets, np.uint32))
+            for value, size in self.symbols[["value", "size"]][mine].tolist():
+                found.setdefault(name, {})[value] = size
+        return found
+
+    def find_object(self, name: str) -> int | None:
+        """The address of a defined variable."""
+        offsets = self.names.offsets_of(name)
+        mine = (self.symbols["info"] & 0xF == STT_OBJECT) & (self.symbols["section"] != _SHN_UNDEF)
+        mine &= np.isin(self.symbols["name"], np.array(offsets, np.uint32))
+        found = np.flatnonzero(mine)
+        return int(self.symbols["value"][found[0]]) if len(found) else None
+
+
+class SymbolTable:
+    """The functions of one file, from any number of tables, sorted by address."""
+
+    def __init__(self, tables: Sequence[RawTable]) -> None:
+        self._tables = tables
+        parts = []
+        for number, table in enumerate(tables):
+            kind = table.symbols["info"] & 0xF
+            is_function = (kind == STT_FUNC) | (kind == STT_GNU_IFUNC)
+            kept = np.flatnonzero(is_function & (table.symbols["section"] != _SHN_UNDEF))
+            parts.append((kept, np.full(len(kept), number, np.uint8)))
+        self._entry = np.concatenate([p[0] for p in parts]) if parts else np.empty(0, np.int64)
+        self._table = np.concatenate([p[1] for p in parts]) if parts else np.empty(0, np.uint8)
+        value = self._column("value")
+        size = self._column("size")
+        rank = _STB_RANK[self._column("info").astype(np.uint8) >> 4]
+        # At one address: the best-bound name last, so that a search from the right finds it.
+        order = np.lexsort((255 - rank, size, value))
+        self._entry, self._table = self._entry[order], self._table[order]
+        self._address: U64 = value[order]
+        self._size: U64 = size[order]
+        self._rank = rank[order]
+        self._end = self._ends()
+        self._symbols: dict[int, Symbol] = {}
+
+    def __len__(self) -> int:
+        return len(self._address)
+
+    def _column(self, name: str) -> U64:
+        column = np.zeros(len(self._entry), np.uint64)
+        for number, table in enumerate(self._tables):
+            mine = self._table == number
+            column[mine] = table.symbols[name][self._entry[mine]]
+        return column
+
+    def _ends(self) -> U64:
+        """Where each function ends. Hand-written assembly without size: at the next one."""
+        ends = self._address + self._size
+        unsized = np.flatnonzero(self._size == 0)
+        following = np.searchsorted(self._address, self._address[unsized], side="right")
+        known = following < len(self)
+        reach = self._address[unsized] + _UNSIZED_REACH
+        reach[known] = np.minimum(reach[known], self._address[following[known]])
+        ends[unsized] = reach
+        return ends
+
+    def find(self, address: int) -> Symbol | None:
+        """The function that contains an address, or None: never just the nearest one."""
+        return self.find_all(np.array([address], np.uint64))[0]
+
+    def find_all(self, addresses: U64) -> list[Symbol | None]:
+        """The same for many addresses at once."""
+        behind = np.searchsorted(self._address, addresses, side="right").astype(np.int64)
+        found = np.full(len(addresses), -1, np.int64)
+        open_rows = np.arange(len(addresses))
+        for back in range(1, _LOOK_BACK + 1):
+            at = behind[open_rows] - back
+            open_rows, at = open_rows[at >= 0], at[at >= 0]
+            inside = addresses[open_rows] < self._end[at]
+            found[open_rows[inside]] = at[inside]
+            open_rows = open_rows[~inside]
+            if not len(open_rows):
+                break
+        return [None if at < 0 else self._symbol(at) for at in found.tolist()]
+
+    def _symbol(self, at: int) -> Symbol:
+        symbol = self._symbols.get(at)
+        if symbol is None:
+            start, size = int(self._address[at]), int(self._size[at])
+            symbol = self._symbols[at] = Symbol(self._best_name(at), start, size)
+        return symbol
+
+    def _best_name(self, at: int) -> str:
+        """Of the names for one address and size: exported, fewest underscores in front."""
+        start, size, rank = self._address[at], self._size[at], self._rank[at]
+        names = []
+        while at >= 0 and (self._address[at], self._size[at], self._rank[at]) == (
+            start,
+            size,
+            rank,
+        ):
+            table = self._tables[int(self._table[at])]
+            names.append(table.names.at(int(table.symbols["name"][self._entry[at]])))
+            at -= 1
+        return min(names, key=lambda name: (len(name) - len(name.lstrip("_")), len(name), name))

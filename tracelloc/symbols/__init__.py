@@ -1,0 +1,7 @@
+"""Addresses to names, lines and inlined functions."""
+
+from tracelloc.symbols.frame import Frame
+from tracelloc.symbols.sources import SourceMap
+from tracelloc.symbols.symbolizer import Symbolizer
+
+__all__ = ["Frame", "SourceMap", "Symbolizer"]

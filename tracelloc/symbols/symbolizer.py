@@ -1,0 +1,329 @@
+"""Return addresses to frames, at the time they are shown and only for what is shown.
+
+A thread of its own reads symbol tables and debug information, so that neither capture nor
+a view has to wait: a view may ask for what is known by now (``peek``), or wait for the
+rest (``frames``). Names come first, then lines and inlined functions.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracelloc.allocators import Module
+from tracelloc.demangle import demangle
+from tracelloc.dwarf.source import SourceFrame
+from tracelloc.elf import Symbol
+from tracelloc.space import AddressSpace, Place, Unresolved
+from tracelloc.symbols.frame import Frame, unnamed
+from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.perfmap import PerfMap, describe
+from tracelloc.symbols.sources import SourceMap
+
+Frames = tuple[Frame, ...]
+"""What one address stands for: inlined functions first, the one they are in last."""
+
+GENERATED: Final = "[generated code]"
+"""The module of functions that a perf map names."""
+_RETRY_S: Final = 1.0
+"""Generated code without a name is looked up again no more often than this."""
+_BATCH: Final = 512
+"""Addresses whose lines are looked up at a time: what is found is shown that soon."""
+
+
+class Symbolizer:
+    """Frames by address, each looked up once. Safe to use from several threads."""
+
+    def __init__(self, space: AddressSpace, sources: SourceMap | None = None) -> None:
+        self.perf_map = PerfMap(space.process)
+        self.version = 0
+        """Grows with every frame that becomes known or better known."""
+        self._space = space
+        self._sources = sources or SourceMap()
+        self._roots = (space.process.directory / "root", Path("/"))
+        self._modules: dict[int, ModuleSymbols] = {}
+        self._known: dict[int, Frames] = {}
+        self._final: set[int] = set()
+        """Addresses of which nothing more will become known."""
+        self._wanted: dict[int, None] = {}
+        """Addresses to be looked up, in the order of being asked for."""
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._closed = False
+        self._generation = -1
+        self._retried_s = 0.0
+
+    def frames(self, addresses: Iterable[int], timeout_s: float | None = None) -> list[Frame]:
+        """The frames of these return addresses, in their order, complete with lines.
+
+        After ``timeout_s``, whatever is known by then. Raises what the look-up died of.
+        """
+        addresses = list(addresses)
+        self.prepare(addresses, timeout_s)
+        return self.peek(addresses)
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Has these looked up, and waits for it. Whether all are."""
+        wanted = dict.fromkeys(addresses)
+        end = None if timeout_s is None else time.monotonic() + timeout_s
+        with self._changed:
+            self._ask(wanted)
+            while not self._final.issuperset(wanted):
+                if self._failure is not None:
+                    raise self._failure
+                left = None if end is None else end - time.monotonic()
+                if self._closed or (left is not None and left <= 0):
+                    return False
+                self._changed.wait(left)
+        return True
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """The same without waiting: what is not known yet has the reason PENDING."""
+        addresses = list(addresses)
+        with self._changed:
+            if self._failure is not None:
+                raise self._failure
+            self._ask(addresses)
+            known = [self._known.get(address) for address in addresses]
+        found: list[Frame] = []
+        for address, frames in zip(addresses, known, strict=True):
+            found.extend(frames or (self._pending(address),))
+        return found
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are being looked up."""
+        return len(self._wanted)
+
+    def place(self, address: int) -> Place | Unresolved:
+        """Where an address of code lies, or why that can't be said."""
+        return self._space.place(address)
+
+    def module(self, module: Module) -> ModuleSymbols:
+        """What is known of a mapped file."""
+        with self._changed:
+            symbols = self._modules.get(id(module))
+            if symbols is None:
+                symbols = self._modules[id(module)] = ModuleSymbols(module, self._roots)
+            return symbols
+
+    def close(self) -> None:
+        """Ends the thread after what it is at. Nothing new becomes known."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        for module in self._modules.values():
+            module.close()
+
+    def _ask(self, addresses: Iterable[int]) -> None:
+        """Notes what is not known. With the lock held."""
+        self._forget_outdated()
+        new = [a for a in addresses if a not in self._final and a not in self._wanted]
+        if not new or self._closed:
+            return
+        self._wanted.update(dict.fromkeys(new))
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="symbols", daemon=True)
+            self._thread.start()
+        self._changed.notify_all()
+
+    def _forget_outdated(self) -> None:
+        """What had no name may have one by now: a new mapping, newly generated code."""
+        reasons: tuple[Unresolved, ...] = ()
+        if self._generation != self._space.generation:
+            self._generation = self._space.generation
+            reasons = tuple(Unresolved)
+        elif time.monotonic() - self._retried_s > _RETRY_S:
+            self._retried_s = time.monotonic()
+            reasons = (Unresolved.ANONYMOUS,)
+        if reasons:
+            stale = [a for a in self._final if self._known[a][-1].reason in reasons]
+            self._final.difference_update(stale)
+
+    def _pending(self, address: int) -> Frame:
+        place = self._space.place(address - 1)
+        if isinstance(place, Place) and place.module is not None:
+            inside = place.module.elf.address_of(place.file_offset)
+            offset = None if inside is None else inside + 1
+            return unnamed(address, place.module.path, offset, Unresolved.PENDING)
+        return unnamed(address, None, None, Unresolved.PENDING)
+
+    def _work(self) -> None:
+        try:
+            while True:
+                with self._changed:
+                    while not self._wanted and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        return
+                    addresses = list(self._wanted)
+                self._look_up(addresses)
+        except BaseException as failure:  # noqa: BLE001 - raised again where it is asked for
+            with self._changed:
+                self._failure = failure
+                self._changed.notify_all()
+
+    def _publish(self, frames: dict[int, Frames], *, final: bool) -> None:
+        with self._changed:
+            self._known.update(frames)
+            self.version += 1
+            if final:
+                self._final.update(frames)
+                for address in frames:
+                    self._wanted.pop(address, None)
+            self._changed.notify_all()
+
+    def _look_up(self, addresses: Sequence[int]) -> None:
+        """Names everything, then finds the lines, file by file."""
+        in_modules: dict[int, list[tuple[int, Place, int]]] = {}
+        generated: list[int] = []
+        hopeless: dict[int, Frames] = {}
+        for address in addresses:
+            # A call may be the last thing in its function: the return address is then
+            # already the next one's. The byte before it is still the caller's.
+            place = self._space.place(address - 1)
+            if isinstance(place, Place) and place.module is not None:
+                inside = place.module.elf.address_of(place.file_offset)
+                if inside is not None:
+                    found = in_modules.setdefault(id(place.module), [])
+                    found.append((address, place, inside))
+                else:
+                    # Mapped, but outside of every segment: no address of the file's own.
+                    path = place.module.path
+                    hopeless[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
+            elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
+                generated.append(address)
+            else:
+                hopeless[address] = (_nameless(address, place),)
+        if hopeless:
+            self._publish(hopeless, final=True)
+        if generated:
+            self._publish(self._generated(generated), final=True)
+        named = [self._named(group) for group in in_modules.values()]
+        for module, group, symbols in named:
+            self._add_lines(module, group, symbols)
+
+    def _generated(self, addresses: list[int]) -> dict[int, Frames]:
+        before = np.array(addresses, np.uint64) - np.uint64(1)
+        frames: dict[int, Frames] = {}
+        for address, symbol in zip(addresses, self.perf_map.find_all(before), strict=True):
+            place = self._space.place(address - 1)
+            if symbol is None:
+                frames[address] = (_nameless(address, place),)
+                continue
+            function, file, line = describe(symbol.name)
+            frame = Frame(
+                address=address,
+                symbol=function,
+                raw_symbol=symbol.name,
+                offset=address - symbol.address,
+                size=symbol.size,
+                module=GENERATED,
+                module_offset=None,
+                file=self._sources.apply(file),
+                line=line,
+            )
+            frames[address] = (frame,)
+        return frames
+
+    def _named(
+        self, group: list[tuple[int, Place, int]]
+    ) -> tuple[ModuleSymbols, list[tuple[int, Place, int]], list[Symbol | None]]:
+        assert group[0][1].module is not None
+        module = self.module(group[0][1].module)
+        inside = np.array([inside for _, _, inside in group], np.uint64)
+        symbols = module.table.find_all(inside)
+        frames: dict[int, Frames] = {
+            address: (_named_frame(address, module.module.path, inside, symbol),)
+            for (address, _, inside), symbol in zip(group, symbols, strict=True)
+        }
+        self._publish(frames, final=not module.may_have_lines)
+        return module, group, symbols
+
+    def _add_lines(
+        self,
+        module: ModuleSymbols,
+        group: list[tuple[int, Place, int]],
+        symbols: list[Symbol | None],
+    ) -> None:
+        if not module.may_have_lines:
+            return
+        for start in range(0, len(group), _BATCH):
+            if self._closed:
+                return
+            part = group[start : start + _BATCH]
+            chains = module.chains([inside for _, _, inside in part])
+            frames: dict[int, Frames] = {}
+            for (address, _, inside), symbol, chain in zip(
+                part, symbols[start : start + _BATCH], chains, strict=True
+            ):
+                base = _named_frame(address, module.module.path, inside, symbol)
+                frames[address] = self._with_lines(base, chain)
+            self._publish(frames, final=True)
+
+    def _with_lines(self, base: Frame, chain: Sequence[SourceFrame]) -> Frames:
+        """The frames of an address whose source is known: innermost inlined one first."""
+        if not chain:
+            return (base,)
+        frames = [
+            Frame(
+                address=base.address,
+                symbol=None if inner.function is None else demangle(inner.function),
+                raw_symbol=inner.function,
+                offset=None,
+                size=None,
+                module=base.module,
+                module_offset=base.module_offset,
+                reason=Unresolved.NO_SYMBOL if inner.function is None else None,
+                file=self._sources.apply(inner.file),
+                line=inner.line,
+                inlined=True,
+            )
+            for inner in chain[:-1]
+        ]
+        outer = chain[-1]
+        raw = base.raw_symbol if base.raw_symbol is not None else outer.function
+        frames.append(
+            Frame(
+                address=base.address,
+                symbol=None if raw is None else demangle(raw),
+                raw_symbol=raw,
+                offset=base.offset,
+                size=base.size,
+                module=base.module,
+                module_offset=base.module_offset,
+                reason=base.reason if raw is None else None,
+                file=self._sources.apply(outer.file),
+                line=outer.line,
+            )
+        )
+        return tuple(frames)
+
+
+def _named_frame(address: int, path: str, inside: int, symbol: Symbol | None) -> Frame:
+    """``inside``: the file's own address of the byte before the return address."""
+    if symbol is None:
+        return unnamed(address, path, inside + 1, Unresolved.NO_SYMBOL)
+    return Frame(
+        address=address,
+        symbol=demangle(symbol.name),
+        raw_symbol=symbol.name,
+        offset=inside + 1 - symbol.address,
+        size=symbol.size or None,
+        module=path,
+        module_offset=inside + 1,
+    )
+
+
+def _nameless(address: int, place: Place | Unresolved) -> Frame:
+    if isinstance(place, Unresolved):
+        return unnamed(address, None, None, place)
+    return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)
