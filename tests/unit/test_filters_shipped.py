@@ -1,0 +1,212 @@
+"""The shipped rules, on names and stacks recorded from real programs.
+
+tests/data/symbols holds one list per group, made by ``nm`` and tracelloc.demangle, or of
+the stacks that ``tracelloc --no-filters --json`` saw. Each says of what. To record anew:
+build a program that uses the library in many ways, with frame pointers, run it under
+tracelloc or give it to nm, and keep some names for each rule and some that match none.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from tracelloc.demangle import LONGEST_NAME
+from tracelloc.filters import Filters
+from tracelloc.filters.files import shipped_rules
+from tracelloc.filters.functions import function_name, trait_name
+from tracelloc.filters.rules import On, Rule
+from tracelloc.report import format_frame
+from tracelloc.symbols import Frame
+
+DATA = Path(__file__).parents[1] / "data"
+RULES = shipped_rules().rules
+# What has no name of its own to be found in a list.
+MODULES = [
+    "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30",
+    "/usr/lib/x86_64-linux-gnu/libc++.so.1.0",
+    "/usr/lib/x86_64-linux-gnu/libc++abi.so.1",
+]
+
+
+def recorded(path: str) -> list[str]:
+    lines = (DATA / path).read_text().splitlines()
+    assert lines[0].startswith("# Recorded: ")
+    return lines[1:]
+
+
+GROUPS = {path.stem: recorded(f"symbols/{path.name}") for path in DATA.glob("symbols/*.txt")}
+OWN = GROUPS.pop("own")
+
+
+def subject(rule: Rule, name: str) -> str | None:
+    return trait_name(name) if rule.on is On.TRAIT else function_name(name)
+
+
+def frame(name: str, module: str = "/opt/app") -> Frame:
+    if name == "???":
+        return Frame(1, None, None, None, None, module, 1)
+    return Frame(1, name, name, 1, 2, module, 1)
+
+
+def hidden(filters: Filters, name: str) -> bool:
+    return filters.apply([frame(name), frame("nobody's")]).hidden[0]
+
+
+def test_each_group_has_a_list() -> None:
+    assert {rule.group for rule in RULES if rule.group} == set(GROUPS)
+    assert all(40 < len(names) < 150 for names in GROUPS.values())
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.group}-{rule.pattern[:40]}")
+def test_every_rule_matches_what_it_is_for(rule: Rule) -> None:
+    assert rule.why
+    names = [*GROUPS[rule.group or "rust"], *OWN]
+    subjects = MODULES if rule.on is On.MODULE else [subject(rule, name) for name in names]
+    matches = rule.tester()
+    assert any(name is not None and matches(name) for name in subjects)
+
+
+def test_no_rule_is_covered_by_the_others() -> None:
+    """Each decides about something, so none is there in vain."""
+    names = [name for names in GROUPS.values() for name in names] + OWN
+    idle = []
+    for rule in (rule for rule in RULES if rule.on is not On.MODULE):
+        later = RULES[RULES.index(rule) + 1 :]
+        tests = [(other, other.tester()) for other in later if other.on is not On.MODULE]
+
+        def decides(name: str, rule: Rule = rule, tests: list = tests) -> bool:  # type: ignore[type-arg]
+            own = subject(rule, name)
+            if own is None or not rule.tester()(own):
+                return False
+            subjects = ((subject(other, name), matches) for other, matches in tests)
+            return not any(s is not None and matches(s) for s, matches in subjects)
+
+        if not any(decides(name) for name in names):
+            idle.append(rule.pattern)
+    assert idle == []
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_programs_own_functions_stay(name: str) -> None:
+    assert not hidden(Filters([shipped_rules()]), name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "main", "start", "clone_order", "malloc_wrapper", "xmalloc", "my_malloc", "mallocate",
+        "tc_init", "uv_map", "mi_new_customer", "g_shop_new", "g_malloced", "Query::run()",
+        "core::Engine::init(int)", "alloc::Pool::grow() const", "tracing::Span::begin(char const*)",
+        "http::server::Connection::read(int)", "futures::Market::price() [clone .cold]",
+        "stdx::vector<int>::push_back(int)", "new_customer", "app::std::run", "my::alloc::thing",
+        "std::vector<int> shop::make<int>(int)", "v8engine::start()", "nodes::add(int)",
+        "<tokio::net::TcpStream as shop::Link>::open", "shop::tokio::run", "method_call",
+        "<shop::Wire as tokio::io::AsyncRead>::poll_read", "QShop::QShop(int)",
+        "<shop::Job as core::future::future::Future>::poll", "PyShop_New", "_PyShop_Call",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_plumbing_stays(name: str) -> None:
+    assert not hidden(Filters([shipped_rules()]), name)
+
+
+@pytest.mark.parametrize(
+    ("off", "name", "other"),
+    [
+        ("rust", "std::thread::Builder::spawn", "std::thread::thread<int>(int)"),
+        ("cpp", "std::thread::_State_impl<int>::_M_run()", "std::thread::spawn"),
+        ("rust", "std::io::Write::write_fmt", "std::ios_base::Init::Init()"),
+        ("cpp", "std::vector<int>::reserve(unsigned long)", "std::fs::read"),
+    ],
+)
+def test_rust_and_cpp_are_told_apart(off: str, name: str, other: str) -> None:
+    filters = Filters([shipped_rules()])
+    assert hidden(filters, name)
+    assert hidden(filters, other)
+    filters.set_group(off, False)
+    assert not hidden(filters, name)
+    assert hidden(filters, other)
+
+
+def read_stack(name: str) -> list[Frame]:
+    pairs = (line.split("\t") for line in recorded(f"stacks/{name}.txt"))
+    return [frame(symbol, module) for symbol, module in pairs]
+
+
+def lines(filters: Filters, name: str) -> list[str]:
+    result = []
+    for part in filters.apply(read_stack(name)).parts():
+        if part.frame is None:
+            result.append(f"({part.count})")
+        elif part.label is not None:
+            result.append(f"[{part.label}] {part.count}")
+        else:
+            result.append(format_frame(part.frame).split("+0x")[0].split("(")[0])
+    return result
+
+
+def test_a_rust_servers_stack() -> None:
+    """67 frames, six of which matter."""
+    filters = Filters([shipped_rules()])
+    stack = [
+        "(4)",
+        "shop::record_order",
+        "shop::checkout::{{closure}}::{{closure}}",
+        "(1)",
+        "shop::checkout::{{closure}}",
+        "(1)",
+        "shop::handle::{{closure}}",
+        "[hyper] 9",
+        "[tokio] 39",
+        "(9)",
+    ]
+    assert lines(filters, "tokio") == stack
+    filters.set_group("tracing", False)
+    assert "<tracing::instrument::Instrumented<T> as core::future::future::Future>::poll" in lines(
+        filters, "tokio"
+    )
+    for group in filters.groups:
+        filters.set_group(group, False)
+    assert len(lines(filters, "tokio")) == 67
+
+
+def test_a_cpp_programs_stack() -> None:
+    expected = ["(11)", "shop::Clerk::serve", "shop::Worker::operator", "(6)"]
+    assert lines(Filters([shipped_rules()]), "cpp") == expected
+
+
+def test_reading_them_is_quick() -> None:
+    """3 ms where this was written."""
+    times = []
+    for _ in range(5):
+        start = time.process_time()
+        Filters([shipped_rules()])
+        times.append(time.process_time() - start)
+    assert min(times) < 0.03
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "<", ">", "(", ")", "[", "<a as ", "<a as b>", " as ", "operator", ") const", "::", "a::",
+        "decltype(", "(anonymous namespace)", "{closure#0}", "<&mut ", "->", "\x1b[31m", "core::",
+        "<*const ", "__", "_", "g_", "std::hash<", "\udc80", "\n",
+    ],
+)  # fmt: skip
+def test_hostile_names_cost_little(unit: str) -> None:
+    filters = Filters([shipped_rules()])
+    hidden(filters, "first, so that nothing is compiled below")
+    rng = random.Random(len(unit))
+    names = [
+        (unit * LONGEST_NAME)[:LONGEST_NAME],
+        "<alloc::" + (unit * LONGEST_NAME)[:LONGEST_NAME],
+        "std::hash<" + (unit * LONGEST_NAME)[:LONGEST_NAME],
+        "".join(rng.choices([unit, "<", ">", " as ", "(", ")", "::", "a"], k=4000)),
+    ]
+    start = time.process_time()
+    for name in names:
+        hidden(filters, name)
+    assert time.process_time() - start < 0.5

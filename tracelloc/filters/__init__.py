@@ -1,0 +1,19 @@
+"""Which frames of a call stack are noise: rules, where they come from, what they do."""
+
+from tracelloc.filters.files import append_rules, caller, load_filters
+from tracelloc.filters.filters import REVEALED, Filters, NamedStack, Part
+from tracelloc.filters.rules import Action, Match, On, Rule
+
+__all__ = [
+    "REVEALED",
+    "Action",
+    "Filters",
+    "Match",
+    "NamedStack",
+    "On",
+    "Part",
+    "Rule",
+    "append_rules",
+    "caller",
+    "load_filters",
+]
