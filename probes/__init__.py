@@ -12,8 +12,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-PARTS = ("event.h", "maps.h", "stack.h", "heap.bpf.c")
-"""Source files in the order of their dependence."""
+_WALKS = {True: ("row.h", "walk_rows.h"), False: ("walk_fp.h",)}
 
 
 def directory() -> Path:
@@ -26,10 +25,18 @@ def kernel_headers() -> Path:
     return directory() / "kernel"
 
 
-def source_text() -> str:
+def parts(*, use_rows: bool) -> tuple[str, ...]:
+    """Source files in the order of their dependence.
+
+    ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
+    """
+    return ("event.h", "maps.h", "stack.h", *_WALKS[use_rows], "intern.h", "heap.bpf.c")
+
+
+def source_text(*, use_rows: bool) -> str:
     """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
-    for part in PARTS:
+    for part in parts(use_rows=use_rows):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)

@@ -33,7 +33,7 @@ struct event {
 	__u64 address;  /* of the block, in the target */
 	__u64 size_tag; /* bytes asked for, kind, epoch; bytes are 0 for frees */
 	__u64 stack_id; /* hash of the call stack; 0: not an allocation, or no stack */
-	__u64 time_ns;  /* CLOCK_MONOTONIC */
+	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
 	__u32 tgid;     /* its process */
 };
@@ -42,7 +42,13 @@ struct event {
 enum stack_flag {
 	STACK_TRUNCATED = 1,  /* deeper than MAX_FRAMES */
 	STACK_UNREADABLE = 2, /* the next frame's memory could not be read */
-	STACK_BROKEN = 4,     /* the next frame pointer does not point up the stack */
+	STACK_BROKEN = 4,     /* the next frame does not lie further up the stack */
+	STACK_GUESSED = 8,    /* some callers were found by frame pointer, for want of better */
+	STACK_LOST_MISS = 16, /* ring `misses` full: what is above could not be found */
+	/* Set by user space, which finishes stacks that the probes could not. */
+	STACK_SHORT_COPY = 32, /* it goes on beyond the memory that was copied */
+	STACK_BAD_CFI = 64,    /* call-frame information that can't be used */
+	STACK_UNMAPPED = 128,  /* an address where no code is mapped */
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
@@ -51,6 +57,33 @@ struct stack {
 	__u32 n_frames;
 	__u32 flags;              /* enum stack_flag */
 	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
+};
+
+/* Registers that call-frame information may ask for, in a miss. */
+enum miss_register {
+	MISS_IP = 0,
+	MISS_SP = 1,
+	MISS_BP = 2,
+	MISS_BX = 3,
+	MISS_R12 = 4,
+	MISS_R13 = 5,
+	MISS_R14 = 6,
+	MISS_R15 = 7,
+	MISS_REGISTERS = 8,
+};
+
+/*
+ * One record of ring `misses`: a stack that can't be followed because a row is missing.
+ * User space finishes it from the registers and the copy of its memory that follows,
+ * in pages, of which the first one holds the stack pointer.
+ */
+struct miss {
+	__u64 stack_id;      /* made up for this record: what its event has */
+	__u64 generation;    /* of the rows that were looked at */
+	__u64 stack_address; /* of the copy's first byte */
+	__u32 stack_bytes;   /* that could be copied */
+	__u32 tid;
+	__u64 registers[MISS_REGISTERS];
 };
 
 /* What went wrong or missing, counted since the start. Index into `counters`. */
@@ -66,7 +99,9 @@ enum counter {
 	COUNTER_UNREADABLE_RESULTS = 8, /* posix_memalign's result could not be read */
 	COUNTER_EARLIER_CALLS = 9,     /* calls that were under way when tracing began */
 	COUNTER_SAMPLE_TABLE_FULL = 10, /* `sampled` full: a sampled block went unseen */
-	COUNTERS = 11,
+	COUNTER_MISSES = 11,            /* stacks that were left to user space to finish */
+	COUNTER_LOST_MISSES = 12,       /* of these, ring `misses` was full: they are cut short */
+	COUNTERS = 13,
 };
 
 /* Words that user space and the probes share through memory. One element. */
@@ -74,6 +109,13 @@ struct control {
 	__u64 trampoline; /* where the kernel sends hijacked returns; 0: not known yet */
 	__u32 live;       /* probes do nothing until user space sets this to 1 */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
+	__u64 tick;       /* jiffies when time_ns was read; probes only */
+	__u64 time_ns;    /* CLOCK_MONOTONIC then; probes only */
+	__u64 loader_state; /* address of the loader's r_debug.r_state; 0: not known */
+	__u64 unloading;  /* the loader is unmapping; probes only */
+	__u64 loads;      /* times that the loader has unmapped something; probes only */
+	__u64 changes;    /* other such times, as user space has found out */
+	__u64 large_misses; /* whether misses bring the larger copy of the stack */
 };
 
 #endif

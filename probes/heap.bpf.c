@@ -3,7 +3,7 @@
  * Probes on the malloc family: which blocks a process has, and who asked for them.
  *
  * Contract
- *   Needs Linux 5.8 (ring buffer). User space attaches `<kind>_enter` programs to
+ *   Needs Linux 5.10 (ring buffer, jiffies). User space attaches `<kind>_enter` programs to
  *   allocator functions at a place where the argument registers and the stack
  *   pointer are as at entry, and `call_return` to their returns; the kernel calls
  *   them for the target's memory only. Nothing is reported until control.live.
@@ -28,6 +28,8 @@
 #include "event.h"
 #include "maps.h"
 #include "stack.h"
+#include "walk_rows.h" /* or walk_fp.h */
+#include "intern.h"
 
 #ifndef MIN_SIZE
 #define MIN_SIZE 0ULL
@@ -43,7 +45,7 @@
 
 /* The reader is woken when the ring is half full; else it looks by itself. */
 #define WAKE_BYTES (EVENTS_PAGES * (u64)PAGE_SIZE / 2)
-#define WAKE_MASK 0xf
+#define WAKE_MASK 0xf00
 
 static __always_inline struct control *get_control(void)
 {
@@ -64,11 +66,39 @@ static __always_inline u64 waiting_bytes(void)
 	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
 }
 
-static __always_inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
+/*
+ * The time of the timer's last tick. Reading the clock for each event would cost more than
+ * all the rest of emit(): it is read by the first event after a tick, for all of them.
+ * Two processors may do that at once; the tick is written last, so that whoever sees it
+ * sees a time that belongs to it.
+ */
+static __always_inline u64 tick_ns(struct control *words)
 {
-	u64 id = bpf_get_current_pid_tgid();
+	volatile struct control *shared = words;
+	u64 tick = bpf_jiffies64();
+
+	if (shared->tick != tick) {
+		shared->time_ns = bpf_ktime_get_ns();
+		shared->tick = tick;
+	}
+	return shared->time_ns;
+}
+
+/* Whether this record is one of those, about one in sixteen, that look after the ring. */
+static __always_inline bool is_watchful(struct event *event)
+{
+	volatile u64 *scratch = &event->time_ns;
+
+	/* Its place in the ring decides. Through memory: BPF has no masks for pointers. */
+	*scratch = (u64)event;
+	return !(*scratch & WAKE_MASK);
+}
+
+static __always_inline void emit(struct control *words, u64 id, u32 kind, u64 address, u64 size,
+				 u64 stack_id)
+{
 	u64 wake = BPF_RB_NO_WAKEUP;
-	struct control *words;
+	bool watchful;
 	struct event *event = events.ringbuf_reserve(sizeof(struct event));
 
 	if (!event) {
@@ -83,17 +113,11 @@ static __always_inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	event->address = address;
 	event->size_tag = size | (u64)kind << EVENT_SIZE_BITS;
 	event->stack_id = stack_id;
-	event->time_ns = bpf_ktime_get_ns();
 	event->tid = (u32)id;
 	event->tgid = id >> 32;
-
-	/* One event in sixteen looks how full the ring is: the clock's low bits choose. */
-	if (event->time_ns & WAKE_MASK) {
-		events.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
-		return;
-	}
-	words = get_control();
-	if (words && !words->woken && waiting_bytes() > WAKE_BYTES) {
+	watchful = is_watchful(event);
+	event->time_ns = tick_ns(words);
+	if (watchful && !words->woken && waiting_bytes() > WAKE_BYTES) {
 		words->woken = 1;
 		wake = BPF_RB_FORCE_WAKEUP;
 	}
@@ -169,10 +193,9 @@ static __always_inline bool take_sampled(u64 address)
  * Notes the call that this thread begins. Returns its record if it is to be
  * reported, else NULL: not live yet, inside another call, or no room.
  */
-static __always_inline struct call *begin_call(struct pt_regs *ctx, u32 kind, u64 size)
+static __always_inline struct call *begin_call(struct pt_regs *ctx, struct control *words, u64 id,
+					       u32 kind, u64 size)
 {
-	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
 	u64 sp = PT_REGS_SP(ctx);
 	struct call *call;
 
@@ -219,44 +242,52 @@ static __always_inline u64 array_size(u64 n, u64 size)
 	return n > limit ? SIZE_OVERFLOW : n * size;
 }
 
+/* An entry of a function that only allocates. */
+static __always_inline struct call *begin_alloc(struct pt_regs *ctx, u32 kind, u64 size)
+{
+	return begin_call(ctx, get_control(), bpf_get_current_pid_tgid(), kind, size);
+}
+
 /* realloc's entry: the old block is gone for now. */
 static __always_inline void begin_realloc(struct pt_regs *ctx, u64 old, u64 size)
 {
-	struct call *call = begin_call(ctx, CALL_REALLOC, size);
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	struct call *call = begin_call(ctx, words, id, CALL_REALLOC, size);
 
 	if (!call)
 		return;
 	if (old && take_sampled(old)) {
 		call->old = old;
-		emit(EVENT_REALLOC_FREE, old, 0, 0);
+		emit(words, id, EVENT_REALLOC_FREE, old, 0, 0);
 	}
 }
 
 /* malloc(size), valloc(size), pvalloc(size) */
 int alloc_enter(struct pt_regs *ctx)
 {
-	begin_call(ctx, CALL_ALLOC, PT_REGS_PARM1(ctx));
+	begin_alloc(ctx, CALL_ALLOC, PT_REGS_PARM1(ctx));
 	return 0;
 }
 
 /* calloc(n, size) */
 int calloc_enter(struct pt_regs *ctx)
 {
-	begin_call(ctx, CALL_ALLOC, array_size(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)));
+	begin_alloc(ctx, CALL_ALLOC, array_size(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)));
 	return 0;
 }
 
 /* memalign(alignment, size), aligned_alloc(alignment, size) */
 int memalign_enter(struct pt_regs *ctx)
 {
-	begin_call(ctx, CALL_ALLOC, PT_REGS_PARM2(ctx));
+	begin_alloc(ctx, CALL_ALLOC, PT_REGS_PARM2(ctx));
 	return 0;
 }
 
 /* posix_memalign(out, alignment, size) */
 int posix_memalign_enter(struct pt_regs *ctx)
 {
-	struct call *call = begin_call(ctx, CALL_POSIX_MEMALIGN, PT_REGS_PARM3(ctx));
+	struct call *call = begin_alloc(ctx, CALL_POSIX_MEMALIGN, PT_REGS_PARM3(ctx));
 
 	if (call)
 		call->out = PT_REGS_PARM1(ctx);
@@ -292,7 +323,7 @@ int free_enter(struct pt_regs *ctx)
 	if (call && is_nested(words, call, PT_REGS_SP(ctx)))
 		return 0;
 	if (take_sampled(address))
-		emit(EVENT_FREE, address, 0, 0);
+		emit(words, id, EVENT_FREE, address, 0, 0);
 	return 0;
 }
 
@@ -310,6 +341,30 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 		return 0;
 	}
 	return result;
+}
+
+/* What the loader is about to do, or 0 when it has done it (enum in <link.h>). */
+#define RT_DELETE 2
+
+/*
+ * The loader's hook for debuggers (_dl_debug_state): it is called before and after each
+ * change. What it adds takes nobody's place. When it takes something away, addresses may
+ * mean something else from then on, and once more after it is done: rows that were made
+ * in between may be for what was still there.
+ */
+int loader_changes(struct pt_regs *ctx)
+{
+	struct control *words = get_control();
+	u32 state = RT_DELETE;
+
+	if (!words)
+		return 0;
+	if (words->loader_state)
+		bpf_probe_read_user(&state, sizeof(state), (void *)words->loader_state);
+	if (state == RT_DELETE || words->unloading)
+		__sync_fetch_and_add(&words->loads, 1);
+	words->unloading = state == RT_DELETE;
+	return 0;
 }
 
 /* For measuring what a probe costs by itself. */
@@ -354,10 +409,11 @@ int call_return(struct pt_regs *ctx)
 	address = call_result(ctx, call);
 	if (!address) {
 		if (call->old && call->size && note_sampled(call->old))
-			emit(EVENT_RESTORE, call->old, 0, 0);
+			emit(words, id, EVENT_RESTORE, call->old, 0, 0);
 		return 0;
 	}
 	if (!call->hidden && note_sampled(address))
-		emit(EVENT_ALLOC, address, call->size, capture_stack(ctx, call));
+		emit(words, id, EVENT_ALLOC, address, call->size,
+		     capture_stack(ctx, words, call));
 	return 0;
 }

@@ -32,6 +32,57 @@
 /* A frame: the caller's frame pointer, and above it the return address. */
 #define STACK_FRAME_BYTES 16
 
+/*
+ * Stack ids that each thread remembers by their low bits (a power of two): finding one
+ * there costs a tenth of a look-up in `known_stacks`.
+ */
+#define RECENT_STACKS 16
+
+#ifdef USE_ROWS
+/* Sets of rows (a power of two, 64 bytes each). */
+#ifndef ROW_SETS_LOG2
+#define ROW_SETS_LOG2 17
+#endif
+#define ROW_SETS (1U << ROW_SETS_LOG2)
+#define ROW_WAYS 4
+
+/*
+ * Rows by the byte before a return address: a key may lie in any of its set's ways, and
+ * the row of the same number belongs to it. A cache line. Written by user space, row
+ * before key; 0 is no key.
+ */
+struct row_set {
+	__u64 keys[ROW_WAYS];
+	__u64 rows[ROW_WAYS];
+};
+
+/*
+ * Keys are addresses, below 2^48, with the generation above them. The address alone says
+ * which set: rows can be given another generation where they are.
+ */
+#define KEY_GENERATION_SHIFT 48
+
+/* Ring of struct miss, in pages: 16 MiB hold 800 of the smaller ones. */
+#ifndef MISSES_PAGES
+#define MISSES_PAGES 4096
+#endif
+/* Pages of stack in a miss, the one with the stack pointer included. */
+#define SMALL_MISS_PAGES 5
+#define LARGE_MISS_PAGES 17
+/* A stack that is already this far up when a row is missing gets the larger copy. */
+#define SMALL_MISS_REACH ((SMALL_MISS_PAGES - 2) * (u64)PAGE_SIZE)
+
+struct small_miss {
+	struct miss miss;
+	__u8 stack[SMALL_MISS_PAGES * PAGE_SIZE];
+};
+
+struct large_miss {
+	struct miss miss;
+	__u8 stack[LARGE_MISS_PAGES * PAGE_SIZE];
+};
+#endif
+
 /* What kind of allocator call a thread is in: which arguments mean what. */
 enum call_kind {
 	CALL_ALLOC = 1,          /* the result is the block */
@@ -53,6 +104,12 @@ struct call {
 	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
 	__u32 kind;    /* enum call_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */
+	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
+#ifdef USE_ROWS
+	__u64 base; /* address of the part of the stack that is in `window` */
+	__u64 bad;  /* not 0: something of the stack could not be read */
+	__u64 guessed; /* STACK_GUESSED, or 0 */
+#endif
 	struct stack stack;
 	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* the part of the stack that is looked at */
 };
@@ -63,11 +120,19 @@ BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated: 2.2 KiB per thread. */
+/* pid_tgid -> the call this thread is in. Not preallocated: 2.3 KiB per thread. */
 BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 
 /* One entry of zeros, never written: what new entries of `calls` start as. */
 BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
+
+#ifdef USE_ROWS
+/* Number of a set -> rows. Read and written by user space through mmap. */
+BPF_F_TABLE("array", u32, struct row_set, rows, ROW_SETS, MAP_MMAPABLE);
+
+/* Stacks that are left to user space. Reader: tracelloc/ring.py. */
+BPF_RINGBUF_OUTPUT(misses, MISSES_PAGES);
+#endif
 
 /* stack id -> nothing: stacks that ring `stacks` has carried. */
 BPF_F_TABLE("hash", u64, u64, known_stacks, MAX_STACKS, MAP_NO_PREALLOC);

@@ -28,10 +28,38 @@ EVENT_FIELDS: Final = [
 STACK_HEAD_FIELDS: Final = [("stack_id", "<u8"), ("n_frames", "<u4"), ("flags", "<u4")]
 """``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
 
-CONTROL_FIELDS: Final = [("trampoline", "<u8"), ("live", "<u4"), ("woken", "<u4")]
+CONTROL_FIELDS: Final = [
+    ("trampoline", "<u8"),
+    ("live", "<u4"),
+    ("woken", "<u4"),
+    ("tick", "<u8"),
+    ("time_ns", "<u8"),
+    ("loader_state", "<u8"),
+    ("unloading", "<u8"),
+    ("loads", "<u8"),
+    ("changes", "<u8"),
+    ("large_misses", "<u8"),
+]
 """``struct control``."""
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
+
+MISS_REGISTERS: Final = 8
+MISS_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("generation", "<u8"),
+    ("stack_address", "<u8"),
+    ("stack_bytes", "<u4"),
+    ("tid", "<u4"),
+    ("registers", ("<u8", (MISS_REGISTERS,))),
+]
+"""``struct miss``, which the copy of the stack follows."""
+
+ROW_WAYS: Final = 4
+ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
+"""``struct row_set`` in ``probes/maps.h``."""
+GENERATION_SHIFT: Final = 48
+GENERATION_MASK: Final = 0xFFFF
 
 
 class EventKind(IntEnum):
@@ -49,6 +77,25 @@ class StackFlag(IntFlag):
     TRUNCATED = 1
     UNREADABLE = 2
     BROKEN = 4
+    GUESSED = 8
+    LOST_MISS = 16
+    SHORT_COPY = 32
+    BAD_CFI = 64
+    UNMAPPED = 128
+
+
+PARTIAL_REASONS: Final = {
+    StackFlag.LOST_MISS: "the ring for stacks without rows was full",
+    StackFlag.SHORT_COPY: "it goes on beyond the memory that was copied",
+    StackFlag.BAD_CFI: "call-frame information that can't be used",
+    StackFlag.UNMAPPED: "an address where no code is mapped",
+    StackFlag.UNREADABLE: "memory that can't be read",
+    StackFlag.BROKEN: "code without frame pointers or call-frame information",
+    StackFlag.TRUNCATED: "deeper than --max-frames",
+}
+"""Why a stack ends before its outermost frame, for people."""
+PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
+"""Stacks that the probes left to be finished, and that could not be."""
 
 
 class Counter(IntEnum):
@@ -65,6 +112,8 @@ class Counter(IntEnum):
     UNREADABLE_RESULTS = 8
     EARLIER_CALLS = 9
     SAMPLE_TABLE_FULL = 10
+    MISSES = 11
+    LOST_MISSES = 12
 
 
 LOST_EVENT_COUNTERS: Final = (Counter.LOST_ALLOCS, Counter.LOST_FREES, Counter.LOST_RESTORES)

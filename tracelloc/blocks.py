@@ -62,6 +62,10 @@ class Blocks:
     def __len__(self) -> int:
         return len(self.address)
 
+    def copy(self) -> Blocks:
+        """The same rows, independent of these."""
+        return Blocks(*(getattr(self, name).copy() for name, _ in _COLUMNS))
+
     def select(self, rows: Mask | Rows) -> Blocks:
         """A copy of some rows."""
         return Blocks(*(getattr(self, name)[rows] for name, _ in _COLUMNS))
@@ -79,6 +83,23 @@ class Blocks:
         return cls._of(
             [np.concatenate([getattr(part, name) for part in parts]) for name, _ in _COLUMNS]
         )
+
+
+class BlockCopy:
+    """The blocks of one moment. Made in a hurry; put in order when first looked at."""
+
+    __slots__ = ("_blocks", "_runs")
+
+    def __init__(self, runs: list[Blocks]) -> None:
+        self._runs = runs
+        self._blocks: Blocks | None = None
+
+    def blocks(self) -> Blocks:
+        """All of them, in no order. Read only. Not for two threads at a time."""
+        if self._blocks is None:
+            self._blocks = Blocks.concatenate([run.select(run.stack != DEAD) for run in self._runs])
+            self._runs = []
+        return self._blocks
 
 
 class _Run:
@@ -176,6 +197,10 @@ class BlockStore:
         """All rows in stretches, with which of them are alive. Read only, not to be kept."""
         for run in self._runs:
             yield run.blocks, run.blocks.stack != DEAD
+
+    def copy(self) -> BlockCopy:
+        """All blocks as they are now. Copies memory and does nothing else."""
+        return BlockCopy([run.blocks.copy() for run in self._runs])
 
     def memory_bytes(self) -> int:
         """What the columns take."""

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
 from tracelloc.errors import UnsupportedError
-from tracelloc.ring import EventRing, StackRing
+from tracelloc.ring import EventRing, MissRing, StackRing
 
 PROGRAMS: Final = (
     "alloc_enter",
@@ -30,6 +30,7 @@ PROGRAMS: Final = (
     "realloc_enter",
     "reallocarray_enter",
     "free_enter",
+    "loader_changes",
     "call_return",
     "do_nothing",
 )
@@ -52,6 +53,12 @@ class CaptureConfig:
     """Ring of new stacks: a power of two of pages."""
     max_stacks: int = 1 << 18
     max_threads: int = 1 << 16
+    use_rows: bool = True
+    """Stacks by call-frame information, else by frame pointers."""
+    row_sets: int = 1 << 17
+    """Sets of four rows, 64 bytes each: a power of two."""
+    misses_size_bytes: int = 16 << 20
+    """Ring of stacks that are left to user space: a power of two of pages."""
     max_frames: int = 127
     min_block_bytes: int = 0
     """Smaller allocations are not reported."""
@@ -72,6 +79,10 @@ class CaptureConfig:
             f"-DMAX_FRAMES={self.max_frames}",
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
         ]
+        if self.use_rows:
+            flags.append("-DUSE_ROWS")
+            flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
+            flags.append(f"-DMISSES_PAGES={self.misses_size_bytes // page}")
         if self.max_block_bytes is not None:
             flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
         if self.sample_bytes is not None:
@@ -124,7 +135,7 @@ class Capture:
         self._bcc: Any = import_bcc()
         self._debug = debug
         os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-        text = probes.source_text().encode()
+        text = probes.source_text(use_rows=config.use_rows).encode()
         with self._explained():
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
@@ -133,6 +144,15 @@ class Capture:
         self.stacks = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
         self.events_fd: int = self._bpf[b"events"].map_fd
         """Readable for epoll when the ring is half full."""
+        self.misses: MissRing | None = None
+        self.misses_fd = -1
+        """Readable for epoll at every miss; -1 if there are none."""
+        self.rows: npt.NDArray[Any] | None = None
+        """The probes' rows, of ``abi.ROW_SET_DTYPE``."""
+        if config.use_rows:
+            self.misses_fd = self._bpf[b"misses"].map_fd
+            self.misses = MissRing(self.misses_fd, config.misses_size_bytes)
+            self.rows = self._shared(b"rows", abi.ROW_SET_DTYPE, config.row_sets)
         self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
         self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
         if config.sample_bytes is not None:
@@ -193,6 +213,24 @@ class Capture:
     def set_trampoline(self, address: int) -> None:
         """Where hijacked returns go in the target: lets the probes spot abandoned calls."""
         self._control["trampoline"][0] = address
+
+    @property
+    def generation(self) -> int:
+        """How often what is mapped has changed: part of the rows' keys."""
+        words = self._control
+        return int(words["loads"][0] + words["changes"][0]) & abi.GENERATION_MASK
+
+    def note_change(self) -> None:
+        """Outdates all rows: something else is mapped now, without the loader's telling."""
+        self._control["changes"][0] += 1
+
+    def set_loader_state(self, address: int) -> None:
+        """Where the target's loader says what it is doing (``r_debug.r_state``, link.h)."""
+        self._control["loader_state"][0] = address
+
+    def set_large_misses(self, large: bool) -> None:
+        """Whether misses bring the larger copy of the stack."""
+        self._control["large_misses"][0] = large
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """A copy of all counters, indexed by ``abi.Counter``."""

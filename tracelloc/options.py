@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import mmap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from tracelloc import __version__
 from tracelloc.attach import Method
 from tracelloc.errors import UsageError
+from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.outputs import Output
+from tracelloc.sharing import add_files, add_live, argument_type, outputs_of, push_of
 from tracelloc.units import NS_PER_S, parse_duration, parse_size
 
 _LARGEST_RING: Final = 1 << 30
+_MOST_FRAMES: Final = 512
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -28,13 +31,21 @@ class Mode(Enum):
     JSON = "json"
     HEADLESS = "headless"
     """Nothing; progress goes to standard error."""
+    TUI = "tui"
+    """A screen that takes keys; nothing else is written there."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether reports are written."""
+        return self in (Mode.TEXT, Mode.JSON)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What the user asked for. Times in seconds or ns, sizes in bytes, as named."""
 
-    pid: int
+    pid: int | None
+    """None: the user chooses from a list; only with a screen."""
     mode: Mode
     top: int
     min_age_ns: int | None
@@ -42,6 +53,8 @@ class Options:
     count: int | None
     duration_s: float | None
     outputs: tuple[Output, ...]
+    listen: ListenAddress | None
+    push: PushConfig | None
     events_size_bytes: int
     min_block_bytes: int
     max_block_bytes: int | None
@@ -49,23 +62,34 @@ class Options:
     allocator: str | None
     method: Method | None
     """None: the best that the kernel has."""
-    filters_path: Path | None
+    filters_paths: tuple[Path, ...]
+    filter_groups: tuple[tuple[str, bool], ...]
+    """Groups of filters to switch, in this order."""
     use_filters: bool
+    """Whether the shipped and the user's own filters apply."""
+    use_rows: bool
+    """Stacks by call-frame information."""
+    max_frames: int
+    sources: tuple[tuple[str, str], ...]
+    """Directories of source files: as compiled, and where they are now."""
+    short_names: bool
     debug: bool
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """Reports a wrong command line as one line, like every other error."""
 
     def error(self, message: str) -> NoReturn:
+        """Raises UsageError instead of printing the usage and exiting."""
         raise UsageError(message, hint="tracelloc --help shows the options")
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line, defaults and units in its help."""
-    parser = _Parser(
+    parser = Parser(
         prog="tracelloc",
-        usage="tracelloc -p PID [options]",
+        usage="tracelloc [-p PID] [options]\n       tracelloc symbols -p PID [options]\n"
+        "       tracelloc diff BEFORE AFTER [options]",
         description="Shows what a running process has allocated and not freed, and which "
         "call stacks allocated it. The process needs no preparation and is left as it was.",
         epilog="SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE and S are seconds, or "
@@ -74,50 +98,22 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.epilog = _wrapped(parser.epilog or "")
-    add = parser.add_argument
-    add("-p", "--pid", type=_positive, required=True, metavar="PID", help="process to trace")
-    views = parser.add_mutually_exclusive_group()
-    views.add_argument(
-        "--text", action="store_true", help="text reports on standard output (default)"
-    )
-    views.add_argument(
-        "--json", action="store_true", help="JSON instead: one object per report, on one line"
-    )
-    add("--top", type=_count, default=2, metavar="N", help="entries per section (default 2)")
+    for add_group in (_add_tracing, _add_reports, add_files, add_live, _add_names):
+        add_group(parser)
+    add = parser.add_argument_group("about the program").add_argument
+    add("--debug", action="store_true", help="show tracebacks and compiler messages")
+    add("--version", action="version", version=f"tracelloc {__version__}")
+    return parser
+
+
+def _add_tracing(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is traced").add_argument
+    add("-p", "--pid", type=_positive, metavar="PID", help="process to trace (default: ask)")
     add(
-        "--age",
-        type=_duration,
-        metavar="AGE",
-        help="add a section of the largest allocations at least this old",
-    )
-    add(
-        "--interval",
-        type=_duration,
-        default=1.0,
-        metavar="S",
-        help="time between reports (default 1s)",
-    )
-    add("--count", type=_positive, metavar="N", help="end after N reports")
-    add(
-        "--duration",
-        type=_duration,
-        metavar="S",
-        help="end after this time (default: when the process ends, or Ctrl-C)",
-    )
-    add(
-        "--flamegraph",
-        metavar="FILE",
-        help="write outstanding bytes as folded stacks to FILE at the end and on SIGUSR1; "
-        "without --text or --json nothing but progress is shown",
-    )
-    add(
-        "-o",
-        "--output",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write FILE at the same moments; its suffix names the format: .fg, .folded; "
-        "can be given several times",
+        "--allocator",
+        metavar="NAME|PATH",
+        help="trace only the allocator in files whose name contains NAME, or in PATH "
+        "(default: every one found)",
     )
     add(
         "--min-size",
@@ -140,24 +136,26 @@ def build_parser() -> argparse.ArgumentParser:
         "targets that must not pay for every stack (default: report all, exactly)",
     )
     add(
-        "--allocator",
-        metavar="NAME|PATH",
-        help="trace only the allocator in files whose name contains NAME, or in PATH "
-        "(default: every one found)",
-    )
-    add(
-        "--filters",
-        type=Path,
-        metavar="FILE",
-        help="TOML file with more rules on which frames to hide",
-    )
-    add("--no-filters", action="store_true", help="show every frame")
-    add(
         "--events-size",
         type=_size,
         default=8 << 20,
         metavar="SIZE",
         help="buffer between probes and reader (default 8MiB); larger if events are lost",
+    )
+    add(
+        "--stacks",
+        choices=["auto", "cfi", "fp"],
+        default="auto",
+        help="how call stacks are found: by call-frame information, which needs no frame "
+        "pointers, or by frame pointers alone (default auto: the first, with frame pointers "
+        "for code that has no such information)",
+    )
+    add(
+        "--max-frames",
+        type=_frames,
+        default=127,
+        metavar="N",
+        help="deepest call stack kept, up to 512 frames (default 127)",
     )
     add(
         "--attach",
@@ -166,13 +164,91 @@ def build_parser() -> argparse.ArgumentParser:
         help="how probes are attached: uprobe_multi links (Linux 6.6) or perf events "
         "(default: links where the kernel has them)",
     )
-    add("--debug", action="store_true", help="show tracebacks and compiler messages")
-    add("--version", action="version", version=f"tracelloc {__version__}")
-    return parser
 
 
-def parse_options(arguments: Sequence[str]) -> Options:
-    """Options from the arguments after the program's name. Raises UsageError."""
+def _add_reports(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reports")
+    views = group.add_mutually_exclusive_group()
+    views.add_argument(
+        "--tui",
+        action="store_true",
+        help="a screen that takes keys (default on a terminal, unless --count is given)",
+    )
+    views.add_argument(
+        "--text", action="store_true", help="text reports on standard output (default elsewhere)"
+    )
+    views.add_argument(
+        "--json", action="store_true", help="JSON instead: one object per report, on one line"
+    )
+    add = group.add_argument
+    add("--top", type=_count, default=2, metavar="N", help="entries per section (default 2)")
+    add(
+        "--age",
+        type=_duration,
+        metavar="AGE",
+        help="add a section of the largest allocations at least this old",
+    )
+    add(
+        "--interval",
+        type=_duration,
+        default=1.0,
+        metavar="S",
+        help="time between reports (default 1s)",
+    )
+    add("--count", type=_positive, metavar="N", help="end after N reports")
+    add(
+        "--duration",
+        type=_duration,
+        metavar="S",
+        help="end after this time (default: when the process ends, or Ctrl-C)",
+    )
+
+
+def _add_names(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("names and noise").add_argument
+    add(
+        "--filters",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TOML file with more rules on which frames to hide; can be given several times, "
+        "the last matching rule decides",
+    )
+    add(
+        "--filter-group",
+        type=_switch,
+        action="append",
+        default=[],
+        metavar="NAME=on|off",
+        help="switch a group of rules, such as tokio or qt; can be given several times",
+    )
+    add(
+        "--no-filters",
+        action="store_true",
+        help="show every frame that no --filters FILE hides",
+    )
+    add(
+        "--sources",
+        type=_directories,
+        action="append",
+        default=[],
+        metavar="DIR=DIR",
+        help="where source files lie now, if not where they were compiled (first DIR: as "
+        "compiled); can be given several times",
+    )
+    add(
+        "--short-names",
+        action="store_true",
+        help="leave template arguments and parameters out of function names",
+    )
+
+
+def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
+    """Options from the arguments after the program's name. Raises UsageError.
+
+    ``terminal``: standard input, output and error are one that a screen can be drawn on.
+    """
     given = build_parser().parse_args(arguments)
     if given.interval < 0.01:
         raise UsageError("--interval must be at least 10ms")
@@ -184,34 +260,53 @@ def parse_options(arguments: Sequence[str]) -> Options:
         raise UsageError("--max-size is below --min-size: nothing would be left")
     if given.sample is not None and not 0 < given.sample <= _SPARSEST:
         raise UsageError("--sample must be between 1 and 1TiB")
-    outputs = [Output.flamegraph(given.flamegraph)] if given.flamegraph else []
-    outputs.extend(Output.by_suffix(path) for path in given.output)
+    outputs, push = outputs_of(given), push_of(given)
+    mode = _mode(given, bool(outputs or given.listen or push), terminal)
+    if given.pid is None and mode is not Mode.TUI:
+        raise UsageError(
+            "the following arguments are required: -p/--pid",
+            hint="tracelloc --help shows the options",
+        )
     return Options(
         pid=given.pid,
-        mode=_mode(given, bool(outputs)),
+        mode=mode,
         top=given.top,
         min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
         interval_s=given.interval,
         count=given.count,
         duration_s=given.duration,
-        outputs=tuple(outputs),
+        outputs=outputs,
+        listen=given.listen,
+        push=push,
         events_size_bytes=_ring_size(given.events_size),
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
         sample_bytes=given.sample,
         allocator=given.allocator,
         method=None if given.attach == "auto" else Method(given.attach),
-        filters_path=given.filters,
+        filters_paths=tuple(given.filters),
+        filter_groups=tuple(given.filter_group),
         use_filters=not given.no_filters,
+        use_rows=given.stacks != "fp",
+        max_frames=given.max_frames,
+        sources=tuple(given.sources),
+        short_names=given.short_names,
         debug=given.debug,
     )
 
 
-def _mode(given: argparse.Namespace, writes_files: bool) -> Mode:
+def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mode:
     if given.json:
         return Mode.JSON
     # Reports that are counted were asked for.
-    if given.text or not writes_files or given.count is not None:
+    if given.tui or (terminal and not given.text and given.count is None):
+        if given.tui and not terminal:
+            raise UsageError(
+                "a screen needs a terminal as standard input, output and error",
+                hint="--text and --json do without",
+            )
+        return Mode.TUI
+    if given.text or not has_other_ways or given.count is not None:
         return Mode.TEXT
     return Mode.HEADLESS
 
@@ -223,20 +318,8 @@ def _ring_size(size_bytes: int) -> int:
     return max(mmap.PAGESIZE, 1 << (size_bytes - 1).bit_length())
 
 
-def _wrapped_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Lets argparse show our own sentence instead of the type's name."""
-
-    def checked(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return checked
-
-
-_duration: Final = _wrapped_type(parse_duration)
-_size: Final = _wrapped_type(parse_size)
+_duration: Final = argument_type(parse_duration)
+_size: Final = argument_type(parse_size)
 
 
 def _integer(text: str, lowest: int) -> int:
@@ -245,12 +328,41 @@ def _integer(text: str, lowest: int) -> int:
     return int(text)
 
 
+def _switch(text: str) -> tuple[str, bool]:
+    name, _, switch = text.rpartition("=")
+    if not name or switch not in ("on", "off"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=on or NAME=off")
+    return name, switch == "on"
+
+
+def _frames(text: str) -> int:
+    frames = _integer(text, 2)
+    if frames > _MOST_FRAMES:
+        raise argparse.ArgumentTypeError(f"more than {_MOST_FRAMES} frames can't be kept")
+    return frames
+
+
+def _directories(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not (old and equals and new):
+        raise argparse.ArgumentTypeError(f"{text!r} is not DIR=DIR")
+    return old, new
+
+
 def _positive(text: str) -> int:
     return _integer(text, 1)
 
 
+pid_type: Final = _positive
+"""argparse's type for process ids."""
+
+
 def _count(text: str) -> int:
     return _integer(text, 0)
+
+
+count_type: Final = _count
+"""argparse's type for how many of something."""
 
 
 def _wrapped(text: str) -> str:

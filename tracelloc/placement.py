@@ -17,7 +17,7 @@ from typing import Any, Final
 import capstone
 from capstone import x86_const as x86
 
-from tracelloc.allocators import AllocatorFunction
+from tracelloc.allocators import AllocatorFunction, Module
 from tracelloc.procfs import base_name
 
 _REGISTERS: Final = {
@@ -36,6 +36,8 @@ _FLOW: Final = (
     capstone.CS_GRP_IRET,
     capstone.CS_GRP_BRANCH_RELATIVE,
 )
+HARMFUL_NOP: Final = bytes.fromhex("0f1f440000")
+"""nopl 0(%rax,%rax): Linux 6.18 turns a probe on it into a call that kills forked children."""
 _MOST_CODE: Final = 1 << 16
 """Bytes of a function that are looked through; a longer one is probed at its entry."""
 
@@ -86,10 +88,28 @@ def place(functions: Iterable[AllocatorFunction]) -> list[ProbePoint]:
     return returns + entries
 
 
+LOADER_HOOK: Final = "_dl_debug_state"
+"""What dynamic linkers call when they are about to change, and have changed, what is mapped
+(glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+
+
+def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
+    """The probes that tell when libraries come and go."""
+    points = []
+    for module in modules:
+        for address in module.elf.find_functions([LOADER_HOOK]).get(LOADER_HOOK, {}):
+            offset = module.elf.offset_of(address)
+            if offset is not None:
+                offset += _at_entry(module.elf.read(offset, 16), "").offset
+                label = f"{LOADER_HOOK} in {base_name(module.path)}"
+                points.append(ProbePoint(module.open_path, offset, "loader_changes", False, label))
+    return points
+
+
 def _find_for(function: AllocatorFunction) -> Place:
-    code = function.module.elf.read(function.offset, function.size or 2)
+    code = function.module.elf.read(function.offset, function.size or 16)
     if not function.size:
-        return Place(0, not is_emulated(code), "its symbol does not say how long it is")
+        return _at_entry(code, "its symbol does not say how long it is")
     return find_place(code, function.kind.arguments)
 
 
@@ -100,19 +120,27 @@ def find_place(code: bytes, arguments: Iterable[str]) -> Place:
     rdi, rsi, rdx.
     """
     if len(code) > _MOST_CODE:
-        return Place(0, not is_emulated(code), "the function is too long to look through")
+        return _at_entry(code, "the function is too long to look through")
     kept = {part for name in (*arguments, "rsp") for part in _REGISTERS[name]}
     for instruction in _instructions(code):
         offset = instruction.address
         if is_emulated(bytes(instruction.bytes)):
             if offset and _is_branched_to(code, offset):
-                return Place(0, True, "a branch leads back before the first cheap instruction")
+                return _at_entry(code, "a branch leads back before the first cheap instruction")
             return Place(offset, False)
         if any(instruction.group(group) for group in _FLOW):
-            return Place(0, True, f"{instruction.mnemonic} comes first")
+            return _at_entry(code, f"{instruction.mnemonic} comes first")
         if kept.intersection(instruction.regs_access()[1]):
-            return Place(0, True, f"{instruction.mnemonic} {instruction.op_str} comes first")
-    return Place(0, True, "no cheap instruction was found")
+            return _at_entry(code, f"{instruction.mnemonic} {instruction.op_str} comes first")
+    return _at_entry(code, "no cheap instruction was found")
+
+
+def _at_entry(code: bytes, reason: str) -> Place:
+    """The entry, for want of better, or what follows it if a probe there would do harm."""
+    offset = 0
+    while code.startswith(HARMFUL_NOP, offset):
+        offset += len(HARMFUL_NOP)
+    return Place(offset, not is_emulated(code[offset:]), reason)
 
 
 def is_emulated(code: bytes) -> bool:

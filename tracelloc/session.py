@@ -12,25 +12,26 @@ import platform
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from tracelloc.abi import LOST_EVENT_COUNTERS, StackFlag
+from tracelloc.abi import LOST_EVENT_COUNTERS
 from tracelloc.allocators import AllocatorFunction, Module, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.history import History
 from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
-from tracelloc.placement import ProbePoint, place
+from tracelloc.placement import ProbePoint, place, place_loader
 from tracelloc.procfs import Process
-from tracelloc.snapshot import Snapshot, Target, take_snapshot
+from tracelloc.series import Series
+from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
 from tracelloc.space import AddressSpace
 from tracelloc.stacks import Stacks
+from tracelloc.stacksource import StackSource
 from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
 from tracelloc.table import LiveTable
 from tracelloc.units import NS_PER_S
-from tracelloc.unwind import FrameChecker
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
@@ -38,6 +39,8 @@ _FULL_SHARE: Final = 3
 """The reader hurries when it finds more than one part in this many of the ring filled."""
 _IDLE_SHARE: Final = 6
 """And takes its time below one part in this many: large batches cost least."""
+_PREWARM_S: Final = 0.5
+"""How long tracing waits for rows; those that take longer are made on the way."""
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 
@@ -77,7 +80,7 @@ class Session:
         self.table = LiveTable(self.stacks, config.sample_bytes)
         self.functions: list[AllocatorFunction] = []
         self._points: list[ProbePoint] = []
-        self._checker = FrameChecker(self.space)
+        self._stack_source: StackSource | None = None
         self._attachments: list[Attachment] = []
         self._capture: Capture | None = None
         self._lock = threading.Lock()
@@ -85,12 +88,15 @@ class Session:
         self._thread: threading.Thread | None = None
         self._started_ns = 0
         self._history = History(0)
+        self._series = Series(0)
+        self._thread_names: dict[int, str] = {}
         self._stopped_ns: int | None = None
         self._trampoline: int | None = None
         self._swept_ns = 0
         self._failure: BaseException | None = None
         self._rate = RateMeter()
         self._watch: OverheadWatch | None = None
+        self._fullest_bytes = 0
 
     def start(self) -> None:
         """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
@@ -98,10 +104,15 @@ class Session:
         functions = self._discover(modules)
         self._capture = Capture(self._config, debug=self._debug)
         try:
-            self._attach_first(functions)
+            self._stack_source = StackSource(
+                self.space, self.stacks, self._capture, self._config.max_frames, self._see
+            )
+            self._attach_first(functions, modules)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self._started_ns = self._clock_ns()
             self._history = History(self._started_ns)
+            self._stack_source.await_rows(_PREWARM_S)
+            self._series = Series(self._started_ns)
             self._capture.set_live(True)
         except BaseException:
             self._detach()
@@ -132,14 +143,14 @@ class Session:
             hint="none of its files defines malloc and free",
         )
 
-    def _attach_first(self, functions: list[AllocatorFunction]) -> None:
+    def _attach_first(self, functions: list[AllocatorFunction], modules: Iterable[Module]) -> None:
         """Attaches by the first method that works here, which is then the one."""
         assert self._capture is not None
         while True:
             method = self._methods[0]
             try:
                 self._capture.load(method.attach_type)
-                self._attach(functions)
+                self._attach(functions, modules)
             except UnsupportedError:
                 self._points.clear()
                 if len(self._methods) == 1:
@@ -148,9 +159,13 @@ class Session:
             else:
                 return
 
-    def _attach(self, functions: list[AllocatorFunction]) -> None:
+    def _attach(self, functions: list[AllocatorFunction], modules: Iterable[Module]) -> None:
         assert self._capture is not None
         points = place(functions)
+        if self._config.use_rows:
+            points += place_loader(modules)
+        if not points:
+            return
         self._points.extend(points)
         attachment = Attachment(self._methods[0], self._process.pid, points, self._capture.program)
         self._attachments.append(attachment)
@@ -161,7 +176,9 @@ class Session:
         """How probes are attached, once they are."""
         return self._methods[0]
 
-    def snapshot(self, top: int = 0, min_age_ns: int | None = None) -> Snapshot:
+    def snapshot(
+        self, top: int = 0, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
+    ) -> Snapshot:
         """All that has happened until now, with the ``top`` largest blocks.
 
         Raises what the pump died of.
@@ -190,7 +207,19 @@ class Session:
                 counters=self._capture.counters(),
                 top=top,
                 min_age_ns=min_age_ns,
+                series=self._series,
+                wanted=wanted,
             )
+
+    def thread_names(self) -> dict[int, str]:
+        """The threads by id, those included that have ended since this was last asked."""
+        self._thread_names.update(self._process.thread_names())
+        return dict(self._thread_names)
+
+    def take_ring_share(self) -> float:
+        """How full the ring of events was at most since this was last asked, 0 to 1."""
+        fullest_bytes, self._fullest_bytes = self._fullest_bytes, 0
+        return fullest_bytes / self._config.events_size_bytes
 
     def drop_ended_threads(self) -> int:
         """Frees what the probes keep of threads that are gone. Returns how many they were."""
@@ -222,6 +251,8 @@ class Session:
         self.stop()
         if self._watch is not None:
             self._watch.join()
+        if self._stack_source is not None:
+            self._stack_source.close()
         if self._capture is not None:
             self._capture.close()
         self.space.close()
@@ -244,6 +275,8 @@ class Session:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
             poll.register(self._capture.events_fd, select.EPOLLIN | select.EPOLLET)
             poll.register(self._wake_fd, select.EPOLLIN)
+            if self._capture.misses_fd >= 0:
+                poll.register(self._capture.misses_fd, select.EPOLLIN | select.EPOLLET)
             while True:
                 ready = poll.poll(wait_ms / 1000)
                 with self._lock:
@@ -259,36 +292,22 @@ class Session:
     def _drain(self) -> int:
         """Applies what the rings hold. Returns the bytes of events there were."""
         assert self._capture is not None
+        assert self._stack_source is not None
         self._capture.clear_woken()
         events = self._capture.events.take()
         # Only now: whatever stack these events name was sent before them.
-        self._take_stacks()
+        self._stack_source.take(self._clock_ns())
         if len(events):
             counters = self._capture.counters()
             if any(counters[counter] for counter in LOST_EVENT_COUNTERS):
                 self.table.trusting = False
             self.table.apply(events)
+        self._fullest_bytes = max(self._fullest_bytes, int(events.nbytes))
         return int(events.nbytes)
 
-    def _take_stacks(self) -> None:
-        assert self._capture is not None
-        new = [
-            (stack_id, tuple(frames.tolist()), StackFlag(flags))
-            for stack_id, flags, frames in self._capture.stacks.take()
-        ]
-        if not new:
-            return
-        if any(self._checker.unknown(frames) for _, frames, _ in new):
-            self._refresh_maps()
-        for stack_id, frames, flags in new:
-            self.stacks.add(stack_id, *self._checker.trim(frames, flags))
-
-    def _refresh_maps(self) -> None:
-        """Something new is mapped: perhaps an allocator, too."""
-        modules = self.space.refresh()
-        functions = discover(modules, self._only)
-        if functions:
-            self._attach(functions)
+    def _see(self, modules: Sequence[Module]) -> None:
+        """Something else is mapped: perhaps an allocator, too."""
+        self._attach(discover(modules, self._only), modules)
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             assert self._capture is not None
@@ -297,12 +316,16 @@ class Session:
 
     def _keep_house(self) -> None:
         assert self._capture is not None
+        assert self._stack_source is not None
         if self._trampoline is None and self.table.events:
-            self._refresh_maps()
+            self._stack_source.refresh()
         now_ns = self._clock_ns()
         self._rate.note(now_ns, self.table.events)
         if self._history.is_due(now_ns):
             self._history.sample(now_ns, self.table.totals.live_bytes)
+        if self._series.is_due(now_ns):
+            held = int(self.table.totals.live_bytes.sum())
+            self._series.add(now_ns, held, self._process.rss_bytes())
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
             self.drop_ended_threads()

@@ -6,19 +6,24 @@ still be found after the target has unmapped or replaced them, or has ended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tracelloc.allocators import Module
 from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.elf.dynamic import needed, shared_name
 from tracelloc.errors import TargetError
 from tracelloc.procfs import (
     TRAMPOLINE_MAPPING,
+    VDSO,
     AddressMap,
     FileId,
     Mapping,
     Process,
+    base_name,
     is_c_library,
+    is_loader,
 )
 
 
@@ -32,6 +37,7 @@ class Unresolved(Enum):
     NOT_ELF = "the file is not ELF"
     NO_SYMBOL = "no symbol covers it"
     KERNEL_PAGE = "a page of the kernel's"
+    PENDING = "its name is still being looked up"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +81,41 @@ class AddressSpace:
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
         self.generation += 1
-        return [m for m in map(self._open, maps.mappings) if m is not None]
+        opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
+        return self._confirmed(opened)
+
+    def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
+        """Those of the opened files that were still mapped afterwards.
+
+        A mapping is opened by its addresses: by then another file may have been there.
+        """
+        if not opened:
+            return []
+        try:
+            still = set(self.process.maps().mappings)
+        except TargetError:
+            still = set()
+        if not still:
+            # It has ended: nothing will be mapped any more.
+            return [module for _, module in opened]
+        for mapping, module in opened:
+            if mapping not in still:
+                del self._modules[mapping.file_id]
+                module.elf.close()
+        return [module for mapping, module in opened if mapping in still]
 
     def _open(self, mapping: Mapping) -> Module | None:
         """The module of a mapping if this is the first look at an executable file."""
+        if mapping.path == VDSO:
+            self._open_vdso(mapping)
+            return None
         if not (mapping.executable and mapping.is_file) or mapping.file_id in self._modules:
             return None
         try:
             elf = ElfFile(self.process.open_mapping(mapping))
+        except FileNotFoundError:
+            # Unmapped since the maps were read. It may come back.
+            return None
         except OSError:
             self._modules[mapping.file_id] = Unresolved.UNREADABLE
             return None
@@ -93,6 +126,70 @@ class AddressSpace:
         module = Module(mapping.file_id, mapping.path, opened, elf)
         self._modules[mapping.file_id] = module
         return module
+
+    def _open_vdso(self, mapping: Mapping) -> None:
+        """The kernel's page of functions is an ELF file that exists in memory only."""
+        if mapping.file_id in self._modules:
+            return
+        image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
+        try:
+            elf = ElfFile.from_bytes(image)
+        except NotElfError:
+            self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
+        else:
+            self._modules[mapping.file_id] = Module(mapping.file_id, VDSO, VDSO, elf)
+
+    @property
+    def modules(self) -> list[Module]:
+        """All that was ever mapped and could be read, in the order of being seen."""
+        return [m for m in list(self._modules.values()) if isinstance(m, Module)]
+
+    def variable(self, name: str) -> int | None:
+        """Where a variable of the dynamic linker's lies in the process."""
+        for mapping in self._maps.mappings:
+            module = self._modules.get(mapping.file_id)
+            if not isinstance(module, Module) or not is_loader(module.path):
+                continue
+            address = module.elf.find_object(name)
+            start = module.elf.address_of(mapping.offset)
+            if address is not None and start is not None:
+                return mapping.start + address - start
+        return None
+
+    def permanent_files(self) -> set[FileId]:
+        """The files that stay for as long as the program runs.
+
+        It and the libraries that were loaded with it, those that they need in turn, what
+        was preloaded, and the loader. Only what was opened later is ever unmapped.
+        """
+        by_name: dict[str, Module] = {}
+        wanted = []
+        executable = self.process.executable()
+        for module in self.modules:
+            by_name[shared_name(module.elf) or base_name(module.path)] = module
+            if module.path in (executable, VDSO) or is_loader(module.path):
+                wanted.append(shared_name(module.elf) or base_name(module.path))
+        preloaded = {base_name(path) for path in self.process.preloaded()}
+        wanted.extend(n for n, m in by_name.items() if base_name(m.path) in preloaded)
+        kept: set[FileId] = set()
+        while wanted:
+            found = by_name.pop(wanted.pop(), None)
+            if found is not None:
+                kept.add(found.file_id)
+                wanted.extend(needed(found.elf))
+        return kept
+
+    @property
+    def mappings(self) -> Sequence[Mapping]:
+        """What is mapped now, by address."""
+        return self._maps.mappings
+
+    def reason(self, mapping: Mapping) -> Unresolved | None:
+        """Why a mapped file of code can't be looked into; None if it can, or is no file."""
+        if not (mapping.executable and mapping.is_file):
+            return None
+        module = self._modules.get(mapping.file_id, Unresolved.UNREADABLE)
+        return module if isinstance(module, Unresolved) else None
 
     @property
     def is_static(self) -> bool:
@@ -116,7 +213,7 @@ class AddressSpace:
         offset = address - mapping.start + (mapping.offset if mapping.is_file else 0)
         if not mapping.executable:
             return Place(mapping, None, Unresolved.NOT_CODE, offset)
-        if not mapping.is_file:
+        if not mapping.is_file and mapping.path != VDSO:
             special = mapping.path.startswith("[") and mapping.path.endswith("]")
             reason = Unresolved.KERNEL_PAGE if special else Unresolved.ANONYMOUS
             return Place(mapping, None, reason, offset)

@@ -1,4 +1,4 @@
-"""System calls that Python has no name for: bpf(2) and perf_event_open(2)."""
+"""System calls that Python has no name for: bpf(2), perf_event_open(2), openat2(2)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Final
 
 _BPF: Final = {"x86_64": 321, "aarch64": 280}
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
+_OPENAT2: Final = 437
 _PERF_FLAG_FD_CLOEXEC: Final = 8
+_RESOLVE_NO_MAGICLINKS: Final = 0x02
+_RESOLVE_IN_ROOT: Final = 0x10
 
 BPF_MAP_CREATE: Final = 0
 BPF_OBJ_GET_INFO_BY_FD: Final = 15
@@ -36,6 +39,28 @@ def perf_event_open(attributes: ctypes.Structure, pid: int) -> int:
         ctypes.c_int(-1),
         ctypes.c_int(-1),
         ctypes.c_ulong(_PERF_FLAG_FD_CLOEXEC),
+    )
+
+
+class _OpenHow(ctypes.Structure):
+    """``struct open_how``."""
+
+    _fields_ = (
+        ("flags", ctypes.c_uint64),
+        ("mode", ctypes.c_uint64),
+        ("resolve", ctypes.c_uint64),
+    )
+
+
+def open_inside(directory_fd: int, path: str, flags: int) -> int:
+    """Opens a path as if ``directory_fd`` were the root directory. Raises OSError."""
+    how = _OpenHow(flags=flags, resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
+    return _call(
+        _OPENAT2,
+        ctypes.c_int(directory_fd),
+        ctypes.c_char_p(os.fsencode(path)),
+        ctypes.byref(how),
+        ctypes.c_size_t(ctypes.sizeof(how)),
     )
 
 

@@ -14,8 +14,9 @@ from typing import Final
 from tracelloc import syscalls
 from tracelloc.errors import PrivilegeError, UnsupportedError
 
-MINIMUM_KERNEL: Final = (5, 8)
-"""The first with BPF ring buffers."""
+MINIMUM_KERNEL: Final = (5, 10)
+"""Ring buffers came with 5.8; this is the first long-lived kernel whose probes may read
+the timer's ticks."""
 UPROBE_MULTI_KERNEL: Final = (6, 6)
 """The first with uprobe_multi links."""
 MACHINES: Final = ("x86_64",)

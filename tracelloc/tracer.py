@@ -8,23 +8,32 @@ import signal
 import socket
 import sys
 import time
-from typing import Final
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from tracelloc.capture import CaptureConfig
 from tracelloc.errors import TargetError, TracellocError
-from tracelloc.filters import Filters, read_rules, shipped_rules
+from tracelloc.filters import load_filters
 from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
 from tracelloc.procfs import Process
+from tracelloc.profile import profile_of
 from tracelloc.report import losses_line, text_report
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot
-from tracelloc.symbols import Symbolizer
+from tracelloc.symbols import SourceMap, Symbolizer
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.view import Namer
 
+if TYPE_CHECKING:
+    from tracelloc.live.sharing import Sharing
+
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES_PROGRESS_S: Final = 1.0
+"""How long names may take before it is said that they do."""
 _PROGRESS_S: Final = 10.0
 """Time between progress lines where standard error is no terminal."""
 
@@ -36,9 +45,9 @@ class Tracer:
         """Raises UsageError for a bad filters file."""
         self._options = options
         self._process = process
-        rules = shipped_rules() if options.use_filters else []
-        if options.filters_path is not None:
-            rules += read_rules(options.filters_path)
+        filters, self._warnings = load_filters(
+            options.filters_paths, options.filter_groups, standing=options.use_filters
+        )
         self._session = Session(
             process,
             CaptureConfig(
@@ -46,12 +55,16 @@ class Tracer:
                 min_block_bytes=options.min_block_bytes,
                 max_block_bytes=options.max_block_bytes,
                 sample_bytes=options.sample_bytes,
+                use_rows=options.use_rows,
+                max_frames=options.max_frames,
             ),
             only_allocator=options.allocator,
             method=options.method,
             debug=options.debug,
         )
-        self._namer = Namer(Symbolizer(self._session.space), Filters(rules))
+        self._symbolizer = Symbolizer(self._session.space, SourceMap(options.sources))
+        self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
+        self._sharing = self._prepare_sharing()
         self._reports = 0
         self._stdout_open = True
         self._troubles: list[TracellocError] = []
@@ -61,19 +74,49 @@ class Tracer:
         self._last_progress_s = 0.0
         self._progress_shown = False
 
+    def _prepare_sharing(self) -> Sharing | None:
+        """The endpoint and the push, with names of their own: they have their own threads."""
+        options = self._options
+        if options.listen is None and options.push is None:
+            return None
+        from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
+
+        filters, _ = load_filters(
+            options.filters_paths, options.filter_groups, standing=options.use_filters
+        )
+        namer = Namer(self._symbolizer, filters, short_names=options.short_names)
+        take = self._session.snapshot
+        return Sharing(
+            listen=options.listen,
+            push=options.push,
+            target=self._session.target,
+            take=take,
+            namer=namer,
+            say=self._say_aside,
+        )
+
     def run(self) -> None:
         """Traces until something ends it. Raises TracellocError."""
         wakeup = self._catch_signals()
         pidfd = self._open_pidfd()
         try:
             self._session.start()
+            for warning in self._warnings:
+                self._say(f"warning: {warning}")
             self._say(f"tracing {self._process.pid} ({printable(self._session.target.command)})…")
             try:
+                if self._sharing is not None:
+                    self._sharing.start()
                 self._loop(pidfd, wakeup)
             finally:
                 self._session.stop()
+                if self._sharing is not None:
+                    self._sharing.close()
             self._finish()
         finally:
+            if self._sharing is not None:
+                self._sharing.close()
+            self._symbolizer.close()
             self._session.close()
             os.close(pidfd)
 
@@ -141,20 +184,20 @@ class Tracer:
 
     def _tick(self) -> None:
         snapshot = self._snapshot()
-        if self._options.mode is Mode.HEADLESS:
-            self._progress(snapshot)
-        else:
+        if self._options.mode.reports:
             self._report(snapshot)
+        else:
+            self._progress(snapshot)
 
     def _finish(self) -> None:
         """The last report and the files, after the probes are gone."""
         self._finishing = True
         snapshot = self._snapshot()
         self._end_progress()
-        if self._options.mode is not Mode.HEADLESS and not self._is_done():
+        if self._options.mode.reports and not self._is_done():
             self._report(snapshot)
         self._write_outputs(snapshot)
-        if self._options.mode is Mode.HEADLESS:
+        if not self._options.mode.reports:
             self._say(f"{_summary(snapshot)}; {losses_line(snapshot)}")
         if self._troubles:
             raise self._troubles[-1]
@@ -178,15 +221,46 @@ class Tracer:
         else:
             self._reports += 1
 
+    def _await_names(self, snapshot: Snapshot, *, freed: bool) -> None:
+        """Names and lines of everything, said to take its time if it does."""
+        indices = [stat.index for stat in snapshot.top_stacks(freed=freed)]
+        start = time.monotonic()
+        while not self._namer.prepare(snapshot, indices, _NAMES_PROGRESS_S):
+            took = format_duration(round(time.monotonic() - start))
+            self._show_progress(f"reading symbols, {self._namer.waiting} addresses left, {took}")
+
     def _write_outputs(self, snapshot: Snapshot) -> None:
-        for output in self._options.outputs:
-            self._end_progress()
+        outputs = [o.at(self._process.pid, snapshot.time_s) for o in self._options.outputs]
+        if not outputs:
+            return
+        freed = any(output.needs_freed for output in outputs)
+        self._await_names(snapshot, freed=freed)
+        start = time.monotonic()
+
+        def note(done: int, count: int) -> None:
+            if time.monotonic() - start > _NAMES_PROGRESS_S:
+                self._show_progress(f"naming stacks, {done} of {count}")
+
+        profile = profile_of(snapshot, self._namer, freed=freed, progress=note)
+        for output in outputs:
             try:
-                output.write(output.exporter(snapshot, self._namer))
+                output.write(self._watched(output.content(profile), output.path))
             except TracellocError as error:
+                self._end_progress()
                 self._note_trouble(error)
             else:
-                self._say(f"wrote {output.path}")
+                self._end_progress()
+                self._say(f"wrote {printable(str(output.path))}")
+
+    def _watched(self, pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
+        """The same pieces; said to take their time if they do."""
+        start, size_bytes = time.monotonic(), 0
+        for piece in pieces:
+            size_bytes += len(piece)
+            if time.monotonic() - start > _NAMES_PROGRESS_S:
+                name = printable(str(path))
+                self._show_progress(f"writing {name}, {format_size(size_bytes)} so far")
+            yield piece
 
     def _note_trouble(self, error: TracellocError) -> None:
         """What can't be written must not keep the rest from being written."""
@@ -195,7 +269,9 @@ class Tracer:
             self._say(f"error: {error}")
 
     def _progress(self, snapshot: Snapshot) -> None:
-        line = f"{_summary(snapshot)}, {snapshot.losses.events} lost"
+        self._show_progress(f"{_summary(snapshot)}, {snapshot.losses.events} lost")
+
+    def _show_progress(self, line: str) -> None:
         now = time.monotonic()
         terminal = sys.stderr.isatty()
         if not terminal and now - self._last_progress_s < _PROGRESS_S:
@@ -212,9 +288,14 @@ class Tracer:
             print(file=sys.stderr)
             self._progress_shown = False
 
-    @staticmethod
-    def _say(message: str) -> None:
-        print(f"tracelloc: {message}", file=sys.stderr, flush=True)
+    def _say_aside(self, message: str) -> None:
+        """For other threads: on a line of its own, whatever progress is being shown."""
+        self._say(f"\r\x1b[K{message}" if sys.stderr.isatty() else message)
+
+    def _say(self, message: str) -> None:
+        # The terminal may be gone; that must not keep files from being written.
+        with suppress(OSError):
+            print(f"tracelloc: {message}", file=sys.stderr, flush=True)
 
 
 def _summary(snapshot: Snapshot) -> str:

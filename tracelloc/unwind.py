@@ -48,15 +48,20 @@ class FrameChecker:
         without frame pointers begins. A stack is whole if it reaches the code that
         starts programs and threads; else it is broken, unless it is only too deep.
         """
-        cut = False
-        for n, frame in enumerate(frames):
-            if not self._is_return_address(frame):
-                # The innermost one was put on the stack by the call that was probed.
-                frames, cut = frames[: max(n, 1)], True
-                break
+        kept = self.credible(frames)
+        cut = len(kept) < len(frames)
+        frames = kept
         if not cut and flags & StackFlag.TRUNCATED:
             return frames, StackFlag.TRUNCATED
         return frames, StackFlag(0) if self._is_whole(frames) else StackFlag.BROKEN
+
+    def credible(self, frames: tuple[int, ...]) -> tuple[int, ...]:
+        """The frames up to the first that can't be one."""
+        for n, frame in enumerate(frames):
+            if not self._is_return_address(frame):
+                # The innermost one was put on the stack by the call that was probed.
+                return frames[: max(n, 1)]
+        return frames
 
     def _is_whole(self, frames: tuple[int, ...]) -> bool:
         """Whether the outermost frame belongs to what calls main or a thread's function.

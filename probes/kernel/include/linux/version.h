@@ -3,5 +3,5 @@
 #ifndef TRACELLOC_LINUX_VERSION_H
 #define TRACELLOC_LINUX_VERSION_H
 #define KERNEL_VERSION(major, minor, patch) (((major) << 16) + ((minor) << 8) + (patch))
-#define LINUX_VERSION_CODE KERNEL_VERSION(5, 8, 0)
+#define LINUX_VERSION_CODE KERNEL_VERSION(5, 10, 0)
 #endif

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * How to step from a frame to its caller, for one address of code, in 64 bits. User
+ * space makes rows from call-frame information (tracelloc/cfi/rows.py mirrors this
+ * file; a test compiles it and compares). A row is found by the byte before a return
+ * address, or by the address itself where a signal interrupted it. 0 is no row.
+ */
+#ifndef TRACELLOC_ROW_H
+#define TRACELLOC_ROW_H
+
+/*
+ * Where the CFA is (the stack pointer before the call that made the frame). The return
+ * address is at CFA - 8, and the caller's stack pointer is the CFA.
+ */
+enum row_kind {
+	ROW_SP = 1,            /* CFA = sp + ROW_CFA_OFFSET */
+	ROW_BP = 2,            /* CFA = bp + ROW_CFA_OFFSET */
+	ROW_REALIGNED = 3,     /* CFA = the word at bp + ROW_CFA_OFFSET */
+	ROW_SIGNAL = 4,        /* sp is at sp + ROW_CFA_OFFSET, bp at sp + ROW_BP_SLOT, ip at
+	                          sp + ROW_SIGNAL_IP; that ip is looked up as it is */
+	ROW_PLT = 5,           /* never handed to the probes: ROW_SP in each single place */
+	ROW_END = 6,           /* the outermost frame */
+	ROW_FRAME_POINTER = 7, /* as ROW_BP, for code about which nothing is known */
+	ROW_UNENCODABLE = 8,   /* to be finished in user space, for ROW_DETAIL's reason */
+};
+
+/* Why a row is ROW_UNENCODABLE. */
+enum row_reason {
+	ROW_REASON_CFA_REGISTER = 1,   /* the CFA depends on another register */
+	ROW_REASON_CFA_EXPRESSION = 2, /* the CFA is another expression */
+	ROW_REASON_CFA_OFFSET = 3,     /* the frame is larger than 2 GiB */
+	ROW_REASON_RETURN_ADDRESS = 4, /* the return address is not at CFA - 8 */
+	ROW_REASON_SAVED_BP = 5,       /* bp is not in the frame */
+	ROW_REASON_CALLER_SP = 6,      /* the caller's stack pointer is not the CFA */
+	ROW_REASON_SIGNAL_FRAME = 7,   /* a signal frame, but not the kernel's */
+	ROW_REASON_DAMAGED = 8,        /* the unwind table makes no sense */
+	ROW_REASON_TOO_LONG = 9,       /* the unwind table is longer than is sane */
+};
+
+/* Bits 0-7: the kind. */
+#define ROW_KIND(row) ((__u32)((row) & 0xff))
+/* Bits 8-15: an enum row_reason, or a PLT's threshold. */
+#define ROW_DETAIL(row) ((__u32)((row) >> 8 & 0xff))
+/* Bits 16-31, signed: where the caller's bp was saved, in bytes from the CFA, or: */
+#define ROW_BP_SLOT(row) ((__s64)(__s16)((row) >> 16))
+#define ROW_BP_UNCHANGED 0 /* it is still in the register */
+#define ROW_BP_AT_BP 1     /* at the word that bp points to */
+/* Bits 32-63, signed: bytes. */
+#define ROW_CFA_OFFSET(row) ((__s64)(__s32)((row) >> 32))
+
+/* Bytes from sp to the interrupted registers in the kernel's signal frame. */
+#define ROW_SIGNAL_BP 120
+#define ROW_SIGNAL_SP 160
+#define ROW_SIGNAL_IP 168
+
+#endif

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Walking call stacks by rows: what call-frame information says of each call site, in 64
+ * bits (row.h). No frame pointers are needed. Where a row is missing, the stack is left
+ * to user space, which finishes it and supplies the row for the next time.
+ */
+#include "row.h"
+
+/* From the saved bp to the saved ip in the kernel's signal frame, both included. */
+#define SIGNAL_BYTES (ROW_SIGNAL_IP - ROW_SIGNAL_BP + 8)
+
+/*
+ * The word at `address`, through the window that is loaded; another one is loaded if it
+ * lies elsewhere. Words are aligned, so that none lies across two windows. `bad` gets a
+ * bit if it can't be read. (Where the window is and what went wrong is kept in the record:
+ * what the verifier knows of a number in a register would tell states apart that are
+ * alike, and it would follow all of them.)
+ */
+static __always_inline u64 read_word(struct call *call, u64 address)
+{
+	u64 at = address - call->base;
+
+	if (at > STACK_WINDOW - 8) {
+		call->base = address & ~(u64)(STACK_WINDOW - 1);
+		call->bad |= bpf_probe_read_user(call->window, STACK_WINDOW, (void *)call->base);
+		at = address - call->base;
+	}
+	call->bad |= address & 7;
+	return *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
+}
+
+/*
+ * The row for an address; 0 if there is none. User space may be giving the way to another key:
+ * it takes the old key away, writes the row, then the new key, and memory shows it in that
+ * order. A key that is still there after its row was read belongs to that row.
+ */
+static __always_inline u64 find_row(u64 address, u64 generation)
+{
+	u32 index = (address * 0x9e3779b97f4a7c15ULL) >> (64 - ROW_SETS_LOG2);
+	u64 key = address | generation;
+	volatile struct row_set *set = rows.lookup(&index);
+
+	if (!set)
+		return 0;
+	for (u32 way = 0; way < ROW_WAYS; way++) {
+		if (set->keys[way] == key) {
+			u64 row = set->rows[way];
+
+			return set->keys[way] == key ? row : 0;
+		}
+	}
+	return 0;
+}
+
+/* What the address space is like now, for keys. */
+static __always_inline u64 generation_of(struct control *words)
+{
+	return (words->loads + words->changes) << KEY_GENERATION_SHIFT;
+}
+
+/* The head of a miss, and the registers it needs to be finished. */
+static __always_inline void fill_miss(struct pt_regs *ctx, struct control *words,
+				      struct miss *miss, u64 id, u64 start)
+{
+	miss->stack_id = id;
+	miss->generation = generation_of(words) >> KEY_GENERATION_SHIFT;
+	miss->stack_address = start;
+	miss->tid = (u32)bpf_get_current_pid_tgid();
+	miss->registers[MISS_IP] = PT_REGS_IP(ctx);
+	miss->registers[MISS_SP] = PT_REGS_SP(ctx);
+	miss->registers[MISS_BP] = PT_REGS_FP(ctx);
+	miss->registers[MISS_BX] = ctx->bx;
+	miss->registers[MISS_R12] = ctx->r12;
+	miss->registers[MISS_R13] = ctx->r13;
+	miss->registers[MISS_R14] = ctx->r14;
+	miss->registers[MISS_R15] = ctx->r15;
+}
+
+/* Copies the stack's pages up to the first that can't be read. Returns the bytes. */
+static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
+{
+	u32 page;
+
+#pragma clang loop unroll(disable)
+	for (page = 0; page < pages; page++) {
+		if (bpf_probe_read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
+					(void *)(start + (u64)page * PAGE_SIZE)))
+			break;
+	}
+	return page * PAGE_SIZE;
+}
+
+/*
+ * Leaves the stack to user space: sends registers and the stack's memory. `far`: the
+ * walk came far up already. Returns the id of what will be found, 0 if there is no room.
+ */
+static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words, u64 hash, bool far)
+{
+	u64 start = PT_REGS_SP(ctx) & ~(u64)(PAGE_SIZE - 1);
+	/* Nobody else has this thread and this time. */
+	u64 id = mix(mix(hash, bpf_get_current_pid_tgid()), bpf_ktime_get_ns()) | 1;
+
+	count(COUNTER_MISSES);
+	if (far || words->large_misses) {
+		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
+
+		if (large) {
+			fill_miss(ctx, words, &large->miss, id, start);
+			large->miss.stack_bytes = copy_stack(large->stack, start, LARGE_MISS_PAGES);
+			misses.ringbuf_submit(large, BPF_RB_FORCE_WAKEUP);
+			return id;
+		}
+	} else {
+		struct small_miss *small = misses.ringbuf_reserve(sizeof(struct small_miss));
+
+		if (small) {
+			fill_miss(ctx, words, &small->miss, id, start);
+			small->miss.stack_bytes = copy_stack(small->stack, start, SMALL_MISS_PAGES);
+			misses.ringbuf_submit(small, BPF_RB_FORCE_WAKEUP);
+			return id;
+		}
+	}
+	count(COUNTER_LOST_MISSES);
+	return 0;
+}
+
+/* Kinds of rows that end the walk: none, no caller, not for us. */
+#define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
+
+/*
+ * Walks from a return probe's registers: ip is where the allocator returned to, sp is
+ * what it is there. Fills `stack` and returns its id; no frames if it is left to user
+ * space.
+ */
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
+{
+	struct stack *stack = &call->stack;
+	u64 generation = generation_of(words);
+	u64 bp = PT_REGS_FP(ctx);
+	u64 sp = PT_REGS_SP(ctx);
+	u64 pc = PT_REGS_IP(ctx);
+	u64 hash = 0x1905;
+	u64 before = 1; /* a return address is looked up by the byte before it */
+
+	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
+	asm volatile("" : "+r"(bp), "+r"(sp), "+r"(pc));
+	call->base = NO_WINDOW;
+	call->bad = 0;
+	call->guessed = 0;
+	stack->flags = STACK_TRUNCATED;
+
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MAX_FRAMES; i++) {
+		u64 row, kind, cfa;
+
+		stack->frames[i] = pc;
+		hash = mix(hash, pc);
+		stack->n_frames = i + 1;
+		row = find_row(pc - before, generation);
+		kind = ROW_KIND(row);
+		if (STOPPING_ROWS >> (kind & 15) & 1) {
+			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
+			break;
+		}
+		if (kind == ROW_SIGNAL) {
+			/* The kernel's frame holds all registers; those from bp to ip are read. */
+			if (bpf_probe_read_user(call->window, SIGNAL_BYTES,
+						(void *)(sp + ROW_SIGNAL_BP))) {
+				stack->flags = STACK_UNREADABLE;
+				break;
+			}
+			call->base = NO_WINDOW;
+			bp = *(u64 *)call->window;
+			sp = *(u64 *)(call->window + (ROW_SIGNAL_SP - ROW_SIGNAL_BP));
+			pc = *(u64 *)(call->window + (ROW_SIGNAL_IP - ROW_SIGNAL_BP));
+			/* The address was interrupted: it is looked up as it is. */
+			before = 0;
+			asm volatile("" : "+r"(before));
+			continue;
+		}
+		before = 1;
+		asm volatile("" : "+r"(before));
+		if (kind == ROW_FRAME_POINTER) {
+			call->guessed = STACK_GUESSED;
+			if (!bp) {
+				stack->flags = 0;
+				break;
+			}
+		}
+		cfa = (kind == ROW_SP ? sp : bp) + ROW_CFA_OFFSET(row);
+		if (kind == ROW_REALIGNED)
+			cfa = read_word(call, cfa);
+		pc = read_word(call, cfa - 8);
+		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED)
+			bp = read_word(call, ROW_BP_SLOT(row) == ROW_BP_AT_BP ?
+						     bp : cfa + ROW_BP_SLOT(row));
+		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
+		if (call->bad | ((cfa - sp - 1) >> 63)) {
+			stack->flags = call->bad ? STACK_UNREADABLE : STACK_BROKEN;
+			break;
+		}
+		sp = cfa;
+		if (!pc) {
+			stack->flags = 0;
+			break;
+		}
+	}
+	if (stack->flags == STACK_LOST_MISS) {
+		u64 id = send_miss(ctx, words, hash, sp - PT_REGS_SP(ctx) > SMALL_MISS_REACH);
+
+		if (id) {
+			stack->n_frames = 0;
+			return id;
+		}
+	}
+	return name_stack(stack, hash, stack->n_frames, stack->flags | call->guessed);
+}

@@ -1,0 +1,231 @@
+"""Stacks of code without frame pointers, against libgcc's unwinder in the same process at
+the same moment (``tests/targets/truth.c``)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS
+from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
+from tracelloc.capture import CaptureConfig
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+
+pytestmark = pytest.mark.bpf
+
+FIRST_SIZE = 1 << 27
+MOST = 20_000
+WORDS = 256
+
+
+@pytest.fixture(scope="module")
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("truth") / "truth.so"
+    compile_c(path, "truth", "-shared", "-fPIC", "-O2")
+    return path
+
+
+def compile_c(out: Path, name: str, *flags: str) -> None:
+    subprocess.run(
+        ["gcc", "-g", "-pthread", *flags, TARGETS / f"{name}.c", "-o", out],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+
+
+@dataclass
+class Comparison:
+    """Stacks of the two unwinders, by number."""
+
+    compared: int
+    equal: int
+    partial: int
+    different: list[tuple[tuple[int, ...], tuple[int, ...]]]
+    flags: Counter[StackFlag]
+    session: Session
+
+
+def compare(
+    command: Sequence[str | Path], truth: Path, tmp_path: Path, every: int = 1, **config: int
+) -> Comparison:
+    """Runs a program to its end and compares every stack that was written down."""
+    file = tmp_path / "truth.bin"
+    with file.open("wb") as out:
+        out.truncate(8 * WORDS * MOST)
+    environment = os.environ | {
+        "LD_PRELOAD": str(truth), "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
+        "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env=environment, cwd=tmp_path,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
+        session = Session(Process(process.pid), CaptureConfig(min_block_bytes=FIRST_SIZE, **config))
+        stack_ids: dict[int, int] = {}
+        apply = session.table.apply
+
+        def note(events: np.ndarray) -> None:  # type: ignore[type-arg]
+            kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(15)
+            made = events[kinds == EventKind.ALLOC]
+            sizes = made["size_tag"] & np.uint64(EVENT_SIZE_MASK)
+            stack_ids.update(
+                zip(
+                    (sizes - np.uint64(FIRST_SIZE)).tolist(), made["stack_id"].tolist(), strict=True
+                )
+            )
+            apply(events)
+
+        session.table.apply = note  # type: ignore[method-assign]
+        session.start()
+        os.kill(process.pid, signal.SIGCONT)
+        process.wait(PATIENCE_S)
+        session.stop()
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+    records = np.fromfile(file, np.uint64).reshape(MOST, WORDS)
+    result = Comparison(0, 0, 0, [], Counter(), session)
+    for number, stack_id in stack_ids.items():
+        count = int(records[number][0])
+        if not count:
+            continue
+        # Innermost is the place of the call itself: of backtrace here, of malloc there.
+        expected = tuple(records[number][2 : 1 + count].tolist())
+        index = session.stacks._index(stack_id)
+        assert index is not None
+        frames, flags = session.stacks.frames(index), session.stacks.flags(index)
+        assert frames is not None
+        result.flags[flags] += 1
+        if flags & ~StackFlag.TRUNCATED:
+            result.partial += 1
+            assert frames[1:] == expected[: len(frames) - 1]
+            continue
+        result.compared += 1
+        limit = len(frames) - 1 if flags & StackFlag.TRUNCATED else None
+        if frames[1:] == expected[:limit]:
+            result.equal += 1
+        else:
+            result.different.append((frames[1:], expected))
+    session.close()
+    return result
+
+
+@pytest.mark.parametrize("flags", [["-O2"], ["-O0"], ["-O3", "-mavx2"]], ids=["O2", "O0", "O3"])
+def test_shapes(truth: Path, tmp_path: Path, flags: list[str]) -> None:
+    program = tmp_path / "shapes"
+    compile_c(program, "shapes", "-fomit-frame-pointer", *flags)
+    found = compare([program], truth, tmp_path)
+    print(describe(found))
+    assert found.compared >= 170
+    assert found.different == []
+    # Behind a frame of 20 KiB a small copy ends; the large ones that follow suffice.
+    assert found.partial <= 3
+
+
+def describe(found: Comparison) -> str:
+    return f"{found.compared} compared, {found.equal} equal, {found.partial} partial, {found.flags}"
+
+
+PYTHON = """
+import json, re
+kept = []
+for turn in range(300):
+    kept.append(json.loads('{"a": [1, 2, {"b": %d}]}' % turn))
+    kept.append(sorted(str(n) for n in range(50)))
+    re.compile("a(b|c)*%d" % turn).match("abcbc")
+"""
+PERL = 'my %h; for my $n (1 .. 3000) { $h{$n} = [sort map { "x$_" } 1 .. 5]; s/x/y/ for @{$h{$n}} }'
+SQL = """
+CREATE TABLE t (a INTEGER PRIMARY KEY, b TEXT);
+WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n WHERE x < 3000)
+INSERT INTO t SELECT x, 'row ' || x FROM n;
+SELECT count(*) FROM t JOIN t AS u ON t.b = u.b WHERE t.a % 7 < 3 GROUP BY t.a % 11 ORDER BY 1;
+"""
+JAVASCRIPT = """
+const kept = [];
+for (let n = 0; n < 3000; n++) kept.push(Buffer.allocUnsafeSlow(5000 + n));
+console.log(JSON.stringify(kept.map(b => b.length)).length);
+"""
+
+
+def cc1plus(tmp_path: Path) -> list[str | Path]:
+    source = tmp_path / "big.cpp"
+    source.write_text("#include <map>\n#include <regex>\nstd::map<int, std::regex> all;\n")
+    done = subprocess.run(
+        ["g++", "-print-prog-name=cc1plus"], capture_output=True, text=True, check=True
+    )
+    return [done.stdout.strip(), "-quiet", "-O1", source, "-o", tmp_path / "big.s"]
+
+
+PROGRAMS = {
+    "python": (lambda path: ["/usr/bin/python3", "-c", PYTHON], 5),
+    "perl": (lambda path: ["/usr/bin/perl", "-e", PERL], 3),
+    "sqlite": (lambda path: ["/usr/bin/sqlite3", ":memory:", SQL], 1),
+    "cc1plus": (cc1plus, 40),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_programs(truth: Path, tmp_path: Path, name: str) -> None:
+    """Debian's own programs, which have no frame pointers."""
+    command, every = PROGRAMS[name]
+    found = compare(command(tmp_path), truth, tmp_path, every)
+    print(describe(found))
+    assert found.compared > 1000
+    assert len(found.different) <= found.compared // 10_000
+
+
+def test_cpp(truth: Path, tmp_path: Path) -> None:
+    program = tmp_path / "thrower"
+    subprocess.run(
+        ["g++", "-O2", "-fomit-frame-pointer", TARGETS / "thrower.cpp", "-o", program],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    found = compare([program], truth, tmp_path)
+    assert found.compared > 1000
+    assert (found.different, found.partial) == ([], 0)
+
+
+def test_rust(truth: Path, tmp_path: Path) -> None:
+    program = tmp_path / "boxes"
+    subprocess.run(
+        ["rustc", "--edition=2021", "-O", TARGETS / "boxes.rs", "-o", program],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    found = compare([program], truth, tmp_path)
+    assert found.compared > 1000
+    assert (found.different, found.partial) == ([], 0)
+
+
+def test_other_library_at_the_same_address(truth: Path, tmp_path: Path) -> None:
+    """Rows of what was unloaded are never used for what is there now."""
+    libraries = [tmp_path / f"lib{room}.so" for room in (40, 400, 4000)]
+    for room, library in zip((40, 400, 4000), libraries, strict=True):
+        compile_c(library, "swapped", "-shared", "-fPIC", "-O2", f"-DROOM={room}")
+    program = tmp_path / "swapped"
+    compile_c(program, "swapped", "-O2", "-fomit-frame-pointer")
+    found = compare([program, "3", *libraries], truth, tmp_path, 2)
+    assert found.compared > 3000
+    assert found.different == []
+
+
+def test_lost_misses_are_said(truth: Path, tmp_path: Path) -> None:
+    """Too small a ring: those stacks end where the row was missing, and are counted."""
+    found = compare(
+        PROGRAMS["python"][0](tmp_path), truth, tmp_path, 5,
+        misses_size_bytes=1 << 17, row_sets=64,
+    )  # fmt: skip
+    assert found.partial > 0
+    assert found.different == []
+    assert set(found.flags) <= {StackFlag(0), StackFlag.LOST_MISS}

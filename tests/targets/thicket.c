@@ -1,0 +1,85 @@
+// Many call stacks: a binary tree of calls, one stack per leaf, some blocks alive on each.
+//
+//   thicket DEPTH BLOCKS    2^DEPTH stacks, BLOCKS blocks on each
+//
+// Hears a number of milliseconds, replaces blocks for that long, leaf after leaf, and
+// answers with the number of pairs of free and malloc.
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "command.h"
+
+#define NOINLINE __attribute__((noinline))
+
+static long depth, blocks;
+static void **alive;
+
+static double now_s(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
+}
+
+NOINLINE static void leaf(long number)
+{
+    void **own = alive + number * blocks;
+
+    for (long n = 0; n < blocks; n++) {
+        free(own[n]);
+        own[n] = malloc(32 + (size_t)(number * 7 + n) % 300);
+    }
+}
+
+NOINLINE static void left(long level, long number);
+
+NOINLINE static void right(long level, long number)
+{
+    if (level == depth)
+        leaf(number);
+    else if (number >> level & 1)
+        right(level + 1, number);
+    else
+        left(level + 1, number);
+    __asm__ volatile("" ::: "memory");
+}
+
+NOINLINE static void left(long level, long number)
+{
+    if (level == depth)
+        leaf(number);
+    else if (number >> level & 1)
+        right(level + 1, number);
+    else
+        left(level + 1, number);
+    __asm__ volatile("" ::: "memory");
+}
+
+int main(int argc, char **argv)
+{
+    char line[128];
+    long at = 0;
+
+    if (argc < 3)
+        return 2;
+    depth = atol(argv[1]);
+    blocks = atol(argv[2]);
+    alive = calloc((size_t)blocks << depth, sizeof(*alive));
+    say("ready\n");
+    for (;;) {
+        double end;
+        long pairs = 0;
+
+        hear(line, sizeof(line));
+        end = now_s() + atof(line) / 1000;
+        do {
+            left(0, at);
+            at = (at + 1) & ((1L << depth) - 1);
+            pairs += blocks;
+        } while (now_s() < end);
+        snprintf(line, sizeof(line), "%ld\n", pairs);
+        say(line);
+    }
+}

@@ -1,0 +1,84 @@
+// Preloaded into any program: what libgcc's unwinder says of the stack at an allocation.
+//
+// Now and then, where the program calls malloc, a block of a size that tells its number is
+// allocated and freed at once, and backtrace() is written down for that number: both see
+// the same callers. Environment:
+//
+//   TRUTH_FILE   where to write: TRUTH_MOST records of 256 words, the first the number of
+//                frames, then return addresses, innermost first
+//   TRUTH_EVERY  one in so many calls of malloc
+//
+// The program stops itself (SIGSTOP) before main; the test attaches and continues it.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define FIRST_SIZE (1UL << 27)
+#define TRUTH_MOST 20000
+#define WORDS 256
+
+extern void *__libc_malloc(size_t size);
+extern void __libc_free(void *block);
+
+static uint64_t (*records)[WORDS];
+static atomic_long used, calls;
+static long every = 1;
+static __thread int busy;
+
+__attribute__((noinline)) static void write_down(void)
+{
+    long number = atomic_fetch_add(&used, 1);
+    void *volatile block;
+
+    if (number >= TRUTH_MOST)
+        return;
+    block = __libc_malloc(FIRST_SIZE + (size_t)number);
+    records[number][0] = (uint64_t)backtrace((void **)&records[number][1], WORDS - 1);
+    __libc_free(block);
+    __asm__ volatile("" ::: "memory");
+}
+
+void *malloc(size_t size)
+{
+    void *block = __libc_malloc(size);
+
+    if (records && !busy && atomic_fetch_add(&calls, 1) % every == 0) {
+        busy = 1;
+        write_down();
+        busy = 0;
+    }
+    return block;
+}
+
+__attribute__((constructor)) static void begin(void)
+{
+    const char *name = getenv("TRUTH_FILE"), *rate = getenv("TRUTH_EVERY");
+    void *frames[4], *memory;
+    int file;
+
+    if (!name)
+        return;
+    unsetenv("LD_PRELOAD"); // not for its children
+    if (rate)
+        every = atol(rate);
+    file = open(name, O_RDWR);
+    if (file < 0)
+        return;
+    memory = mmap(NULL, sizeof(uint64_t) * WORDS * TRUTH_MOST, PROT_READ | PROT_WRITE, MAP_SHARED,
+                  file, 0);
+    close(file);
+    if (memory == MAP_FAILED)
+        return;
+    busy = 1;
+    backtrace(frames, 4); // loads libgcc
+    busy = 0;
+    kill(getpid(), SIGSTOP);
+    records = memory;
+}

@@ -1,0 +1,287 @@
+"""Damaged and hostile call-frame information: rows or named reasons, and soon."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from tests.harness import Builder
+from tracelloc.cfi.batch import Batch
+from tracelloc.cfi.encoding import CfiError, Reason
+from tracelloc.cfi.entries import Entries
+from tracelloc.cfi.index import scan
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.programs import execute, initial_state
+from tracelloc.cfi.rows import decode, encode, settle_plt, unencodable
+from tracelloc.cfi.rules import RuleSet
+from tracelloc.elf import ElfFile, NotElfError
+
+FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
+
+
+def open_cfi(path: Path) -> Cfi:
+    return Cfi(ElfFile(os.open(path, os.O_RDONLY)))
+
+
+def row_of(entries: Entries, offset: int, address: int) -> int:
+    """What ``Cfi.row`` makes of one FDE."""
+    try:
+        fde = entries.fde(offset)
+        state = execute(entries, fde, initial_state(entries, fde.cie), address - fde.address)
+        found = RuleSet(*state, fde.cie.return_register, fde.cie.is_signal)
+        return settle_plt(encode(found), address)
+    except CfiError as error:
+        return unencodable(error.reason)
+
+
+def small_eh_frame() -> tuple[bytes, int]:
+    with Path("/usr/lib/x86_64-linux-gnu/libcrypto.so.3").open("rb") as file:
+        section = ELFFile(file).get_section_by_name(".eh_frame")
+        return section.data()[:20_000], section["sh_addr"]
+
+
+def test_fuzzed_sections() -> None:
+    """Bytes changed at random: every look-up ends soon, with a row or a named reason."""
+    data, address = small_eh_frame()
+    whole = Entries(data, address, is_eh=True)
+    known = [(offset, fde) for offset, fde in whole.scan()]
+    rng = random.Random(7)
+    began = time.monotonic()
+    reasons = set()
+    for _ in range(20_000):
+        changed = bytearray(data)
+        offset, fde = rng.choice(known)
+        places = (
+            range(offset, fde.end) if rng.random() < 0.8 else range(fde.cie.offset, fde.cie.end)
+        )
+        for _ in range(rng.randrange(1, 6)):
+            changed[rng.choice(places)] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        cut = rng.randrange(offset, len(data)) if rng.random() < 0.2 else len(data)
+        entries = Entries(bytes(changed[:cut]), address, is_eh=True)
+        for at in (0, fde.size_bytes // 2, fde.size_bytes - 1):
+            row = decode(row_of(entries, offset, fde.address + at))
+            reasons.add(row.reason)
+    assert {None, Reason.DAMAGED, Reason.CFA_REGISTER, Reason.RETURN_ADDRESS} <= reasons
+    assert time.monotonic() - began < 10
+
+
+def test_fuzzed_sections_at_once() -> None:
+    """Damaged sections scanned as a whole: rows at once still equal single ones."""
+    data, address = small_eh_frame()
+    rng = random.Random(8)
+    for _ in range(60):
+        changed = bytearray(data)
+        for _ in range(rng.randrange(1, 40)):
+            changed[rng.randrange(len(data))] = rng.randrange(256)
+        entries = Entries(bytes(changed), address, is_eh=True)
+        index = scan(entries)
+        batch = Batch(entries, lambda cie, entries=entries: initial_state(entries, cie))
+        limits = [*index.starts.tolist()[1:], (1 << 64) - 1]
+        wanted = []
+        for offset, start, limit in zip(
+            index.offsets.tolist(), index.starts.tolist(), limits, strict=True
+        ):
+            if start == limit:
+                continue
+            batch.add(offset, start, limit)
+            fde = entries.fde(offset)
+            room = min(fde.size_bytes, limit - start)
+            wanted += [(offset, start + rng.randrange(room)) for _ in range(3)]
+        rows = batch.look_up(np.array([at for _, at in wanted], np.uint64)).tolist()
+        for (offset, at), row in zip(wanted, rows, strict=True):
+            assert settle_plt(row, at) == row_of(entries, offset, at), (offset, hex(at))
+
+
+def overlapping(data: bytearray) -> None:
+    """A table with each entry a few bytes into the one before."""
+    at, size = where(data, ".eh_frame_hdr")
+    struct.pack_into("<I", data, at + 8, (size - 12) // 8)
+    start = struct.unpack_from("<i", data, at + 12)[0]
+    first = struct.unpack_from("<i", data, at + 16)[0]
+    for n in range((size - 12) // 8):
+        struct.pack_into("<ii", data, at + 12 + 8 * n, start + n, first + n)
+
+
+def unsorted(data: bytearray) -> None:
+    at, _ = where(data, ".eh_frame_hdr")
+    data[at + 12 : at + 16] = b"\xff\xff\xff\x7f"
+
+
+def beyond(data: bytearray) -> None:
+    """Entries outside of the section."""
+    at, size = where(data, ".eh_frame_hdr")
+    for place in range(at + 16, at + size, 8):
+        struct.pack_into("<i", data, place, 0x7FFFFFFF)
+
+
+def huge_length(data: bytearray) -> None:
+    at, _ = where(data, ".eh_frame")
+    data[at : at + 4] = b"\xef\xff\xff\xff"
+
+
+def where(data: bytearray, name: str) -> tuple[int, int]:
+    section = ELFFile(io.BytesIO(bytes(data))).get_section_by_name(name)
+    return section["sh_offset"], section["sh_size"]
+
+
+@pytest.mark.parametrize("damage", [overlapping, unsorted, beyond, huge_length])
+def test_hostile_files(
+    builder: Builder, tmp_path: Path, damage: Callable[[bytearray], None]
+) -> None:
+    path = tmp_path / "hostile"
+    shutil.copy(builder.c("frames", *FLAGS), path)
+    data = bytearray(path.read_bytes())
+    damage(data)
+    path.write_bytes(data)
+    began = time.monotonic()
+    cfi = open_cfi(path)
+    usual = open_cfi(builder.c("frames", *FLAGS))
+    first = int(usual.call_sites()[0])
+    near = np.arange(first - 200, first + 200).astype(np.uint64)
+    sites = np.unique(np.concatenate([usual.call_sites(), cfi.call_sites(), near]))
+    rows = cfi.rows(sites)
+    single = [cfi.row(site) for site in sites.tolist()]
+    assert rows.tolist() == single
+    if damage is unsorted:
+        assert single == [usual.row(site) for site in sites.tolist()]
+    else:
+        assert Reason.DAMAGED in {decode(row).reason for row in single}
+    assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_damaged_files(builder: Builder, tmp_path: Path, seed: int) -> None:
+    """Headers, tables and section headers changed at random, or the file cut short."""
+    rng = random.Random(seed)
+    data = bytearray(builder.c("frames", *FLAGS).read_bytes())
+    eh, size = where(data, ".eh_frame")
+    hdr, more = where(data, ".eh_frame_hdr")
+    places = [
+        range(64, 800),
+        range(eh, eh + size),
+        range(hdr, hdr + more),
+        range(len(data) - 2500, len(data)),
+    ]
+    for _ in range(12):
+        data[rng.choice(places[seed % 4])] = rng.randrange(256)
+    path = tmp_path / "damaged"
+    path.write_bytes(data[: rng.choice([len(data), len(data), eh + 100])])
+    try:
+        cfi = open_cfi(path)
+    except NotElfError:
+        return
+    sites = cfi.call_sites()
+    some = sites[:: 1 + len(sites) // 200]
+    assert cfi.rows(some).tolist() == [cfi.row(address) for address in some.tolist()]
+
+
+def entry(body: bytes) -> bytes:
+    body += bytes(-len(body) % 4)
+    return struct.pack("<I", len(body)) + body
+
+
+CIE = entry(b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01")
+
+
+def look_up(data: bytes, offsets: list[int], wanted: list[int]) -> list[int]:
+    """Rows at once from functions of 256 bytes each at these offsets, from 0 on."""
+    entries = Entries(data, 0, is_eh=True)
+    batch = Batch(entries, lambda cie: initial_state(entries, cie))
+    for n, offset in enumerate(offsets):
+        batch.add(offset, n * 256, (n + 1) * 256)
+    return batch.look_up(np.array(wanted, np.uint64)).tolist()
+
+
+def function(at: int, number: int, program: bytes) -> bytes:
+    head = struct.pack("<IiI", at + 4, number * 256 - at - 8, 256)
+    return entry(head + b"\0" + program)
+
+
+def test_functions_that_share_bytes() -> None:
+    """Programs that lie inside of each other are not run over and over."""
+    count, step = 3000, 64
+    inner = b"".join(
+        function(len(CIE) + n * step, n, b"\x0a\x0b" * 20)[:step].ljust(step, b"\0")
+        for n in range(count)
+    )
+    data = bytearray(CIE + inner)
+    for n in range(count):
+        # Each one reaches to the section's end.
+        at = len(CIE) + n * step
+        struct.pack_into("<I", data, at, len(data) - at - 4)
+    began = time.monotonic()
+    offsets = [len(CIE) + n * step for n in range(count)]
+    rows = look_up(bytes(data), offsets, [n * 256 for n in range(count)])
+    assert decode(rows[-1]).reason is Reason.TOO_LONG
+    assert time.monotonic() - began < 10
+
+
+def test_more_rows_than_can_be_held() -> None:
+    """Millions of rows in one piece of a file: what does not fit says so."""
+    program = b"\x41\x0e\x10\x41\x0e\x18" * 40_000
+    data, offsets, count = bytearray(CIE), [], 40
+    for n in range(count):
+        offsets.append(len(data))
+        data += function(len(data), n << 12, program)
+        struct.pack_into("<I", data, offsets[-1] + 12, 1 << 20)
+    entries = Entries(bytes(data), 0, is_eh=True)
+    batch = Batch(entries, lambda cie: initial_state(entries, cie))
+    for n, offset in enumerate(offsets):
+        batch.add(offset, n << 20, (n + 1) << 20)
+    rows = batch.look_up(np.array([(n << 20) + 1 for n in range(count)], np.uint64)).tolist()
+    reasons = [decode(row).reason for row in rows]
+    fitting = reasons.index(Reason.TOO_LONG)
+    assert 20 < fitting < 30
+    assert reasons == [None] * fitting + [Reason.TOO_LONG] * (count - fitting)
+
+
+def test_equal_programs_at_different_functions() -> None:
+    """Remembered by what they say: two CIEs make two programs of the same bytes."""
+    other = CIE.replace(b"\x0c\x07\x08", b"\x0c\x07\x10")
+    data = CIE + other
+    offsets = []
+    for n, cie in enumerate((0, len(CIE), 0)):
+        offsets.append(len(data))
+        whole = function(len(data), n, b"\x44\x86\x02")
+        data += whole[:4] + struct.pack("<I", len(data) + 4 - cie) + whole[8:]
+    rows = look_up(data, offsets, [n * 256 + at for n in range(3) for at in (0, 3, 4)])
+    fields = [(decode(row).cfa_offset, decode(row).bp_slot) for row in rows]
+    one, two = [(8, 0), (8, 0), (8, -16)], [(16, 0), (16, 0), (16, -16)]
+    assert fields == one + two + one
+
+
+def test_equal_programs_that_set_locations() -> None:
+    """The same bytes, but what they point to is another place of each function."""
+    program = b"\x01" + struct.pack("<i", 16 - len(CIE) - 18) + b"\x0e\x10"
+    first = function(len(CIE), 0, program)
+    offsets = [len(CIE), len(CIE) + len(first)]
+    data = CIE + first + function(offsets[1], 1, program)
+    found = look_up(data, offsets, list(range(512)))
+    entries = Entries(data, 0, is_eh=True)
+    assert found == [row_of(entries, offsets[at // 256], at) for at in range(512)]
+    assert [decode(row).cfa_offset for row in found[:256]] == [8] * 16 + [16] * 240
+    # For the second one it is a place before it.
+    assert {decode(row).reason for row in found[256:]} == {Reason.DAMAGED}
+
+
+def test_from_several_threads(builder: Builder) -> None:
+    path = builder.c("frames", *FLAGS)
+    cfi = open_cfi(path)
+    sites = cfi.call_sites().tolist()
+    expected = [cfi.row(site) for site in sites]
+    for _ in range(5):
+        shared = open_cfi(path)
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(lambda _: [shared.row(site) for site in sites], range(4))  # noqa: B023
+            assert list(found) == [expected] * 4

@@ -1,0 +1,345 @@
+"""Call-frame information of real files, against pyelftools and readelf, and of damaged ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import random
+import re
+import struct
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from elftools.dwarf.callframe import FDE, CallFrameInfo
+from elftools.elf.elffile import ELFFile
+
+from tests.harness import Builder
+from tracelloc.cfi import calls, rules
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.rows import FALLBACK_ROW, Kind, decode, encode
+from tracelloc.cfi.rules import RuleSet
+from tracelloc.elf import ElfFile
+from tracelloc.errors import UnsupportedError
+from tracelloc.unwind import ends_in_call
+
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+
+
+def library(pattern: str) -> Path:
+    return max(LIBRARIES.glob(pattern))
+
+
+def open_cfi(path: Path) -> Cfi:
+    return Cfi(ElfFile(os.open(path, os.O_RDONLY)))
+
+
+PATTERNS = [
+    "libc.so.6", "libstdc++.so.6", "libpython3.*.so.1.0", "libcrypto.so.3", "libLLVM-1*.so*",
+]  # fmt: skip
+
+# -- against pyelftools
+
+HOW = {
+    "UNDEFINED": rules.UNDEFINED, "SAME_VALUE": rules.SAME, "OFFSET": rules.OFFSET,
+    "VAL_OFFSET": rules.VAL_OFFSET, "REGISTER": rules.REGISTER, "EXPRESSION": rules.EXPRESSION,
+    "VAL_EXPRESSION": rules.VAL_EXPRESSION,
+}  # fmt: skip
+ARGS_SIZE = 0x2E
+"""pyelftools stumbles over it. It changes no rule."""
+START_BYTES = 250_000
+"""How much of a section is compared: pyelftools takes its time."""
+
+
+def start_of(data: bytes) -> bytes:
+    """Whole entries from a section's start."""
+    at = 0
+    while at < min(len(data) - 4, START_BYTES):
+        at += 4 + struct.unpack_from("<I", data, at)[0]
+    return data[:at]
+
+
+def rows_of_pyelftools(path: Path, most: int) -> Iterator[tuple[int, RuleSet]]:
+    """Address and rules of every row of a sample of the first functions of a file."""
+    with path.open("rb") as file:
+        elf = ELFFile(file)
+        section = elf.get_section_by_name(".eh_frame")
+        structs = elf.get_dwarf_info(relocate_dwarf_sections=False).structs
+        data = start_of(section.data())
+        stream = io.BytesIO(data)
+        info = CallFrameInfo(stream, len(data), section["sh_addr"], structs, for_eh_frame=True)
+        functions = [entry for entry in info.get_entries() if isinstance(entry, FDE)]
+        for fde in functions[:: 1 + len(functions) // most]:
+            fde.instructions[:] = [i for i in fde.instructions if int(i.opcode) != ARGS_SIZE]
+            table = fde.get_decoded().table
+            ends = [line["pc"] for line in table[1:]]
+            ends.append(fde["initial_location"] + fde["address_range"])
+            for line, end in zip(table, ends, strict=True):
+                if line["pc"] < end:
+                    yield line["pc"], rules_of(line, fde.cie["return_address_register"])
+
+
+def rules_of(line: dict[object, object], return_register: int) -> RuleSet:
+    found = {}
+    for number, rule in line.items():
+        if isinstance(number, int) and number < rules.REGISTERS:
+            how = HOW[rule.type]
+            is_expression = how in (rules.EXPRESSION, rules.VAL_EXPRESSION)
+            found[number] = (
+                (how, 0, bytes(rule.arg)) if is_expression else (how, rule.arg or 0, b"")
+            )
+    cfa = line["cfa"]
+    if cfa.expr is not None:
+        return RuleSet(-1, 0, bytes(cfa.expr), found, return_register)
+    return RuleSet(cfa.reg, cfa.offset, b"", found, return_register)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_equals_pyelftools(pattern: str) -> None:
+    """The rules of every row, registers and expressions included."""
+    path = library(pattern)
+    cfi = open_cfi(path)
+    compared = 0
+    for address, theirs in rows_of_pyelftools(path, 2000):
+        ours = cfi.rules(address)
+        assert ours.registers == theirs.registers, hex(address)
+        assert ours.return_register == theirs.return_register
+        assert ours.cfa_expression == theirs.cfa_expression, hex(address)
+        if not ours.cfa_expression:
+            # Theirs says nothing of register and offset before an expression.
+            where = (ours.cfa_register, ours.cfa_offset)
+            assert where == (theirs.cfa_register, theirs.cfa_offset), hex(address)
+        compared += 1
+    assert compared > 4000
+
+
+# -- against readelf
+
+FUNCTION = re.compile(r" FDE .* pc=([0-9a-f]+)\.\.([0-9a-f]+)$")
+NAMES = {
+    name: number
+    for number, name in enumerate(
+        ["rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", *(f"r{n}" for n in range(8, 16))]
+    )
+} | {"ra": 16}
+
+
+def rows_of_readelf(path: Path) -> Iterator[tuple[int, str, dict[int, str]]]:
+    """Address, CFA and rules of every row, as text, of all functions of a file."""
+    text = subprocess.run(
+        ["readelf", "--debug-dump=frames-interp", path],
+        capture_output=True, text=True, check=False, timeout=60,
+    ).stdout  # fmt: skip
+    names: list[str] = []
+    end = 0
+    lines: list[list[str]] = []
+    for line in [*re.sub(r" \(\w+\)", "", text).splitlines(), ""]:
+        words = line.split()
+        function = FUNCTION.search(line)
+        if function:
+            end = int(function[2], 16)
+        elif words[:1] == ["LOC"]:
+            names = words[2:]
+        elif end and len(words) == len(names) + 2:
+            lines.append(words)
+        elif not words:
+            starts = [int(row[0], 16) for row in lines]
+            for row, start, stop in zip(lines, starts, [*starts[1:], end], strict=bool(lines)):
+                if start < stop:
+                    found = dict(zip(names, row[2:], strict=True))
+                    yield start, row[1], {NAMES[n]: t for n, t in found.items() if n in NAMES}
+            lines, end = [], 0
+
+
+def as_readelf(rule: rules.Rule | None) -> str:
+    if rule is None:
+        return "u"
+    how, number, _ = rule
+    return {
+        rules.UNDEFINED: "u",
+        rules.SAME: "s",
+        rules.OFFSET: f"c{number:+d}",
+        rules.VAL_OFFSET: f"v{number:+d}",
+        rules.REGISTER: f"r{number}",
+        rules.EXPRESSION: "exp",
+        rules.VAL_EXPRESSION: "vexp",
+    }[how]
+
+
+@pytest.mark.parametrize("pattern", ["libc.so.6", "libcrypto.so.3"])
+def test_equals_readelf(pattern: str) -> None:
+    """All rows of a file."""
+    path = library(pattern)
+    cfi = open_cfi(path)
+    names = {number: name for name, number in NAMES.items()}
+    compared = 0
+    for address, cfa, theirs in rows_of_readelf(path):
+        ours = cfi.rules(address)
+        where = f"{names.get(ours.cfa_register)}{ours.cfa_offset:+d}"
+        assert cfa == ("exp" if ours.cfa_expression else where), hex(address)
+        mine = {number: as_readelf(ours.registers.get(number)) for number in theirs}
+        assert mine == theirs, hex(address)
+        assert set(ours.registers) <= set(theirs), hex(address)
+        compared += 1
+    assert compared > 20_000
+
+
+# -- many at once
+
+
+@pytest.mark.parametrize("pattern", PATTERNS[:4])
+def test_rows_at_once_equal_single_ones(pattern: str) -> None:
+    """For call sites, and for any addresses at all, in any order."""
+    cfi = open_cfi(library(pattern))
+    sites = cfi.call_sites()
+    rng = random.Random(1)
+    last = int(sites[-1]) + 5000
+    some = rng.sample(sites.tolist(), 4000) + [rng.randrange(last) for _ in range(4000)]
+    some += [0, 1, last, 1 << 62, (1 << 64) - 1]
+    rng.shuffle(some)
+    at_once = cfi.rows(np.array(some, np.uint64)).tolist()
+    single = open_cfi(library(pattern))
+    assert at_once == [single.row(address) for address in some]
+    assert len({row & 0xFF for row in at_once}) >= 2
+
+
+def test_call_sites_equal_objdump() -> None:
+    """All that objdump sees behind a call in code that has information is there."""
+    path = library("libpython3.*.so.1.0")
+    text = subprocess.run(
+        ["objdump", "-dw", path],
+        capture_output=True, text=True, check=True, timeout=60,
+    ).stdout  # fmt: skip
+    pattern = re.compile(
+        r"^ +([0-9a-f]+):\t((?:[0-9a-f]{2} )+) *\t(?:bnd |notrack )?call ", re.MULTILINE
+    )
+    real = {int(m[1], 16) + len(m[2]) // 3 - 1 for m in pattern.finditer(text)}
+    cfi = open_cfi(path)
+    found = cfi.call_sites().tolist()
+    rows = cfi.rows(np.array(sorted(real), np.uint64))
+    real = {at for at, row in zip(sorted(real), rows.tolist(), strict=True) if row != FALLBACK_ROW}
+    assert len(real) > 50_000
+    assert real <= set(found)
+    assert len(found) == len(set(found))
+    assert found == sorted(found)
+    assert len(found) < 1.05 * len(real)
+
+
+def test_calls_in_any_bytes() -> None:
+    """The scan sees what the check of single addresses sees, in random bytes."""
+    rng = random.Random(3)
+    common = b"\xff\xe8\x14\x25\x94\x54\x15\xd0\x55\x95"
+    code = bytes(
+        rng.choice(common) if rng.random() < 0.7 else rng.randrange(256) for _ in range(50_000)
+    )
+    found = set(calls.find_calls(code, 1000, -(1 << 60), 1 << 60).tolist())
+    expected = {
+        1000 + end - 1 for end in range(8, len(code) + 1) if ends_in_call(code[end - 8 : end])
+    }
+    assert {at for at in found if at >= 1007} == expected
+    assert calls.find_calls(b"\xe8\0\0", 0, 0, 9).tolist() == []
+    # A direct call counts where it leads to code.
+    call = b"\xe8\x10\0\0\0\0\0\0"
+    assert calls.find_calls(call, 0x100, 0x115, 0x116).tolist() == [0x104]
+    assert calls.find_calls(call, 0x100, 0x116, 0x120).tolist() == []
+
+
+# -- other tables than usual
+
+
+def function_rows(cfi: Cfi, path: Path, name: str) -> list[int]:
+    """Rows of all bytes of a function."""
+    ((start, size),) = ElfFile(os.open(path, os.O_RDONLY)).find_functions([name])[name].items()
+    return [cfi.row(address) for address in range(start, start + size)]
+
+
+FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
+NO_EH = ("-fno-asynchronous-unwind-tables", "-g")
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("-Wl,--no-eh-frame-hdr",),
+        NO_EH,
+        (*NO_EH, "-gz"),
+        (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
+        (*NO_EH, "-Wa,--gdwarf-cie-version=3"),
+        (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
+    ],
+    ids=["no header", "debug_frame", "compressed", "version 1", "version 3", "version 4"],
+)
+def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
+    """The same program has the same rows, wherever they are written."""
+    usual = builder.c("frames", *FLAGS)
+    other = builder.c("frames", *FLAGS, *flags)
+    for name in ("main", "realigned_twice", "with_alloca", "on_signal"):
+        expected = function_rows(open_cfi(usual), usual, name)
+        assert len(set(expected)) > 1
+        cfi = open_cfi(other)
+        assert function_rows(cfi, other, name) == expected
+        sites = cfi.call_sites()
+        assert cfi.rows(sites).tolist() == [cfi.row(site) for site in sites.tolist()]
+
+
+def test_without_section_headers(builder: Builder, tmp_path: Path) -> None:
+    path = builder.c("frames", *FLAGS)
+    data = bytearray(path.read_bytes())
+    data[0x28:0x30] = bytes(8)
+    data[0x3C:0x40] = bytes(4)
+    bare = tmp_path / "bare"
+    bare.write_bytes(data)
+    assert ElfFile(os.open(bare, os.O_RDONLY)).section_header(".eh_frame") is None
+    cfi = open_cfi(bare)
+    assert function_rows(cfi, path, "main") == function_rows(open_cfi(path), path, "main")
+
+
+def test_nothing_known(builder: Builder, tmp_path: Path) -> None:
+    """Code without information gets the row of a frame pointer, but a signal return its own."""
+    source = tmp_path / "bare.s"
+    source.write_text(
+        ".globl _start\n_start: nop\nback: mov $15, %rax\nsyscall\nnop\n.section .note.GNU-stack\n"
+    )
+    path = tmp_path / "bare"
+    subprocess.run(["gcc", "-nostdlib", "-static", "-o", path, source], check=True, timeout=60)
+    elf = ElfFile(os.open(path, os.O_RDONLY))
+    start = next(s for s in elf.segments if s.executable).address
+    cfi = Cfi(elf)
+    assert len(cfi.call_sites()) == 0
+    wanted = [start, start + 1, start + 2, 5, 1 << 63]
+    expected = [encode(rules.SIGNAL_FRAME)] * 2 + [FALLBACK_ROW] * 3
+    assert [cfi.row(address) for address in wanted] == expected
+    assert cfi.rows(np.array(wanted, np.uint64)).tolist() == expected
+
+
+def test_signal_return_of_the_c_library() -> None:
+    """Its own information says what ours says for those that have none."""
+    path = library("libc.so.6")
+    code = path.read_bytes()
+    elf = ElfFile(os.open(path, os.O_RDONLY))
+    at = elf.address_of(code.index(rules.SIGNAL_RETURN))
+    assert at is not None
+    found = Cfi(elf).rules(at - 1)
+    assert (found.cfa_expression, found.is_signal) == (rules.SIGNAL_FRAME.cfa_expression, True)
+    assert dict(found.registers) == dict(rules.SIGNAL_FRAME.registers)
+
+
+def test_the_kernel_page() -> None:
+    """The vdso is an ELF file too."""
+    line = next(x for x in Path("/proc/self/maps").read_text().splitlines() if "[vdso]" in x)
+    start, end = (int(number, 16) for number in line.split()[0].split("-"))
+    with Path("/proc/self/mem").open("rb") as memory:
+        memory.seek(start)
+        data = memory.read(end - start)
+    elf = ElfFile.from_bytes(data)
+    cfi = Cfi(elf)
+    ((address, _),) = elf.find_functions(["__vdso_getcpu"])["__vdso_getcpu"].items()
+    assert decode(cfi.row(address)).kind is Kind.SP
+    assert decode(cfi.row(address)).cfa_offset == 8
+
+
+def test_other_machines(builder: Builder) -> None:
+    with pytest.raises(UnsupportedError):
+        open_cfi(builder.c("plain", "-m32"))

@@ -1,0 +1,383 @@
+"""Programs of call-frame information made by hand: every instruction, and nonsense."""
+
+from __future__ import annotations
+
+import struct
+import time
+
+import pytest
+
+from tracelloc.cfi import rules
+from tracelloc.cfi.encoding import MASK, CfiError, Reason, read_pointer, skip_pointer, sleb, uleb
+from tracelloc.cfi.entries import Entries
+from tracelloc.cfi.index import Index, make_index, read_header, scan
+from tracelloc.cfi.programs import Rows, execute, initial_state
+from tracelloc.cfi.rules import OFFSET, RBP, RIP, Rule
+
+SECTION = 0x10000
+CODE = 0x4000
+SIZE = 0x1000
+START = b"\x0c\x07\x08\x90\x01"
+"""def_cfa rsp+8; the return address at CFA-8: what every compiler starts from."""
+
+
+def entry(body: bytes) -> bytes:
+    body += bytes(-len(body) % 4)
+    return struct.pack("<I", len(body)) + body
+
+
+def cie(
+    initial: bytes = START, *, version: int = 1, augmentation: bytes = b"zR", data: bytes = b"\x1b",
+    aligns: bytes = b"\x01\x78", ra: bytes = b"\x10", number: int = 0,
+) -> bytes:  # fmt: skip
+    extra = b"\x08\x00" if version == 4 else b""
+    length = bytes([len(data)]) if augmentation.startswith(b"z") else b""
+    head = struct.pack("<IB", number, version) + augmentation + b"\0" + extra
+    return entry(head + aligns + ra + length + data + initial)
+
+
+def fde(program: bytes, at: int, code: int = CODE, size: int = SIZE) -> bytes:
+    """An FDE at an offset of the section, of the CIE at offset 0."""
+    head = struct.pack("<IiI", at + 4, code - (SECTION + at + 8), size)
+    return entry(head + b"\0" + program)
+
+
+def section(program: bytes, **options: object) -> tuple[Entries, int]:
+    first = cie(**options)  # type: ignore[arg-type]
+    return Entries(first + fde(program, len(first)), SECTION, is_eh=True), len(first)
+
+
+Found = tuple[int, int, bytes, dict[int, Rule]]
+
+
+def run(program: bytes, last: int = SIZE - 1, **options: object) -> Found:
+    entries, at = section(program, **options)
+    found = entries.fde(at)
+    return execute(entries, found, initial_state(entries, found.cie), last)
+
+
+RA = {RIP: (OFFSET, -8, b"")}
+
+INSTRUCTIONS = [
+    ("nop", b"\0\0", (7, 8, b"", RA)),
+    ("offset", b"\x86\x02", (7, 8, b"", {**RA, 6: (OFFSET, -16, b"")})),
+    ("offset, two bytes", b"\x86\x80\x01", (7, 8, b"", {**RA, 6: (OFFSET, -1024, b"")})),
+    ("offset_extended", b"\x05\x03\x03", (7, 8, b"", {**RA, 3: (OFFSET, -24, b"")})),
+    ("offset_extended_sf", b"\x11\x03\x7d", (7, 8, b"", {**RA, 3: (OFFSET, 24, b"")})),
+    ("GNU_negative_offset", b"\x2f\x03\x03", (7, 8, b"", {**RA, 3: (OFFSET, 24, b"")})),
+    ("restore to nothing", b"\x86\x02\xc6", (7, 8, b"", RA)),
+    ("restore to the CIE's", b"\x90\x05\xd0", (7, 8, b"", RA)),
+    ("restore_extended", b"\x86\x02\x06\x06", (7, 8, b"", RA)),
+    ("undefined", b"\x07\x10", (7, 8, b"", {16: (rules.UNDEFINED, 0, b"")})),
+    ("same_value", b"\x08\x06", (7, 8, b"", {**RA, 6: (rules.SAME, 0, b"")})),
+    ("register", b"\x09\x10\x0b", (7, 8, b"", {16: (rules.REGISTER, 11, b"")})),
+    ("val_offset", b"\x14\x07\x02", (7, 8, b"", {**RA, 7: (rules.VAL_OFFSET, -16, b"")})),
+    ("val_offset_sf", b"\x15\x07\x7e", (7, 8, b"", {**RA, 7: (rules.VAL_OFFSET, 16, b"")})),
+    ("expression", b"\x10\x06\x02\x76\x00", (7, 8, b"", {**RA, 6: (5, 0, b"\x76\x00")})),
+    ("val_expression", b"\x16\x06\x01\x30", (7, 8, b"", {**RA, 6: (6, 0, b"\x30")})),
+    ("def_cfa", b"\x0c\x06\x10", (6, 16, b"", RA)),
+    ("def_cfa_sf", b"\x12\x06\x7e", (6, 16, b"", RA)),
+    ("def_cfa_register", b"\x0d\x06", (6, 8, b"", RA)),
+    ("def_cfa_offset", b"\x0e\x90\x02", (7, 272, b"", RA)),
+    ("def_cfa_offset_sf", b"\x13\x70", (7, 128, b"", RA)),
+    ("def_cfa_expression", b"\x0f\x03\x76\x78\x06", (7, 8, b"\x76\x78\x06", RA)),
+    ("register ends expression", b"\x0f\x01\x30\x0d\x06", (6, 8, b"", RA)),
+    ("remember", b"\x0a\x86\x02\x0e\x10\x0d\x06\x0b", (7, 8, b"", RA)),
+    ("remember twice", b"\x0a\x0e\x10\x0a\x0e\x18\x0b\x0b", (7, 8, b"", RA)),
+    ("GNU_args_size", b"\x2e\x20", (7, 8, b"", RA)),
+    ("vector registers", b"\x05\x11\x02\x91\x02\x06\x21", (7, 8, b"", RA)),
+    ("advance_loc", b"\x45\x0e\x10", (7, 16, b"", RA)),
+    ("advance_loc1", b"\x02\xff\x0e\x10", (7, 16, b"", RA)),
+    ("advance_loc2", b"\x03\xff\x0e\x0e\x10", (7, 16, b"", RA)),
+    ("advance_loc4", b"\x04\xff\x0e\0\0\x0e\x10", (7, 16, b"", RA)),
+    ("advance_loc8", b"\x1d\xff\x0e\0\0\0\0\0\0\x0e\x10", (7, 16, b"", RA)),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "state"), [i[1:] for i in INSTRUCTIONS], ids=[i[0] for i in INSTRUCTIONS]
+)
+def test_instructions(program: bytes, state: Found) -> None:
+    assert run(program) == state
+
+
+def test_advances() -> None:
+    """Each state holds from its location on, to the byte."""
+    program = (
+        b"\x41\x0e\x10\x02\x02\x0e\x18\x03\x04\x00\x0e\x20\x04\x08\x00\x00\x00\x0e\x28"
+        b"\x1d\x10\x00\x00\x00\x00\x00\x00\x00\x0e\x30"
+    )  # fmt: skip
+    changes = {0: 8, 1: 16, 3: 24, 7: 32, 15: 40, 31: 48}
+    expected = 0
+    for last in range(64):
+        expected = changes.get(last, expected)
+        assert run(program, last)[1] == expected
+    entries, at = section(program)
+    found = entries.fde(at)
+    rows = Rows()
+    execute(entries, found, initial_state(entries, found.cie), MASK, rows)
+    assert dict(zip(rows.starts, [key[1] for key in rows.keys], strict=True)) == changes
+
+
+def test_alignment_factors() -> None:
+    assert run(b"\x42\x0e\x10", 7, aligns=b"\x04\x70")[1] == 8
+    assert run(b"\x42\x0e\x10", 8, aligns=b"\x04\x70")[1] == 16
+    assert run(b"\x86\x02", aligns=b"\x04\x70")[3][RBP] == (OFFSET, -32, b"")
+
+
+def test_set_loc() -> None:
+    """The new location is written as a pointer."""
+    first = cie()
+    at = len(first)
+    target = struct.pack("<i", CODE + 5 - (SECTION + at + 18))
+    entries = Entries(first + fde(b"\x01" + target + b"\x0e\x10", at), SECTION, is_eh=True)
+    found = entries.fde(at)
+    state = initial_state(entries, found.cie)
+    assert execute(entries, found, state, 4)[1] == 8
+    assert execute(entries, found, state, 5)[1] == 16
+    rows = Rows()
+    execute(entries, found, state, MASK, rows)
+    assert rows.starts == [0, 5]
+    assert not rows.is_movable
+    backwards = struct.pack("<i", CODE + 5 - (SECTION + at + 19))
+    entries = Entries(first + fde(b"\x46\x01" + backwards, at), SECTION, is_eh=True)
+    with pytest.raises(CfiError):
+        execute(entries, entries.fde(at), state, SIZE)
+
+
+DAMAGED = [
+    ("uleb without an end", b"\x0e" + b"\x80" * 40),
+    ("restore_state of nothing", b"\x0b"),
+    ("unknown instruction", b"\x3f"),
+    ("window_save", b"\x2d"),
+    ("advance_loc4 cut short", b"\x04\0"),
+    ("expression too long", b"\x0f\x40\x30"),
+    ("empty expression", b"\x0f\x00"),
+    ("remember bomb", b"\x0a" * 300),
+]
+
+
+@pytest.mark.parametrize("program", [p for _, p in DAMAGED], ids=[n for n, _ in DAMAGED])
+def test_damaged(program: bytes) -> None:
+    with pytest.raises(CfiError) as caught:
+        run(program)
+    assert caught.value.reason is Reason.DAMAGED
+
+
+@pytest.mark.parametrize("program", [i[1] for i in INSTRUCTIONS[1:]])
+def test_cut_short(program: bytes) -> None:
+    """Cut anywhere, at the end of the file: an error or a state, nothing else."""
+    first = cie()
+    for length in range(len(program)):
+        body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
+        body += b"\0" + program[:length]
+        data = first + struct.pack("<I", len(body)) + body
+        entries = Entries(data, SECTION, is_eh=True)
+        found = entries.fde(len(first))
+        assert found.end == len(data)
+        state = initial_state(entries, found.cie)
+        try:
+            execute(entries, found, state, MASK)
+        except CfiError as error:
+            assert error.reason is Reason.DAMAGED  # noqa: PT017 - it may as well succeed
+
+
+def test_long_programs_end_soon() -> None:
+    began = time.monotonic()
+    for piece in (b"\x00", b"\x41", b"\x0a\x0b", b"\x86\x02", b"\x0a", b"\x80\x80\x01"):
+        program = piece * ((1 << 18) // len(piece) - 8)
+        try:
+            run(program, MASK)
+        except CfiError as error:
+            assert error.reason is Reason.DAMAGED  # noqa: PT017
+    with pytest.raises(CfiError) as caught:
+        run(bytes(1 << 20))
+    assert caught.value.reason is Reason.TOO_LONG
+    with pytest.raises(CfiError) as caught:
+        run(b"", initial=bytes(1 << 20))
+    assert caught.value.reason is Reason.TOO_LONG
+    with pytest.raises(CfiError):
+        run(b"\x0e" + b"\xff" * (1 << 20))
+    assert time.monotonic() - began < 5
+
+
+def test_cie_that_advances() -> None:
+    with pytest.raises(CfiError):
+        run(b"", initial=START + b"\x41\x0e\x10")
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "data", "pointers", "is_signal"),
+    [
+        (b"zR", b"\x1b", 0x1B, False),
+        (b"zRS", b"\x1b", 0x1B, True),
+        (b"zPLR", b"\x9b\1\2\3\4\x1b\x1b", 0x1B, False),
+        (b"zPR", b"\x00" + bytes(8) + b"\x1b", 0x1B, False),
+        (b"zPR", b"\xff\x1b", 0x1B, False),
+        (b"zRB", b"\x1b", 0x1B, False),
+        (b"zR?", b"\x1b\1\2\3", 0x1B, False),
+        (b"z", b"", 0x00, False),
+        (b"zR", b"\x03", 0x03, False),
+    ],
+)  # fmt: skip
+def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signal: bool) -> None:
+    entries = Entries(cie(augmentation=augmentation, data=data), SECTION, is_eh=True)
+    found = entries.cie(0)
+    assert (found.pointer_encoding, found.is_signal) == (pointers, is_signal)
+    assert entries.data[found.start : found.start + len(START)] == START
+
+
+def test_old_augmentations() -> None:
+    """Without a z: gcc 2's ``eh``, whose pointer comes before everything else, and none."""
+    head = struct.pack("<IB", 0, 1) + b"eh\0" + bytes(8) + b"\x01\x78\x10" + START
+    assert Entries(entry(head), SECTION, is_eh=True).cie(0).data_align == -8
+    plain = cie(augmentation=b"", data=b"")
+    body = struct.pack("<IQQ", len(plain) + 4, CODE, SIZE) + b"\x0e\x10"
+    entries = Entries(plain + entry(body), SECTION, is_eh=True)
+    found = entries.fde(len(plain))
+    assert (found.address, found.size_bytes) == (CODE, SIZE)
+    assert execute(entries, found, initial_state(entries, found.cie), 0)[1] == 16
+
+
+@pytest.mark.parametrize("version", [1, 3, 4])
+def test_versions(version: int) -> None:
+    assert run(b"\x0e\x10", version=version)[1] == 16
+    assert run(b"", version=version, ra=b"\x10")[3] == RA
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"version": 2},
+        {"number": 7},
+        {"augmentation": b"x", "data": b""},
+        {"augmentation": b"a" * 70, "data": b""},
+        {"augmentation": b"zP", "data": b"\x1b\0"},
+        {"augmentation": b"zPR", "data": b"\x0f\0"},
+        {"data": b"\x9b"},
+        {"data": b"\x2b"},
+        {"data": b"\x4b"},
+        {"aligns": b"\x80" * 20},
+    ],
+)
+def test_damaged_cies(options: dict[str, object]) -> None:
+    with pytest.raises(CfiError) as caught:
+        run(b"", **options)
+    assert caught.value.reason is Reason.DAMAGED
+
+
+def test_long_augmentation_data() -> None:
+    """More than 127 bytes of it: its length takes two."""
+    first = cie()
+    body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
+    body += b"\xc8\x01" + bytes(200) + b"\x0e\x10"
+    entries = Entries(first + entry(body), SECTION, is_eh=True)
+    for _ in range(2):  # its CIE not known yet, and known
+        found = entries.fde(len(first))
+        assert entries.data[found.start : found.start + 2] == b"\x0e\x10"
+
+
+def test_wide_entries() -> None:
+    """Lengths of 8 bytes; the CIE pointer keeps 4 in .eh_frame, grows in .debug_frame."""
+    body = cie()[4:]
+    first = struct.pack("<IQ", 0xFFFFFFFF, len(body)) + body
+    inside = struct.pack("<IiI", len(first) + 12, CODE - (SECTION + len(first) + 16), SIZE)
+    inside += b"\0\x0e\x10"
+    data = first + struct.pack("<IQ", 0xFFFFFFFF, len(inside)) + inside
+    found = Entries(data, SECTION, is_eh=True).fde(len(first))
+    assert (found.address, found.size_bytes) == (CODE, SIZE)
+    head = b"\xff" * 8 + b"\x04\0\x08\x00\x01\x78\x10" + START
+    first = struct.pack("<IQ", 0xFFFFFFFF, len(head)) + head
+    inside = struct.pack("<QQQ", 0, CODE, SIZE) + b"\x0e\x10"
+    data = first + struct.pack("<IQ", 0xFFFFFFFF, len(inside)) + inside
+    entries = Entries(data, 0, is_eh=False)
+    assert list(entries.scan()) == [(len(first), entries.fde(len(first)))]
+    assert entries.fde(len(first)).address == CODE
+
+
+def test_entries_that_point_in_circles() -> None:
+    """An FDE whose CIE is itself, another FDE, or outside."""
+    for distance in (4, -4, 1 << 31, 24, 0xFFFFFF00):
+        body = struct.pack("<IiI", distance & 0xFFFFFFFF, 0, SIZE) + bytes(8)
+        entries = Entries(entry(body) * 2, SECTION, is_eh=True)
+        for at in (0, 24, -1, 1 << 40, 1):
+            with pytest.raises(CfiError):
+                entries.fde(at)
+        assert list(entries.scan()) == []
+
+
+def test_scan_goes_on_behind_zeros() -> None:
+    """Linkers join tables with their ends in the middle; a megabyte of zeros costs nothing."""
+    first = cie()
+    second = fde(b"\x0e\x10", len(first))
+    gap = len(first) + len(second) + (1 << 20)
+    third = fde(b"\x0e\x18", gap, CODE + SIZE)
+    empty = fde(b"", gap + len(third), CODE + 2 * SIZE, 0)
+    data = first + second + bytes(1 << 20) + third + empty + bytes(4)
+    entries = Entries(data, SECTION, is_eh=True)
+    assert [at for at, _ in entries.scan()] == [len(first), gap]
+
+
+def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:
+    data = b"\x01" + kinds + struct.pack("<iI", SECTION - address - 4, len(pairs))
+    return data + b"".join(struct.pack("<ii", a - address, b - address) for a, b in pairs)
+
+
+def test_index() -> None:
+    first = cie()
+    starts = [CODE, CODE + 0x100, CODE + 0x800]
+    data, offsets = first, []
+    for start in starts:
+        offsets.append(len(data))
+        data += fde(b"", len(data), start, 0x80)
+    entries = Entries(data, SECTION, is_eh=True)
+    address = SECTION - 0x1000
+    pairs = [(s, SECTION + o) for s, o in zip(starts, offsets, strict=True)]
+    good = header(pairs, address)
+    assert read_header(good, address) == (SECTION, 3, 12)
+
+    def check(index: Index, *, is_scanned: bool) -> None:
+        assert index.is_scanned == is_scanned
+        assert len(index) == 3
+        assert [index.find(a) for a in (0, CODE - 1)] == [None, None]
+        assert [index.find(s + 5) for s in starts] == offsets
+        assert index.find(1 << 63) == offsets[2]
+
+    check(make_index(entries, good, address), is_scanned=False)
+    for bad in (
+        b"", b"\x01\x1b", b"\x02" + good[1:], good[:-1], header(pairs[::-1], address),
+        header(pairs, address, b"\x1b\x03\x3c"), header(pairs, address, b"\xff\x03\x3b"),
+        header(pairs, address, b"\x1b\xff\x3b"), header([], address),
+    ):  # fmt: skip
+        check(make_index(entries, bad, address), is_scanned=True)
+    check(scan(entries), is_scanned=True)
+
+
+def test_pointers() -> None:
+    data = bytes(range(0x80, 0x90)) + b"\x12\x34\x56\x78\x9a\xbc\xde\xf0"
+    value = int.from_bytes(data[16:], "little")
+    for kind, expected, end in (
+        (0x00, value, 24), (0x02, 0x3412, 18), (0x03, 0x78563412, 20), (0x04, value, 24),
+        (0x0A, 0x3412, 18), (0x0B, 0x78563412, 20), (0x0C, value, 24), (0x01, 0x12, 17),
+        (0x09, 0x12, 17), (0x1B, 0x78563412 + 0x1010, 20), (0x3B, 0x78563412 + 5, 20),
+        (0x50, value, 24),
+    ):  # fmt: skip
+        assert read_pointer(data, 16, 24, kind, 0x1000, base=5) == (expected & MASK, end)
+        assert skip_pointer(data, 16, 24, kind, 0x1000) == end
+    assert read_pointer(data, 9, 24, 0x50, 0x1000) == (value, 24)
+    for kind in (0x0F, 0x05, 0x2B, 0x4B, 0x3B):
+        with pytest.raises(CfiError):
+            read_pointer(data, 16, 24, kind, 0x1000)
+    with pytest.raises(CfiError):
+        read_pointer(data, 22, 24, 0x1B, 0)
+
+
+def test_leb() -> None:
+    assert uleb(b"\xe5\x8e\x26", 0, 3) == (624485, 3)
+    assert sleb(b"\xc0\xbb\x78", 0, 3) == (-123456, 3)
+    assert sleb(b"\x80\x7f", 0, 2) == (-128, 2)
+    assert sleb(b"\x3f", 0, 1) == (63, 1)
+    assert sleb(b"\x40", 0, 1) == (-64, 1)
+    for data in (b"", b"\x80", b"\x80" * 100 + b"\0"):
+        with pytest.raises(CfiError):
+            uleb(data, 0, len(data))

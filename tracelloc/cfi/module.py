@@ -1,0 +1,225 @@
+"""The call-frame information of one file, decoded where somebody asks.
+
+Safe for use from several threads: what is remembered is only ever added to or dropped
+as a whole, and two threads that decode the same thing get equal results.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.cfi import calls, rules
+from tracelloc.cfi.batch import Batch
+from tracelloc.cfi.encoding import CfiError
+from tracelloc.cfi.entries import Cie
+from tracelloc.cfi.programs import State, execute, initial_state
+from tracelloc.cfi.rows import Kind, encode, settle_plt, unencodable
+from tracelloc.cfi.rules import FRAME_POINTER, SIGNAL_FRAME, RuleSet
+from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
+from tracelloc.elf import ElfFile
+from tracelloc.errors import UnsupportedError
+
+U64 = npt.NDArray[np.uint64]
+
+_MOST_REMEMBERED: Final = 1 << 16
+"""Rules by address. A hot program needs a few thousand."""
+_MOST_STATES: Final = 4096
+_FUNCTIONS_AT_ONCE: Final = 1 << 14
+"""Their rows are held in memory together."""
+_PIECE_BYTES: Final = 1 << 20
+_MOST_SITES: Final = 1 << 24
+"""Call sites looked for at once; libLLVM-14 has a million."""
+_MOST_CODE_BYTES: Final = 1 << 29
+
+
+def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
+    """Where each distinct value of a sorted array stands first.
+
+    numpy's own ``unique`` takes ten times as long, since it looks them up in a hash table.
+    """
+    return np.flatnonzero(np.append(True, values[1:] != values[:-1])[: len(values)])
+
+
+class Cfi:
+    """What a file says about its frames. Addresses are the file's own virtual ones."""
+
+    def __init__(self, elf: ElfFile) -> None:
+        """Reads nothing yet; ``elf`` stays the caller's. Raises UnsupportedError."""
+        if elf.bits != 64 or elf.machine != "EM_X86_64":
+            raise UnsupportedError("call-frame information is understood for x86-64 only")
+        self._elf = elf
+        self._lock = threading.Lock()
+        self._tables: list[Table | None] = []
+        self._states: dict[tuple[int, int], State] = {}
+        self._known: dict[int, RuleSet] = {}
+
+    def _table(self, which: int) -> Table | None:
+        """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
+        if len(self._tables) <= which:
+            with self._lock:
+                while len(self._tables) <= which:
+                    read = (read_eh_frame, read_debug_frame)[len(self._tables)]
+                    self._tables.append(read(self._elf))
+        return self._tables[which]
+
+    def rules(self, address: int) -> RuleSet:
+        """The rules at an address: the byte before a return address, or an interrupted one.
+
+        Code without information gets the rules of a frame pointer. Raises CfiError if
+        there is information that can't be used.
+        """
+        found = self._known.get(address)
+        if found is None:
+            found = self._find(address)
+            if len(self._known) >= _MOST_REMEMBERED:
+                self._known.clear()
+            self._known[address] = found
+        return found
+
+    def is_start(self, address: int) -> bool:
+        """Whether a function that has information begins at this address."""
+        for which in (0, 1):
+            table = self._table(which)
+            offset = table[1].find(address) if table is not None else None
+            if table is not None and offset is not None:
+                with suppress(CfiError):
+                    if table[0].fde(offset).address == address:
+                        return True
+        return False
+
+    def row(self, address: int) -> int:
+        """The row for an address, as ``rows.encode`` makes it; never a ``PLT`` one."""
+        try:
+            return settle_plt(encode(self.rules(address)), address)
+        except CfiError as error:
+            return unencodable(error.reason)
+
+    def _find(self, address: int) -> RuleSet:
+        for which in (0, 1):
+            table = self._table(which)
+            if table is None:
+                continue
+            entries, index = table
+            offset = index.find(address)
+            if offset is None:
+                continue
+            fde = entries.fde(offset)
+            if not 0 <= address - fde.address < fde.size_bytes:
+                continue
+            state = execute(entries, fde, self._initial(which, fde.cie), address - fde.address)
+            cie = fde.cie
+            return RuleSet(*state, cie.return_register, cie.is_signal)
+        return self._without_entry(address)
+
+    def _without_entry(self, address: int) -> RuleSet:
+        # A handler returns to the first byte of this code: the address asked for is one
+        # byte before it, as behind a call, or that byte itself if it was interrupted.
+        around = read_at(self._elf, address, 1 + len(rules.SIGNAL_RETURN))
+        is_return = rules.SIGNAL_RETURN in around
+        return SIGNAL_FRAME if is_return else FRAME_POINTER
+
+    def _initial(self, which: int, cie: Cie) -> State:
+        """The state that all programs of a CIE start from."""
+        state = self._states.get((which, cie.offset))
+        if state is None:
+            table = self._table(which)
+            assert table is not None
+            state = initial_state(table[0], cie)
+            if len(self._states) >= _MOST_STATES:
+                self._states.clear()
+            self._states[which, cie.offset] = state
+        return state
+
+    def rows(self, addresses: U64) -> U64:
+        """The rows for many addresses at once, sorted or not: what ``row`` says of each."""
+        order = np.argsort(addresses, kind="stable")
+        wanted = addresses[order]
+        found = np.zeros(len(wanted), np.uint64)
+        for which in (0, 1):
+            missing = np.flatnonzero(found == 0)
+            if len(missing):
+                found[missing] = self._rows_of(which, wanted[missing])
+        for at in np.flatnonzero(found == 0).tolist():
+            found[at] = encode(self._without_entry(int(wanted[at])))
+        for at in np.flatnonzero(found & np.uint64(0xFF) == int(Kind.PLT)).tolist():
+            found[at] = settle_plt(int(found[at]), int(wanted[at]))
+        result = np.empty_like(found)
+        result[order] = found
+        return result
+
+    def _rows_of(self, which: int, wanted: U64) -> U64:
+        """Rows by one of the tables for sorted addresses; 0 for those it doesn't cover."""
+        table = self._table(which)
+        if table is None or not len(table[1]):
+            return np.zeros(len(wanted), np.uint64)
+        _, index = table
+        at = np.searchsorted(index.starts, wanted, "right") - 1
+        first = _firsts(at)
+        functions = at[first]
+        first = np.append(first, len(wanted))
+        limits = np.append(index.starts, np.uint64((1 << 64) - 1))[functions + 1]
+        batch = Batch(table[0], lambda cie: self._initial(which, cie))
+        pieces = []
+        for begin in range(0, len(functions), _FUNCTIONS_AT_ONCE):
+            piece = slice(begin, begin + _FUNCTIONS_AT_ONCE)
+            for function, limit in zip(
+                functions[piece].tolist(), limits[piece].tolist(), strict=True
+            ):
+                if function >= 0:
+                    start = int(index.starts[function])
+                    batch.add(int(index.offsets[function]), start, limit)
+            end = min(piece.stop, len(functions))
+            pieces.append(batch.look_up(wanted[first[begin] : first[end]]))
+        return np.concatenate(pieces)
+
+    def call_sites(self) -> U64:
+        """The last byte of everything that looks like a call: what ``rows`` takes, sorted.
+
+        Over-inclusive; looks only between the first and the last function that has
+        call-frame information.
+        """
+        start, end = self._covered()
+        pieces: list[U64] = []
+        count = 0
+        for segment in self._elf.segments:
+            if not segment.executable:
+                continue
+            at = max(start, segment.address)
+            last = min(end, segment.address + segment.file_size, at + _MOST_CODE_BYTES)
+            while at < last and count < _MOST_SITES:
+                size = min(_PIECE_BYTES, last - at)
+                # A call may lie across two pieces; seen twice, it is kept once.
+                code = self._elf.read(
+                    segment.offset + at - segment.address, min(size + calls.LONGEST, last - at)
+                )
+                if len(code) < size:
+                    last = at
+                pieces.append(calls.find_calls(code, at, start, end))
+                count += len(pieces[-1])
+                at += size
+        if not pieces:
+            return np.empty(0, np.uint64)
+        found = np.concatenate(pieces)
+        found.sort()
+        return found[_firsts(found)]
+
+    def _covered(self) -> tuple[int, int]:
+        """From where to where there is code with call-frame information."""
+        bounds = []
+        for which in (0, 1):
+            table = self._table(which)
+            if table is None or not len(table[1]):
+                continue
+            entries, index = table
+            try:
+                last = entries.fde(int(index.offsets[-1]))
+                end = last.address + last.size_bytes
+            except CfiError:
+                end = int(index.starts[-1])
+            bounds.append((int(index.starts[0]), end))
+        return (min(b[0] for b in bounds), max(b[1] for b in bounds)) if bounds else (0, 0)

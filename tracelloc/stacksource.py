@@ -1,0 +1,147 @@
+"""Where stacks come from: the probes' rings, made whole, checked, and noted by id."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tracelloc.abi import StackFlag
+from tracelloc.allocators import Module
+from tracelloc.capture import Capture
+from tracelloc.rowtable import RowTable
+from tracelloc.space import AddressSpace
+from tracelloc.stacks import Frames, Stacks
+from tracelloc.units import NS_PER_S
+from tracelloc.unwind import FrameChecker
+from tracelloc.unwinding import Unwinder
+
+_R_STATE: Final = 24
+"""Where in ``struct r_debug`` (link.h) the state is, in bytes."""
+_MOST_LOOKS: Final = 8
+"""How often the maps are read again because they changed while they were read."""
+_MISSES_AT_ONCE: Final = 64
+"""Stacks that are finished before their rows are given to the probes."""
+_LARGE_NS: Final = 5 * NS_PER_S
+"""How long misses bring larger copies after one was too short."""
+
+
+class StackSource:
+    """Takes stacks out of their rings, for the thread that pumps.
+
+    Keeps the address space up to date: whoever finds an address that nothing is known of
+    asks for the maps to be read again.
+    """
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        stacks: Stacks,
+        capture: Capture,
+        max_frames: int,
+        on_modules: Callable[[Sequence[Module]], None],
+    ) -> None:
+        """``on_modules`` hears of files that are mapped for the first time."""
+        self._space = space
+        self._stacks = stacks
+        self._capture = capture
+        self._on_modules = on_modules
+        self._checker = FrameChecker(space)
+        self._unwinder: Unwinder | None = None
+        self._prewarming: threading.Thread | None = None
+        self._large_until_ns = 0
+        if capture.rows is not None:
+            table = RowTable(capture.rows)
+            self._unwinder = Unwinder(space, table, max_frames, self.refresh)
+            self._renew(capture.generation)
+
+    def await_rows(self, timeout_s: float) -> None:
+        """Waits until what was mapped at the beginning has its rows, but not too long."""
+        if self._prewarming is not None:
+            self._prewarming.join(timeout_s)
+
+    def close(self) -> None:
+        """Ends what is done aside."""
+        if self._unwinder is not None:
+            self._unwinder.stop()
+        if self._prewarming is not None:
+            self._prewarming.join()
+
+    def refresh(self) -> None:
+        """Reads again what is mapped, and passes on what is new."""
+        for _ in range(_MOST_LOOKS):
+            generation = self._capture.generation
+            before = self._space.generation
+            self._on_modules(self._space.refresh())
+            if self._unwinder is None:
+                return
+            known = self._unwinder.table.generation
+            if generation == known and self._unwinder.lost_code():
+                self._capture.note_change()
+                generation = self._capture.generation
+            if generation == known and self._space.generation == before:
+                return
+            if self._renew(generation):
+                return
+
+    def _renew(self, generation: int) -> bool:
+        """Takes over what is mapped now; ``generation`` was read before the maps were.
+
+        False if that was outdated before it was done.
+        """
+        assert self._unwinder is not None
+        address = self._space.variable("_r_debug")
+        self._capture.set_loader_state(0 if address is None else address + _R_STATE)
+        if not self._unwinder.renew(generation, lambda: self._capture.generation):
+            return False
+        # One thread at a time; it finds what is there when it looks.
+        if self._prewarming is None or not self._prewarming.is_alive():
+            self._prewarming = threading.Thread(
+                target=self._unwinder.prewarm, name="rows", daemon=True
+            )
+            self._prewarming.start()
+        return True
+
+    def take(self, now_ns: int) -> None:
+        """Notes all stacks that the rings hold. To be called after events were taken."""
+        self._take_misses(now_ns)
+        new = [
+            (stack_id, tuple(frames.tolist()), StackFlag(flags))
+            for stack_id, flags, frames in self._capture.stacks.take()
+        ]
+        if not new:
+            return
+        if any(self._checker.unknown(frames) for _, frames, _ in new):
+            self.refresh()
+        settle = self._checker.trim if self._unwinder is None else self._settle
+        for stack_id, frames, flags in new:
+            self._stacks.add(stack_id, *settle(frames, flags))
+
+    def _take_misses(self, now_ns: int) -> None:
+        """Finishes stacks that the probes could not follow, and supplies the rows."""
+        if self._unwinder is None or self._capture.misses is None:
+            return
+        while True:
+            misses = self._capture.misses.take(_MISSES_AT_ONCE)
+            # Only now: none of them is from a later generation than what is read here.
+            if self._capture.generation != self._unwinder.table.generation:
+                self.refresh()
+            if not misses:
+                break
+            for stack in self._unwinder.finish(misses):
+                if stack.flags & StackFlag.SHORT_COPY:
+                    self._large_until_ns = now_ns + _LARGE_NS
+                self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
+        self._capture.set_large_misses(now_ns < self._large_until_ns)
+
+    def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
+        """What is to be believed of a stack that was walked by rows."""
+        if not flags & StackFlag.GUESSED:
+            return frames, flags
+        kept = self._checker.credible(frames)
+        if len(kept) == len(frames):
+            return frames, flags & ~StackFlag.GUESSED
+        bottom = frames[len(kept)]
+        if self._unwinder is not None and self._unwinder.is_bottom(bottom):
+            return (*kept, bottom), StackFlag(0)
+        return kept, StackFlag.BROKEN

@@ -1,0 +1,240 @@
+"""Stacks without frame pointers: rows for the probes, and what they could not finish.
+
+The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows of the
+program and of libraries of moderate size are there from the start; others are made when
+a stack first comes by: the probes then send its registers and memory (a miss), from which
+it is finished here by the full rules, exactly, while the row serves for the next time.
+
+Rows are for what was mapped when they were made. Each time the loader maps or unmaps a
+library, or something else does, the generation in their keys changes, and rows of what is
+still mapped move to the new one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import StackFlag
+from tracelloc.allocators import Module
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.rows import FALLBACK_ROW
+from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
+from tracelloc.cfi.walk import End, StackCopy, unwind
+from tracelloc.errors import UnsupportedError
+from tracelloc.procfs import AddressMap, Mapping
+from tracelloc.ring import Miss
+from tracelloc.rowtable import RowTable
+from tracelloc.space import AddressSpace, Unresolved
+
+U64 = npt.NDArray[np.uint64]
+
+_REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
+"""DWARF numbers in the order of ``enum miss_register``."""
+_PREWARM_PARTS: Final = 4
+"""One part in so many of the table is filled beforehand: sets rarely overflow then."""
+_PREWARM_SITES: Final = 100_000
+"""Call sites of a file that is prewarmed; rows of larger ones are made on demand."""
+
+_FLAGS: Final = {
+    End.OUTERMOST: StackFlag(0),
+    End.LIMIT: StackFlag.TRUNCATED,
+    End.OUTSIDE_COPY: StackFlag.SHORT_COPY,
+    End.NO_MODULE: StackFlag.UNMAPPED,
+    End.DAMAGED: StackFlag.BAD_CFI,
+    End.UNKNOWN_REGISTER: StackFlag.BAD_CFI,
+    End.NO_PROGRESS: StackFlag.BROKEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A stack that the probes had left to us."""
+
+    stack_id: int
+    frames: tuple[int, ...]
+    flags: StackFlag
+
+
+class Unwinder:
+    """Makes rows and finishes stacks. For the thread that pumps, but ``prewarm``."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        table: RowTable,
+        max_frames: int,
+        refresh: Callable[[], None],
+    ) -> None:
+        """``refresh`` is called when a stack comes by code that was not mapped before."""
+        self._space = space
+        self._refresh = refresh
+        self._may_refresh = False
+        self.table = table
+        self._max_frames = max_frames
+        self._cfi: dict[int, Cfi | None] = {}
+        self._lock = threading.Lock()
+        self._maps = AddressMap([])
+        self._since: dict[Mapping, int] = {}
+        """Generation from which on a mapping is known to have been there all the time."""
+        self._prewarmed: set[tuple[int, int]] = set()
+        self._stopped = False
+
+    def renew(self, generation: int, read: Callable[[], int]) -> bool:
+        """Learns what is mapped now, as of a generation; ``read`` gives the current one.
+
+        The address space must have been refreshed after ``generation`` was read. False if
+        the generation has changed meanwhile: what the maps say may be of the next one.
+        """
+        mappings = self._space.mappings
+        code = [m for m in mappings if m.executable]
+        before = set(self._maps.mappings)
+        kept = [m for m in code if m in before]
+        starts = np.array([m.start for m in kept], np.uint64)
+        ends = np.array([m.end for m in kept], np.uint64)
+        if read() != generation:
+            return False
+        self._maps = AddressMap(code)
+        if generation == self.table.generation:
+            self._since = {m: self._since.get(m, generation) for m in code}
+        else:
+            # What looks the same may have been something else in between, but for what is
+            # never unmapped.
+            kept_for_good = self._space.permanent_files()
+            self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
+            self.table.renew(generation, starts, ends)
+        return True
+
+    def lost_code(self) -> bool:
+        """Whether code that was there the last time is gone or another, by the maps."""
+        now = set(self._space.mappings)
+        return any(
+            before.is_file or self._is_file_now(before)
+            for before in self._maps.mappings
+            if before not in now
+        )
+
+    def _is_file_now(self, before: Mapping) -> bool:
+        # Generated code has the same row wherever it is, as long as there is no file.
+        mapping = self._space.find(before.start)
+        return mapping is not None and mapping.is_file
+
+    def stop(self) -> None:
+        """Ends prewarming after the file it is at."""
+        self._stopped = True
+
+    def prewarm(self) -> int:
+        """Makes the rows of what is mapped, small files first. Returns how many it made.
+
+        May run on a thread of its own.
+        """
+        generation = self.table.generation
+        made = 0
+        budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
+        mappings = [m for m in self._maps.mappings if (m.start, m.end) not in self._prewarmed]
+        for mapping in sorted(mappings, key=lambda m: m.end - m.start):
+            if self._stopped or made >= budget:
+                break
+            self._prewarmed.add((mapping.start, mapping.end))
+            sites, rows = self._rows_of(mapping)
+            if not 0 < len(sites) <= min(_PREWARM_SITES, budget - made):
+                continue
+            if not self.table.insert(sites, rows, generation):
+                self._prewarmed.discard((mapping.start, mapping.end))
+                break
+            made += len(sites)
+        return made
+
+    def _rows_of(self, mapping: Mapping) -> tuple[U64, U64]:
+        """The call sites in a mapping, as addresses of the process, and their rows."""
+        nothing = np.empty(0, np.uint64)
+        place = self._space.place(mapping.start)
+        if isinstance(place, Unresolved) or place.module is None:
+            return nothing, nothing
+        cfi = self._cfi_of(place.module)
+        start = place.module.elf.address_of(place.file_offset)
+        if cfi is None or start is None:
+            return nothing, nothing
+        sites = cfi.call_sites()
+        first = np.uint64(start)
+        size = np.uint64(mapping.end - mapping.start)
+        sites = sites[(sites >= first) & (sites < first + size)]
+        if len(sites) > _PREWARM_SITES:
+            return sites, nothing
+        return sites - first + np.uint64(mapping.start), cfi.rows(sites)
+
+    def _cfi_of(self, module: Module) -> Cfi | None:
+        with self._lock:
+            if id(module) not in self._cfi:
+                try:
+                    self._cfi[id(module)] = Cfi(module.elf)
+                except UnsupportedError:
+                    self._cfi[id(module)] = None
+            return self._cfi[id(module)]
+
+    def is_bottom(self, address: int) -> bool:
+        """Whether this is where somebody built a stack by hand (makecontext, fibers).
+
+        A function's first byte is no return address: nobody called, it was put there.
+        """
+        place = self._space.place(address)
+        if isinstance(place, Unresolved) or place.module is None:
+            return False
+        inside, cfi = place.module.elf.address_of(place.file_offset), self._cfi_of(place.module)
+        return cfi is not None and inside is not None and cfi.is_start(inside)
+
+    def finish(self, misses: Iterable[Miss]) -> list[Finished]:
+        """The stacks of these misses; their rows are in the table when this returns."""
+        misses = list(misses)
+        self._may_refresh = True
+        rows: dict[int, int] = {}
+        finished = [self._finish(miss, rows) for miss in misses]
+        if rows:
+            addresses = np.fromiter(rows.keys(), np.uint64, len(rows))
+            values = np.fromiter(rows.values(), np.uint64, len(rows))
+            self.table.insert(addresses, values, self.table.generation)
+        return finished
+
+    def _finish(self, miss: Miss, rows: dict[int, int]) -> Finished:
+        def look_up(address: int) -> RuleSet | None:
+            mapping = self._maps.find(address)
+            if mapping is None and self._may_refresh:
+                self._may_refresh = False
+                generation = self.table.generation
+                self._refresh()
+                if self.table.generation != generation:
+                    rows.clear()  # they are for what was mapped before
+                mapping = self._maps.find(address)
+            if mapping is None or self._since[mapping] > miss.generation:
+                # Nothing, or perhaps something else then.
+                return None
+            place = self._space.place(address)
+            if isinstance(place, Unresolved) or place.mapping != mapping:
+                return None
+            if place.reason is Unresolved.ANONYMOUS:
+                rows[address] = FALLBACK_ROW
+                return FRAME_POINTER
+            cfi = self._cfi_of(place.module) if place.module is not None else None
+            inside = place.module.elf.address_of(place.file_offset) if place.module else None
+            if cfi is None or inside is None:
+                # A file that can't be read: to guess would be to invent.
+                return None
+            if address not in rows:
+                rows[address] = cfi.row(inside)
+            return cfi.rules(inside)
+
+        walk = unwind(
+            dict(zip(_REGISTERS, miss.registers, strict=True)),
+            StackCopy(miss.stack_address, miss.stack),
+            look_up,
+            limit=self._max_frames,
+        )
+        flags = _FLAGS[walk.end]
+        if walk.fallback_count:
+            flags |= StackFlag.GUESSED
+        return Finished(miss.stack_id, walk.frames, flags)
