@@ -8,6 +8,7 @@ Data path, each layer knowing only those before it::
     session      one thread that drains the rings into
     table        the outstanding blocks, and totals per call stack
     snapshot     a frozen copy of both, for views
+    dwarf        source lines and inlined functions of one file's code addresses
     symbols      return addresses to names, filters to what is worth showing
     report, export, ui                   views
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Sequence
 
 from tracelloc.errors import TracellocError
-from tracelloc.options import Options, parse_options
+from tracelloc.options import Mode, Options, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -16,7 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     debug = "--debug" in arguments
     try:
-        return _run(parse_options(arguments))
+        try:
+            return _command(arguments)
+        finally:
+            _spare_stdout()
     except TracellocError as error:
         if debug:
             traceback.print_exc()
@@ -32,22 +36,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
+def _command(arguments: list[str]) -> int:
+    if arguments[:1] in (["symbols"], ["diff"]):
+        from tracelloc import commands  # noqa: PLC0415 - as below
+
+        return commands.COMMANDS[arguments[0]](arguments[1:])
+    return _run(parse_options(arguments, terminal=_has_screen()))
+
+
+def _has_screen() -> bool:
+    """Whether there is a terminal that one can draw on: that is done on standard error."""
+    try:
+        all_are = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    except (AttributeError, ValueError):  # closed
+        return False
+    return all_are and os.environ.get("TERM", "") not in ("", "dumb")
+
+
 def _run(options: Options) -> int:
+    for output in options.outputs:
+        output.at(options.pid or os.getpid(), time.time()).check()
     # Only now: --help and wrong usage need none of the slow imports.
+    if options.mode is Mode.TUI:
+        from tracelloc.ui.run import run_screen  # noqa: PLC0415
+
+        return run_screen(options)
     from tracelloc import system  # noqa: PLC0415
     from tracelloc.target import open_target  # noqa: PLC0415
     from tracelloc.tracer import Tracer  # noqa: PLC0415
 
-    for output in options.outputs:
-        output.check()
+    assert options.pid is not None
     process = open_target(options.pid)
     system.check_all()
     system.raise_file_limit()
     tracer = Tracer(process, options)
-    try:
-        tracer.run()
-    finally:
-        _spare_stdout()
+    tracer.run()
     return 0
 
 

@@ -73,6 +73,26 @@ class History:
         grown = (live_bytes - before).astype(np.float64)
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
+    def total(self) -> tuple[list[int], list[int]]:
+        """(times in ns, outstanding bytes of all stacks then), oldest first."""
+        return list(self._times), self._held[:, : len(self._times)].sum(axis=0).tolist()
+
+    def copy(self, stacks: int) -> History:
+        """An independent copy of what the first ``stacks`` stacks held."""
+        copy = History(self._times[0])
+        copy._distance_ns = self._distance_ns
+        copy._next_ns = self._next_ns
+        copy._times = list(self._times)
+        copy._held = self._held[:stacks].copy()
+        return copy
+
+    def held(self) -> tuple[list[int], I64]:
+        """(times in ns, outstanding bytes then): a row per stack, a column per time.
+
+        There may be fewer rows than stacks: the others have held nothing yet. Read only.
+        """
+        return list(self._times), self._held[:, : len(self._times)]
+
     def series(self, stack: int) -> tuple[list[int], list[int]]:
         """(times in ns, outstanding bytes then) of one stack, oldest first."""
         if stack >= len(self._held):

@@ -7,13 +7,37 @@ from typing import Any
 
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.units import NS_PER_S
-from tracelloc.view import NamedStack, Namer
+from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 
 def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
     """One line without its end. ``top_old_allocations`` is there with an age limit only."""
+    namer.prepare(snapshot, snapshot.shown_stacks(top), REPORT_PATIENCE_S)
+    report = summary(snapshot)
+    report["top_allocations"] = [_block(b, snapshot, namer) for b in snapshot.top_blocks.largest]
+    report["top_allocators"] = [
+        {
+            "bytes": stat.live_bytes,
+            "allocations": stat.live_count,
+            "growth_bytes_per_min": stat.growth_bytes_per_min,
+            "stack_id": stat.index,
+            "stack": _stack(namer.stack(snapshot, stat.index)),
+        }
+        for stat in snapshot.top_stacks(top)
+    ]
+    if snapshot.old_blocks is not None:
+        report["old_bytes"] = snapshot.old_blocks.size_bytes
+        report["old_allocations"] = snapshot.old_blocks.count
+        report["top_old_allocations"] = [
+            _block(b, snapshot, namer) for b in snapshot.old_blocks.largest
+        ]
+    return json.dumps(report, separators=(",", ":"))
+
+
+def summary(snapshot: Snapshot) -> dict[str, Any]:
+    """The report without its lists: figures of the whole target."""
     totals = snapshot.totals
-    report: dict[str, Any] = {
+    return {
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
@@ -34,28 +58,11 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
+        "partial_stacks": snapshot.partial_stacks,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
         "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
-        "top_allocations": [_block(b, snapshot, namer) for b in snapshot.top_blocks.largest],
-        "top_allocators": [
-            {
-                "bytes": stat.live_bytes,
-                "allocations": stat.live_count,
-                "growth_bytes_per_min": stat.growth_bytes_per_min,
-                "stack_id": stat.index,
-                "stack": _stack(namer.stack(snapshot, stat.index)),
-            }
-            for stat in snapshot.top_stacks(top)
-        ],
     }
-    if snapshot.old_blocks is not None:
-        report["old_bytes"] = snapshot.old_blocks.size_bytes
-        report["old_allocations"] = snapshot.old_blocks.count
-        report["top_old_allocations"] = [
-            _block(b, snapshot, namer) for b in snapshot.old_blocks.largest
-        ]
-    return json.dumps(report, separators=(",", ":"))
 
 
 def _block(block: BlockStat, snapshot: Snapshot, namer: Namer) -> dict[str, Any]:
@@ -80,7 +87,8 @@ def _stack(stack: NamedStack) -> list[dict[str, Any]]:
             "line": frame.line,
             "inlined": frame.inlined,
             "filtered": hidden,
+            "label": label,
             "reason": frame.reason.value if frame.reason is not None else None,
         }
-        for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
+        for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
     ]

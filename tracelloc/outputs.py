@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import stat
 import tempfile
-from collections.abc import Iterable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
+from tracelloc.calltree import Metric
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import Exporter, exporter_for
-from tracelloc.export.folded import export as folded
+from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
+from tracelloc.profile import Profile
+
+PRIVATE: Final = 0o600
+"""Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""
+_PLACEHOLDER: Final = re.compile("%([pt%])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,17 +28,42 @@ class Output:
     """A file to be written, and how."""
 
     path: Path
+    """``%p`` in it stands for the target's PID, ``%t`` for the time of writing."""
     exporter: Exporter
+    metric: Metric = Metric.BYTES
+    mode: int = PRIVATE
+    """Permissions of the file."""
 
     @classmethod
     def flamegraph(cls, path: str) -> Output:
         """Folded stacks, whatever the name."""
-        return cls(Path(path), folded)
+        return cls(Path(path), FOLDED)
+
+    @classmethod
+    def pprof(cls, path: str) -> Output:
+        """pprof, whatever the name."""
+        return cls(Path(path), PPROF)
 
     @classmethod
     def by_suffix(cls, path: str) -> Output:
         """The format that the suffix stands for. Raises UsageError."""
         return cls(Path(path), exporter_for(path))
+
+    def at(self, pid: int, time_s: float) -> Output:
+        """The same without placeholders; ``time_s`` is seconds since 1970, shown as local."""
+        texts = {"p": str(pid), "%": "%"}
+        texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
+        name = _PLACEHOLDER.sub(lambda match: texts[match[1]], str(self.path))
+        return replace(self, path=Path(name))
+
+    def content(self, profile: Profile) -> Iterable[bytes]:
+        """What the file will hold, in pieces."""
+        return self.exporter.write(profile, self.metric)
+
+    @property
+    def needs_freed(self) -> bool:
+        """Whether stacks that hold nothing any more are in it."""
+        return self.exporter.needs_freed(self.metric)
 
     def check(self) -> None:
         """Raises UsageError unless the file could be written now. Leaves no trace."""
@@ -57,17 +91,35 @@ class Output:
                 return
             self._replace(content)
         except OSError as error:
-            raise TracellocError(f"{self.path} could not be written: {error.strerror}") from error
+            hint = "the file that was there is unchanged" if self.path.exists() else ""
+            raise TracellocError(
+                f"{self.path} could not be written: {error.strerror}", hint=hint
+            ) from error
 
     def _replace(self, content: Iterable[bytes]) -> None:
         descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tracelloc-")
         try:
             with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
                 stream.writelines(content)
+                stream.flush()
+                # Some file systems notice only now that there is no room.
+                os.fsync(stream.fileno())
+                _give_away(stream.fileno(), os.environ)
+                os.fchmod(stream.fileno(), self.mode)
             os.replace(name, self.path)
         except BaseException:
             os.unlink(name)
             raise
+
+
+def _give_away(descriptor: int, environment: Mapping[str, str]) -> None:
+    """What root makes under sudo belongs to the user who called it."""
+    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
+    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
+        return
+    # File systems without owners refuse, and need none.
+    with contextlib.suppress(PermissionError, OverflowError):
+        os.fchown(descriptor, int(user), int(group))
 
 
 def _is_special(path: Path) -> bool:

@@ -17,10 +17,11 @@ from tracelloc.units import (
     format_size,
     plural,
 )
-from tracelloc.view import NamedStack, Namer
+from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 _LOSS_TEXTS = {
     Counter.LOST_STACKS: ("stack lost", "stacks lost"),
+    Counter.LOST_MISSES: ("stack cut short", "stacks cut short"),
     Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
     Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
@@ -33,6 +34,7 @@ def text_report(
     snapshot: Snapshot, namer: Namer, top: int, min_age_ns: int | None = None
 ) -> Iterator[str]:
     """The report's lines, the last one empty."""
+    namer.prepare(snapshot, snapshot.shown_stacks(top), REPORT_PATIENCE_S)
     blocks = snapshot.top_blocks
     about, sampled = "", ""
     if snapshot.sample_bytes is not None:
@@ -83,6 +85,8 @@ def losses_line(snapshot: Snapshot) -> str:
     ]
     if snapshot.broken_stacks:
         parts.append(plural(snapshot.broken_stacks, "broken stack"))
+    if snapshot.partial_stacks:
+        parts.append(plural(snapshot.partial_stacks, "partial stack"))
     parts.extend(_rare_losses(losses))
     if losses.counters[Counter.LOST_FREES] or losses.counters[Counter.LOST_RESTORES]:
         parts.append("frees were lost: outstanding figures are upper bounds")
@@ -118,24 +122,31 @@ def _stack(stack: NamedStack, index: int) -> Iterator[str]:
         reason = "could not be taken" if index == NO_STACK else "was lost"
         yield f"        [the call stack {reason}]"
         return
-    filtered = 0
-    for frame, hidden in zip(stack.frames, stack.hidden, strict=True):
-        if hidden:
-            filtered += 1
+    for part in stack.parts():
+        if part.frame is None:
+            yield f"         ({part.count} filtered out)"
             continue
-        if filtered:
-            yield f"         ({filtered} filtered out)"
-            filtered = 0
-        yield f"        0x{frame.address:016x}: {format_frame(frame)}"
-    if filtered:
-        yield f"         ({filtered} filtered out)"
+        if part.label is None:
+            text = format_frame(part.frame)
+        else:
+            text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
+        # What stands for missing frames has no address.
+        address = f"0x{part.frame.address:016x}: " if part.frame.address else ""
+        yield f"        {address}{text}"
 
 
 def format_frame(frame: Frame) -> str:
-    """``name+0x32/0x76 in FILE (file:line)``; ``???`` without a name, the reason without a file."""
+    """``name+0x32/0x76 in FILE (file:line)``; ``???`` without a name, the reason without a file.
+
+    Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
+    """
     if frame.symbol is not None:
-        size = f"/0x{frame.size:x}" if frame.size is not None else ""
-        name = f"{printable(frame.symbol)}+0x{frame.offset:x}{size}"
+        name = printable(frame.symbol)
+        if frame.offset is not None:
+            name += f"+0x{frame.offset:x}"
+            name += f"/0x{frame.size:x}" if frame.size is not None else ""
+        elif frame.inlined:
+            name += " [inlined]"
     else:
         name = "???"
     if frame.module is not None:

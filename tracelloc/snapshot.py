@@ -8,11 +8,18 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import LOST_EVENT_COUNTERS, Counter, StackFlag
-from tracelloc.blocks import Blocks, BlockStore, Rows
+from tracelloc.abi import (
+    LOST_EVENT_COUNTERS,
+    PARTIAL,
+    PARTIAL_REASONS,
+    Counter,
+    StackFlag,
+)
+from tracelloc.blocks import BlockCopy, Blocks, BlockStore, Rows
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
 from tracelloc.sampling import weights
+from tracelloc.series import Points, Series
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
 from tracelloc.totals import I64, Totals
@@ -73,7 +80,7 @@ class Losses:
         causes = {
             counter.name.lower(): count
             for counter, count in self.counters.items()
-            if counter is not Counter.EARLIER_CALLS
+            if counter not in (Counter.EARLIER_CALLS, Counter.MISSES)
         }
         causes["address_reuses"] = self.oddities.address_reuses
         causes["odd_restores"] = self.oddities.odd_restores
@@ -86,6 +93,21 @@ class Target:
 
     pid: int
     command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be copied beside the totals."""
+
+    blocks: bool = False
+    """Every outstanding block: 32 bytes each."""
+    history: bool = False
+    """What each stack held at past moments: 256 bytes each."""
+    series: bool = False
+    """What all held together, over the whole time."""
+
+
+NOTHING_ELSE: Final = Wanted()
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +135,24 @@ class Snapshot:
     """Stacks deeper than what is kept."""
     broken_stacks: int
     """Stacks that end early, in code without frame pointers."""
+    partial_stacks: int
+    """Stacks that could not be finished, for want of memory or of information."""
     unknown_stacks: int
     """Stacks of which nothing but the id is known: their record was lost."""
     top_blocks: BlockSelection
     """All outstanding blocks."""
     old_blocks: BlockSelection | None
     """Those of at least the age that was asked for."""
+    past_bytes: tuple[tuple[int, int], ...] = ()
+    """(time since tracing began in ns, outstanding bytes then), oldest first."""
+    now_ns: int = 0
+    """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
+    blocks: BlockCopy | None = None
+    """All outstanding blocks, if wanted."""
+    history: History | None = None
+    """If wanted."""
+    series: Points | None = None
+    """If wanted."""
 
     @property
     def sample_bytes(self) -> int | None:
@@ -140,11 +174,14 @@ class Snapshot:
         """Stacks that hold at least one block."""
         return int(np.count_nonzero(self.totals.live_count))
 
-    def top_stacks(self, n: int | None = None) -> list[StackStat]:
-        """The stacks that hold most bytes, largest first; only those that hold a block."""
+    def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
+        """The stacks that hold most bytes, largest first; only those that hold a block.
+
+        With ``freed`` also those that ever allocated one.
+        """
         totals = self.totals
         held = totals.live_bytes
-        holding = np.flatnonzero(totals.live_count)
+        holding = np.flatnonzero(totals.allocated_count if freed else totals.live_count)
         order = holding[np.lexsort((holding, -held[holding]))][:n]
         return [
             StackStat(
@@ -157,6 +194,20 @@ class Snapshot:
             )
             for index in order.tolist()
         ]
+
+    def shown_stacks(self, top: int) -> set[int]:
+        """The indices of all stacks that a report of ``top`` entries shows."""
+        selections = (
+            [self.top_blocks] if self.old_blocks is None else [self.top_blocks, self.old_blocks]
+        )
+        blocks = {block.stack for selection in selections for block in selection.largest}
+        return blocks | {stat.index for stat in self.top_stacks(top)}
+
+    def why_partial(self, index: int) -> str | None:
+        """Why a stack ends before its outermost frame; None if it is whole."""
+        flags = self.stacks.flags(index)
+        reasons = (why for flag, why in PARTIAL_REASONS.items() if flags & flag)
+        return next(reasons, None)
 
     def frames(self, index: int) -> Frames:
         """Return addresses of a stack, innermost first; empty if they are not known."""
@@ -175,6 +226,8 @@ def select_blocks(
     Count and bytes are added up for an age only; sampled blocks count for what they stand
     for.
     """
+    if n == 0 and min_age_ns is None:
+        return BlockSelection(0, 0, ())
     best = Blocks.empty()
     count = size_bytes = floor = 0
     born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
@@ -237,6 +290,8 @@ def take_snapshot(
     counters: npt.NDArray[np.uint64],
     top: int,
     min_age_ns: int | None,
+    series: Series | None = None,
+    wanted: Wanted = NOTHING_ELSE,
 ) -> Snapshot:
     """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
     stacks = table.stacks
@@ -262,7 +317,8 @@ def take_snapshot(
             ),
         ),
         truncated_stacks=stacks.count(StackFlag.TRUNCATED),
-        broken_stacks=stacks.count(StackFlag.BROKEN),
+        broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
+        partial_stacks=stacks.count(PARTIAL),
         unknown_stacks=stacks.unknown_count,
         top_blocks=BlockSelection(
             int(totals.live_count.sum()), int(totals.live_bytes.sum()), everything.largest
@@ -270,4 +326,11 @@ def take_snapshot(
         old_blocks=None
         if min_age_ns is None
         else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
+        past_bytes=tuple(
+            (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
+        ),
+        now_ns=now_ns,
+        blocks=table.blocks.copy() if wanted.blocks else None,
+        history=history.copy(len(stacks)) if wanted.history else None,
+        series=series.points() if wanted.series and series is not None else None,
     )

@@ -36,6 +36,12 @@ def test_cheap_places(code: str, offset: int) -> None:
     assert (found.offset, found.is_dear) == (offset, False)
 
 
+def test_never_on_a_nop_that_harms() -> None:
+    """Not even for want of better: the next instruction is dear, but does no harm."""
+    found = find_place(bytes.fromhex("0f 1f 44 00 00 0f 1f 44 00 00 48 89 f8 c3"), ["rdi"])
+    assert (found.offset, found.is_dear) == (10, True)
+
+
 @pytest.mark.parametrize(
     "code",
     [

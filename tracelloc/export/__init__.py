@@ -1,25 +1,58 @@
-"""File formats of a snapshot, by the suffix that asks for them."""
+"""File formats of a profile, by the suffix that asks for them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
 
+from tracelloc.calltree import Metric
 from tracelloc.errors import UsageError
-from tracelloc.export import folded
+from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
+from tracelloc.profile import Profile, profile_of
 from tracelloc.snapshot import Snapshot
 from tracelloc.view import Namer
 
-
-class Exporter(Protocol):
-    """Writes a snapshot in one format."""
-
-    def __call__(self, snapshot: Snapshot, namer: Namer) -> Iterator[bytes]:
-        """The file's content in pieces."""
-        ...
+__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "Metric", "exporter_for"]
 
 
-EXPORTERS: Final[dict[str, Exporter]] = {".fg": folded.export, ".folded": folded.export}
+@dataclass(frozen=True, slots=True)
+class Exporter:
+    """A file format."""
+
+    name: str
+    """What it is, for people."""
+    write: Callable[[Profile, Metric], Iterator[bytes]]
+    """The file's content in pieces. The metric is what it shows, or shows first."""
+    one_metric: bool = False
+    """Whether it holds figures of one metric only."""
+
+    def needs_freed(self, metric: Metric) -> bool:
+        """Whether stacks that hold nothing any more are in it."""
+        return metric is Metric.ALLOCATED or not self.one_metric
+
+    def __call__(
+        self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES
+    ) -> Iterator[bytes]:
+        """The file of a snapshot; waits for names."""
+        return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
+
+
+FOLDED: Final = Exporter("folded stacks", folded.write, one_metric=True)
+PPROF: Final = Exporter("pprof", pprof.write)
+
+EXPORTERS: Final[dict[str, Exporter]] = {
+    ".fg": FOLDED,
+    ".folded": FOLDED,
+    ".svg": Exporter("flame graph as a picture", svg.write, one_metric=True),
+    ".html": Exporter("flame graph as a page", html.write),
+    ".pb.gz": PPROF,
+    ".speedscope.json": Exporter("speedscope", speedscope.write),
+    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", chrometrace.write),
+    ".json": Exporter("full snapshot as JSON", jsonfile.write),
+    ".csv": Exporter("table of stacks as CSV", csvtable.write),
+}
+"""By suffix; where one ends in another, the longer one comes first."""
 
 
 def exporter_for(path: str) -> Exporter:

@@ -1,0 +1,116 @@
+"""``tracelloc diff``: two exports of one process, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.unit.profiles import frame, large, profile, sample
+from tests.unit.test_export_formats import decoded
+from tests.unit.test_reading import save
+from tracelloc.profile import difference
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[Path, Path]:
+    main = frame("main")
+    before = profile([sample(1, [frame("grows"), main], (1024, 1, 1024, 1, 0)),
+                      sample(2, [frame("goes"), main], (300, 3, 300, 3, 0)),
+                      sample(3, [frame("stays"), main], (7, 1, 7, 1, 0))])  # fmt: skip
+    after = profile([sample(1, [frame("grows"), main], (3072, 3, 4096, 9, 0)),
+                     sample(3, [frame("stays"), main], (7, 1, 9, 2, 0))])  # fmt: skip
+    return save(tmp_path / "a.pb.gz", before), save(tmp_path / "b.json", after)
+
+
+def test_text(two: tuple[Path, Path]) -> None:
+    result = run_tracelloc("diff", *two)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[:10] == [
+        "==> server (42) to server (42): +1.71 KiB outstanding (1.30 KiB to 3.01 KiB)",
+        "==> 1 of 1 stack with more, +2.00 KiB together:",
+        "     0: +2.00 KiB in +2 allocations (1.00 KiB to 3.00 KiB)",
+        "        grows in /opt/shop/server (src/grows.cpp:1)",
+        "        main in /opt/shop/server (src/main.cpp:1)",
+        "==> 1 of 1 stack with less, -300 B together:",
+        "     0: -300 B in -3 allocations (300 B to 0 B)",
+        "        goes in /opt/shop/server (src/goes.cpp:1)",
+        "        main in /opt/shop/server (src/main.cpp:1)",
+        "==> 1 stack as before",
+    ]
+    result = run_tracelloc("diff", *two, "--metric", "allocated", "--top", "1")
+    assert "+2.71 KiB allocated" in result.stdout
+    assert "1 of 2 stacks with more, +3.00 KiB together" in result.stdout
+
+
+def test_every_format(two: tuple[Path, Path], tmp_path: Path) -> None:
+    names = ["d.pb.gz", "d.json", "d.folded", "d.svg", "d.html", "d.csv", "d.speedscope.json"]
+    options = [word for name in names for word in ("-o", str(tmp_path / name))]
+    result = run_tracelloc("diff", *two, *options)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    message = decoded((tmp_path / "d.pb.gz").read_bytes())
+    assert sum(s.value[1] for s in message.sample) == 1748
+    assert "server;main;grows 1024 3072" in (tmp_path / "d.folded").read_text().splitlines()
+    content = json.loads((tmp_path / "d.json").read_text())
+    assert content["difference"]
+    assert [s["bytes"] for s in content["stacks"]] == [2048, 0, -300]
+    assert [s["before"]["bytes"] for s in content["stacks"]] == [1024, 7, 300]
+    profiles = json.loads((tmp_path / "d.speedscope.json").read_text())["profiles"]
+    assert [p["endValue"] for p in profiles[:2]] == [2048, 300]
+    header, first, *_ = (tmp_path / "d.csv").read_text().splitlines()
+    assert dict(zip(header.split(","), first.split(","), strict=True))["bytes_before"] == "1024"
+    assert "hsl(10,85%,64%)" in (tmp_path / "d.svg").read_text(), "what grew most is red"
+
+
+@pytest.mark.bpf
+def test_growth_of_a_process(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a.pb.gz", directory=tmp_path)
+    tracer.process.send_signal(signal.SIGUSR1)
+    tracer.wait_for("wrote")
+    first = (tmp_path / "a.pb.gz").rename(tmp_path / "first.pb.gz")
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    result = run_tracelloc("diff", first, tmp_path / "a.pb.gz")
+    assert "+7.58 KiB outstanding (0 B to 7.58 KiB)" in result.stdout
+    assert "4 of 4 stacks with more" in result.stdout
+    assert "innermost in " in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["none.pb.gz", "none.json"], 1, "none.pb.gz cannot be read: No such file"),
+        (["/bin/sh", "/bin/sh"], 1, "/bin/sh cannot be read"),
+        (["none.pb.gz"], 2, "required: AFTER"),
+        (["a", "b", "-o", "c.xyz"], 2, "no format has this suffix"),
+    ],
+)
+def test_errors(arguments: list[str], status: int, words: str) -> None:
+    result = run_tracelloc("diff", *arguments)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_names_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    a, b = tmp_path / "a.folded", tmp_path / "b.folded"
+    a.write_bytes(b"app;main\x1b[31m 5\n")
+    b.write_bytes(b"app;main\x1b[31m 9\nx\x9b1m\xff;y 7\n")
+    result = run_tracelloc("diff", a, b)
+    assert "\x1b" not in result.stdout
+    assert "main\\x1b[31m" in result.stdout
+
+
+def test_large_files_take_seconds(tmp_path: Path) -> None:
+    made = large(3000), large(3000, seed=2)
+    a, b = (save(tmp_path / f"{n}.pb.gz", found) for n, found in enumerate(made))
+    result = run_tracelloc("diff", a, b, "--top", 0)
+    together = difference(*made)
+    more = sum(1 for s in together.samples if s.stat.live_bytes > 0)
+    assert f"0 of {more} stacks with more" in result.stdout

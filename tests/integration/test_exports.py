@@ -1,0 +1,178 @@
+"""Files of real processes: every format says what the report says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.unit.profiles import PprofProfile
+from tests.unit.test_export_formats import go_pprof
+
+pytestmark = pytest.mark.bpf
+
+
+def decoded(path: Path) -> Any:
+    message = PprofProfile()
+    message.ParseFromString(gzip.decompress(path.read_bytes()))
+    return message
+
+
+def folded_sum(path: Path) -> int:
+    return sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
+
+
+def test_all_formats_equal_the_report(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("books"), 4, 5000, 5, 1000])
+    targets.append(target)
+    names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded"]
+    options = [word for name in names for word in ("-o", str(tmp_path / name))]
+    tracer = Tracelloc("-p", target.pid, "--json", *options, directory=tmp_path)
+    json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    live, blocks = report["live_bytes"], report["live_allocations"]
+    allocated, allocations = report["allocated_bytes"], report["allocations"]
+    assert live > 0
+    assert allocations > blocks
+    whole = [blocks, live, allocations, allocated]
+
+    message = decoded(tmp_path / "a.pb.gz")
+    assert [sum(s.value[n] for s in message.sample) for n in range(4)] == whole
+
+    for name, total in zip(("inuse_space", "alloc_space"), (live, allocated), strict=True):
+        top = go_pprof(
+            tmp_path, "-top", "-unit=B", "-nodefraction=0", "-nodecount=0",
+            f"-sample_index={name}", tmp_path / "a.pb.gz",
+        )  # fmt: skip
+        assert f"accounting for {total}B, 100% of {total}B total" in top
+
+    content = json.loads((tmp_path / "a.json").read_text())
+    keys = ("allocations", "bytes", "allocated", "allocated_bytes")
+    assert [sum(s[key] for s in content["stacks"]) for key in keys] == whole
+    assert content["figures"]["live_bytes"] == live
+    assert content["history"]["bytes"][-1] == live
+
+    with (tmp_path / "a.csv").open(newline="") as stream:
+        rows = list(csv.DictReader(stream))
+    assert [sum(int(row[key]) for row in rows) for key in keys] == whole
+
+    profiles = json.loads((tmp_path / "a.speedscope.json").read_text())["profiles"]
+    assert [p["endValue"] for p in profiles[:3]] == [live, blocks, allocated]
+    events = json.loads((tmp_path / "a.trace.json").read_text())["traceEvents"]
+    assert events[-1]["args"]["bytes"] == live
+    assert folded_sum(tmp_path / "a.folded") == live
+
+
+def test_pprof_has_build_ids_lines_and_places(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    program = builder.c("chain")
+    target = Target([program])
+    targets.append(target)
+    path = tmp_path / "file-%p"
+    tracer = Tracelloc("-p", target.pid, "--pprof", path, directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    found = tmp_path / f"file-{target.pid}"
+    assert any(f"wrote {found}" in line for line in tracer.messages)
+    message = decoded(found)
+    text = list(message.string_table)
+    mappings = {text[m.filename]: m for m in message.mapping}
+    build_id = text[mappings[str(program)].build_id]
+    assert len(build_id) == 40
+    functions = {f.id: f for f in message.function}
+    for location in message.location:
+        names = {text[functions[line.function_id].name] for line in location.line}
+        if names & {"middle", "innermost", "outermost"}:
+            mapping = mappings[str(program)]
+            assert location.mapping_id == mapping.id
+            assert mapping.memory_start < location.address <= mapping.memory_limit
+            assert all(line.line > 0 for line in location.line)
+    go_pprof(tmp_path, "-list", "middle", found)
+
+
+def test_metrics_modes_and_owners(
+    builder: Builder, targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "4321")
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    path = tmp_path / "a.folded"
+    tracer = Tracelloc(
+        "-p", target.pid, "-o", path, "--metric", "blocks", "--output-mode", "644",
+        directory=tmp_path,
+    )  # fmt: skip
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert folded_sum(path) == 4
+    status = path.stat()
+    assert (status.st_uid, status.st_gid) == (1234, 4321)
+    assert stat.S_IMODE(status.st_mode) == 0o644
+
+
+def test_files_at_every_signal(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "-o", tmp_path / "a-%t.json", directory=tmp_path)
+    assert target.ask("go") == "done"
+    tracer.process.send_signal(signal.SIGUSR1)
+    tracer.wait_for("wrote")
+    assert tracer.stop() == 0
+    written = sorted(p for p in tmp_path.iterdir() if p.suffix == ".json")
+    assert 1 <= len(written) <= 2, "two, unless both fell into one second"
+    assert json.loads(written[-1].read_text())["figures"]["live_allocations"] == 4
+
+
+def test_a_full_disk_costs_one_file_only(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", disk], check=True)
+    try:
+        (disk / "a.html").write_text("old")
+        target = Target([builder.c("chain")])
+        targets.append(target)
+        tracer = Tracelloc(
+            "-p", target.pid, "-o", disk / "a.html", "-o", tmp_path / "b.folded",
+            directory=tmp_path,
+        )  # fmt: skip
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 1
+        assert tracer.messages[-1] == (
+            f"tracelloc: error: {disk}/a.html could not be written: No space left on device; "
+            "the file that was there is unchanged"
+        )
+        assert (disk / "a.html").read_text() == "old"
+        assert folded_sum(tmp_path / "b.folded") == 1111 + 2222 + 4096 + 333
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--output-mode", "999"], "'999' is no file mode"),
+        (["--metric", "weight"], "invalid choice: 'weight'"),
+        (["-o", "/nonexistent/a-%p.json"], "cannot be written: No such file"),
+        (["--pprof", "/proc"], "/proc cannot be written: it is a directory"),
+    ],
+)
+def test_usage(arguments: list[str], words: str) -> None:
+    result = run_tracelloc("-p", os.getpid(), *arguments)
+    assert result.returncode == 2
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1

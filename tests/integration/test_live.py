@@ -1,0 +1,100 @@
+"""A real process, asked over HTTP while it is traced, and pushed."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.unit.test_export_formats import decoded, go_pprof
+from tests.unit.test_push import StandIn, sums
+
+pytestmark = pytest.mark.bpf
+
+LIVE_BYTES = 1111 + 2222 + 4096 + 333
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        content: bytes = answer.read()
+    return content
+
+
+def test_listen(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--listen", "0", directory=tmp_path)
+    url = tracer.wait_for("listening on").split()[-1]
+    assert url.startswith("http://127.0.0.1:")
+    assert target.ask("go") == "done"
+    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", f"{url}debug/pprof/heap")
+    assert f"{LIVE_BYTES}B total" in top
+    assert "innermost" in top
+    message = decoded(fetch(f"{url}debug/pprof/heap"))
+    assert sum(s.value[1] for s in message.sample) == LIVE_BYTES
+    families = {f.name: f for f in text_string_to_metric_families(fetch(f"{url}metrics").decode())}
+    (live,) = families["tracelloc_live_bytes"].samples
+    assert live.value == LIVE_BYTES
+    assert live.labels["pid"] == str(target.pid)
+    assert len(families["tracelloc_stack_bytes"].samples) == 4
+    assert b'"recurse"' in fetch(url)
+    assert {"main", "recurse"} <= set(json.loads(fetch(f"{url}flamegraph.json"))["names"])
+    assert tracer.stop() == 0
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", int(url.rstrip("/").rpartition(":")[2])))
+
+
+def test_push(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    with StandIn() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        options = ["--push", server.url, "--push-label", "env=test", "--push-interval", "1h"]
+        tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+        tracer.wait_for("pushing to")
+        assert target.ask("go") == "done"
+        # What happened until the end is in the last one.
+        assert tracer.stop() == 0
+        server.shutdown()
+        thread.join()
+    assert server.wrong == []
+    (got,) = server.got
+    assert sums(got) == [4, LIVE_BYTES, 4, LIVE_BYTES]
+    assert f"pid={target.pid},env=test" in got["query"]["name"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["--listen", "x"], 2, "'x' is not [HOST:]PORT"),
+        (["--push", "ftp://x"], 2, "the URL to push to must look like"),
+        (["--push-label", "a=b"], 2, "need --push URL"),
+        (["--push", "http://x", "--push-interval", "0"], 2, "between 1s and a day"),
+    ],
+)
+def test_usage(arguments: list[str], status: int, words: str) -> None:
+    result = run_tracelloc("-p", os.getpid(), *arguments)
+    assert result.returncode == status
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_port_that_is_taken(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = run_tracelloc("-p", target.pid, "--listen", port)
+    assert result.returncode == 1
+    assert result.stderr == (
+        f"tracelloc: error: cannot listen on 127.0.0.1:{port}: Address already in use\n"
+    )

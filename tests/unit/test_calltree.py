@@ -1,0 +1,71 @@
+"""Trees of hand-made stacks: every weight is where it belongs."""
+
+from __future__ import annotations
+
+import random
+
+from tracelloc.calltree import Metric, Step, build_tree
+
+
+def path(*names: str) -> list[Step]:
+    return [Step(name, "/app") for name in names]
+
+
+def weights(size: int, count: int = 1) -> dict[Metric, int]:
+    return {
+        Metric.BYTES: size, Metric.BLOCKS: count, Metric.ALLOCATED: 2 * size, Metric.GROWTH: -size,
+    }  # fmt: skip
+
+
+def test_stacks_share_their_callers() -> None:
+    tree = build_tree(
+        [
+            (7, path("main", "a", "b"), weights(100)),
+            (8, path("main", "a"), weights(10, 3)),
+            (9, path("main", "c"), weights(1)),
+            (5, path("start"), weights(1000)),
+        ],
+        Step("app", None),
+    )
+    names = [step.name for step in tree.steps]
+    assert names == ["app", "main", "a", "b", "c", "start"]
+    assert tree.parent.tolist() == [0, 0, 1, 2, 1, 0]
+    assert tree.depth.tolist() == [0, 1, 2, 3, 2, 1]
+    assert tree.totals[Metric.BYTES].tolist() == [1111, 111, 110, 100, 1, 1000]
+    assert tree.own[Metric.BYTES].tolist() == [0, 0, 10, 100, 1, 1000]
+    assert tree.totals[Metric.BLOCKS].tolist() == [6, 5, 4, 1, 1, 1]
+    assert tree.totals[Metric.GROWTH].tolist() == [-1111, -111, -110, -100, -1, -1000]
+    assert list(tree.stacks) == [None, None, 8, 7, 9, 5]
+    assert tree.children() == [[1, 5], [2, 4], [3], [], [], []]
+
+
+def test_same_name_in_another_file_is_another_function() -> None:
+    tree = build_tree(
+        [(0, [Step("f", "/a")], weights(1)), (1, [Step("f", "/b")], weights(2))],
+        Step("app", None),
+    )
+    assert len(tree) == 3
+
+
+def test_recursion_is_as_deep_as_it_was() -> None:
+    tree = build_tree([(0, path("f", "f", "f"), weights(8))], Step("app", None))
+    assert tree.depth.tolist() == [0, 1, 2, 3]
+    assert tree.totals[Metric.BYTES].tolist() == [8, 8, 8, 8]
+
+
+def test_everything_adds_up() -> None:
+    rng = random.Random(4)
+    names = [[rng.choice("abcd") for _ in range(rng.randrange(1, 9))] for _ in range(500)]
+    stacks = [(n, path(*chain), weights(rng.randrange(99))) for n, chain in enumerate(names)]
+    tree = build_tree(stacks, Step("app", None))
+    for metric in Metric:
+        own, totals = tree.own[metric], tree.totals[metric]
+        assert own.sum() == totals[0] == sum(w[metric] for _, _, w in stacks)
+        for node, children in enumerate(tree.children()):
+            assert totals[node] == own[node] + sum(totals[child] for child in children)
+
+
+def test_no_stacks() -> None:
+    tree = build_tree([], Step("app", None))
+    assert len(tree) == 1
+    assert tree.totals[Metric.BYTES].tolist() == [0]

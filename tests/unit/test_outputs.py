@@ -1,0 +1,94 @@
+"""Files: whole or not at all, private, in the right hands."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tracelloc.errors import TracellocError
+from tracelloc.outputs import Output
+
+
+def names(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+@pytest.fixture
+def full_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", place], check=True)
+    yield place
+    subprocess.run(["umount", place], check=True)
+
+
+def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:
+    output = Output.by_suffix(str(full_disk / "a.json"))
+    output.write([b"old"])
+    with pytest.raises(TracellocError) as caught:
+        output.write(bytes(4096) for _ in range(100))
+    assert str(caught.value) == (
+        f"{output.path} could not be written: No space left on device; "
+        "the file that was there is unchanged"
+    )
+    assert output.path.read_bytes() == b"old"
+    assert names(full_disk) == ["a.json"]
+    fresh = Output.by_suffix(str(full_disk / "b.json"))
+    with pytest.raises(TracellocError, match=r"No space left on device$"):
+        fresh.write(bytes(4096) for _ in range(100))
+    assert names(full_disk) == ["a.json"]
+
+
+def test_content_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    output = Output.by_suffix(str(tmp_path / "a.json"))
+    output.write([b"old"])
+
+    def pieces() -> Iterator[bytes]:
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        output.write(pieces())
+    assert output.path.read_bytes() == b"old"
+    assert names(tmp_path) == ["a.json"]
+
+
+def test_placeholders() -> None:
+    output = Output.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0)
+    name = str(output.path)
+    assert name.startswith("/tmp/42/a-19")
+    assert name.endswith("-%p-%x.json")
+    assert len(name.split("-")[1]) == 8
+
+
+def test_mode(tmp_path: Path) -> None:
+    for mode in (0o600, 0o640):
+        output = replace(Output.by_suffix(str(tmp_path / "a.json")), mode=mode)
+        output.write([b""])
+        assert stat.S_IMODE(output.path.stat().st_mode) == mode
+
+
+def test_files_belong_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = Output.by_suffix(str(tmp_path / "a.json"))
+    monkeypatch.setenv("SUDO_UID", "1234")
+    monkeypatch.setenv("SUDO_GID", "5678")
+    output.write([b""])
+    status = output.path.stat()
+    assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 5678, 0o600)
+    monkeypatch.setenv("SUDO_UID", "-1; rm")
+    output.write([b""])
+    assert output.path.stat().st_uid == os.geteuid()
+
+
+def test_devices_are_written_as_they_are() -> None:
+    output = Output.flamegraph("/dev/null")
+    output.check()
+    output.write([b"x"])
+    assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)

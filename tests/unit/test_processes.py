@@ -1,0 +1,180 @@
+"""The list of processes: on a made-up /proc, and on the real one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder
+from tracelloc import processes
+from tracelloc.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
+from tracelloc.procfs import Process
+from tracelloc.units import NS_PER_S
+
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+def stat_line(pid: int, command: str, *, state: str = "S", flags: int = 0, start: int = 1,
+              pages: int = 1) -> str:  # fmt: skip
+    fields = ["0"] * 50
+    fields[0], fields[6], fields[19], fields[21] = state, str(flags), str(start), str(pages)
+    return f"{pid} ({command}) {' '.join(fields)}\n"
+
+
+def put(
+    root: Path, pid: int, line: str, arguments: bytes = b"", head: bytes = b"\x7fELF\x02"
+) -> None:
+    directory = root / str(pid)
+    directory.mkdir(exist_ok=True)
+    (directory / "stat").write_text(line)
+    (directory / "cmdline").write_bytes(arguments)
+    (directory / "exe").write_bytes(head)
+    (directory / "maps").write_text("")
+
+
+class Clock:
+    now_ns = 0
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+
+def test_parse_stat() -> None:
+    stat = parse_stat(stat_line(7, "a) R (b", state="Z", flags=5, start=99, pages=3))
+    assert stat is not None
+    assert (stat.command, stat.state, stat.flags) == ("a) R (b", "Z", 5)
+    assert (stat.start, stat.rss_bytes) == (99, 3 * PAGE)
+    assert parse_stat("") is parse_stat("7 (x) S 1 2") is parse_stat(")(") is None
+
+
+def test_what_is_said_of_each(tmp_path: Path) -> None:
+    put(tmp_path, 5, stat_line(5, "kthreadd", flags=0x00200000))
+    put(tmp_path, 6, stat_line(6, "zombie", state="Z"))
+    put(tmp_path, 7, stat_line(7, "old", pages=2), b"/opt/old\0-x\0", b"\x7fELF\x01")
+    put(tmp_path, 8, stat_line(8, "us"), b"")
+    put(tmp_path, 9, stat_line(9, "go", pages=9), b"\xff\xfe\0")
+    (tmp_path / "notaprocess").mkdir()
+    (tmp_path / "10").mkdir()
+    scan = ProcessScan(tmp_path, own_pid=8, clock_ns=Clock())
+    found = {info.pid: info for info in scan.refresh()}
+    assert {pid: info.trouble for pid, info in found.items()} == {
+        6: Trouble.ENDED, 7: Trouble.BITS, 8: Trouble.SELF, 9: Trouble.NO_ALLOCATOR
+    }  # fmt: skip
+    assert found[7].arguments == "/opt/old -x"
+    assert found[8].arguments == "us"
+    assert found[9].arguments == "\ufffd\ufffd"
+    assert found[9].rss_bytes == 9 * PAGE
+    assert all(info.known for info in found.values())
+
+
+def test_growth_over_the_last_minute(tmp_path: Path) -> None:
+    clock = Clock()
+    scan = ProcessScan(tmp_path, clock_ns=clock)
+    for second in range(200):
+        clock.now_ns = second * NS_PER_S
+        pages = 100 if second < 100 else 100 + 2 * (second - 100)
+        put(tmp_path, 3, stat_line(3, "grows", pages=pages))
+        put(tmp_path, 4, stat_line(4, "large", pages=5000))
+        infos = scan.refresh()
+        assert [info.pid for info in infos] == ([4, 3] if second <= 100 else [3, 4])
+    assert infos[0].growth_bytes_per_min == pytest.approx(120 * PAGE, rel=0.01)
+    assert infos[1].growth_bytes_per_min == 0
+    # Another process of the same number starts from nothing.
+    put(tmp_path, 3, stat_line(3, "other", start=2, pages=9000))
+    again = {info.pid: info for info in scan.refresh()}
+    assert (again[3].growth_bytes_per_min, again[3].command) == (0, "other")
+
+
+def test_growth_however_rarely_it_is_looked_at(tmp_path: Path) -> None:
+    clock = Clock()
+    scan = ProcessScan(tmp_path, clock_ns=clock)
+    for second in range(0, 401, 20):
+        clock.now_ns = second * NS_PER_S
+        put(tmp_path, 3, stat_line(3, "grew", pages=100 + min(second, 300)))
+        (info,) = scan.refresh()
+        if second == 320:
+            assert info.growth_bytes_per_min == 40 * PAGE
+    assert info.growth_bytes_per_min == 0
+
+
+def test_budget_and_looking_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    looked: list[int] = []
+
+    def inspect(self: ProcessScan, pid: int, stat: object) -> tuple[str | None, Trouble | None]:
+        looked.append(pid)
+        clock.now_ns += NS_PER_S
+        return ("malloc in a", None) if pid == 2 else (None, Trouble.NO_ALLOCATOR)
+
+    monkeypatch.setattr(ProcessScan, "_inspect", inspect)
+    for pid in (1, 2, 3):
+        put(tmp_path, pid, stat_line(pid, "p", pages=pid))
+    scan = ProcessScan(tmp_path, clock_ns=clock)
+    known = [sorted(i.pid for i in scan.refresh(0.1) if i.known) for _ in range(3)]
+    assert known == [[3], [2, 3], [1, 2, 3]]
+    assert looked == [3, 2, 1], "the largest first"
+    scan.refresh()
+    assert looked == [3, 2, 1], "known for now"
+    clock.now_ns += 100 * NS_PER_S
+    scan.refresh(10)
+    assert looked == [3, 2, 1, 3, 1], "the one with an allocator keeps it"
+
+
+def test_real_processes(builder: Builder) -> None:
+    """A program that links the C library is traceable; files are read once for all."""
+    scan = ProcessScan()
+    target = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 30
+        while "libc" not in Path(f"/proc/{target.pid}/maps").read_text():
+            assert time.monotonic() < deadline
+        mine: ProcessInfo | None = None
+        while mine is None or not mine.known:
+            assert time.monotonic() < deadline
+            mine = next(info for info in scan.refresh() if info.pid == target.pid)
+        assert (mine.allocator, mine.trouble) == ("malloc in libc.so.6", None)
+        assert (mine.command, mine.arguments) == ("cat", "/bin/cat")
+        us = next(info for info in scan.refresh(30) if info.pid == os.getpid())
+        assert us.trouble is Trouble.SELF
+        assert us.rss_bytes > 10 << 20
+        opened = processes._families_in
+        try:
+            processes._families_in = None  # type: ignore[assignment]
+            scan._seen.clear()
+            again = {info.pid: info for info in scan.refresh(30)}
+        finally:
+            processes._families_in = opened
+        assert again[target.pid].allocator == "malloc in libc.so.6"
+    finally:
+        target.communicate()
+
+
+def test_thread_names() -> None:
+    code = "import threading, ctypes; ctypes.CDLL(None).prctl(15, b'a [b]\\x1b', 0, 0, 0); input()"
+    target = subprocess.Popen([sys.executable, "-c", code + "; input()"], stdin=subprocess.PIPE)
+    assert target.stdin is not None
+    try:
+        deadline = time.monotonic() + 30
+        while Process(target.pid).thread_names() != {target.pid: "a [b]\x1b"}:
+            assert time.monotonic() < deadline
+    finally:
+        target.communicate(b"\n\n")
+    assert Process(target.pid).thread_names() == {}
+
+
+def test_matching() -> None:
+    def info(pid: int, command: str, trouble: Trouble | None = None) -> ProcessInfo:
+        return ProcessInfo(pid, command, f"/opt/{command} -x", "www", 1, 0, "malloc in libc.so.6",
+                           trouble, True)  # fmt: skip
+
+    infos = [info(10, "api"), info(11, "Node"), info(12, "node", Trouble.BITS)]
+    assert matching(infos, "") == infos
+    assert [i.pid for i in matching(infos, "node")] == [11, 12]
+    assert [i.pid for i in matching(infos, " NODE 32-bit ")] == [12]
+    assert [i.pid for i in matching(infos, "10 www")] == [10]
+    assert matching(infos, "[") == []

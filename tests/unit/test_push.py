@@ -1,0 +1,239 @@
+"""Pushing against a stand-in that takes nothing but what Pyroscope's API describes."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import http.server
+import json
+import re
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S
+from tests.unit.profiles import frame, profile, sample
+from tests.unit.test_export_formats import decoded
+from tracelloc.live.address import PushConfig, parse_label, parse_push_url
+from tracelloc.live.push import MOST_WAITING, Pusher
+from tracelloc.profile import Profile
+from tracelloc.snapshot import Target
+
+NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
+
+
+class StandIn(http.server.ThreadingHTTPServer):
+    """Checks each request, keeps what it said, and answers what it is told to."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Ingest)
+        self.statuses: list[int] = []
+        self.got: list[dict[str, Any]] = []
+        self.wrong: list[str] = []
+        self.came = threading.Condition()
+        self.requests = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def wait_for(self, requests: int) -> None:
+        with self.came:
+            assert self.came.wait_for(lambda: self.requests >= requests, PATIENCE_S)
+
+
+class _Ingest(http.server.BaseHTTPRequestHandler):
+    server: StandIn
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        try:
+            got = self._checked(body)
+        except (AssertionError, ValueError, KeyError) as error:
+            self.server.wrong.append(repr(error))
+            got = {}
+        status = self.server.statuses.pop(0) if self.server.statuses else 200
+        if status == 200:
+            self.server.got.append(got)
+        self.send_response(status)
+        if status == 302:
+            self.send_header("Location", "/elsewhere")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+        with self.server.came:
+            self.server.requests += 1
+            self.server.came.notify_all()
+
+    def _checked(self, body: bytes) -> dict[str, Any]:
+        parts = urllib.parse.urlsplit(self.path)
+        assert parts.path == "/ingest"
+        query = dict(urllib.parse.parse_qsl(parts.query, strict_parsing=True))
+        assert query["format"] == "pprof"
+        assert NAME.fullmatch(query["name"]), query["name"]
+        assert int(query["from"]) <= int(query["until"])
+        assert abs(int(query["until"]) - time.time()) < 3600
+        head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
+        form = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+        assert form.get_content_type() == "multipart/form-data"
+        found = {
+            part.get_param("name", header="content-disposition"): part.get_payload(decode=True)
+            for part in form.iter_parts()  # type: ignore[attr-defined]
+        }
+        assert set(found) == {"profile", "sample_type_config"}
+        message = decoded(found["profile"])
+        types = json.loads(found["sample_type_config"])
+        text = message.string_table
+        assert set(types) == {text[t.type] for t in message.sample_type}
+        for kind in types.values():
+            assert kind["units"] in ("objects", "bytes")
+            assert kind["aggregation"] in ("sum", "average")
+        return {"query": query, "message": message, "headers": dict(self.headers)}
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[StandIn]:
+    with StandIn() as stand_in:
+        thread = threading.Thread(target=stand_in.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield stand_in
+        stand_in.shutdown()
+        thread.join()
+        assert stand_in.wrong == []
+
+
+class Heap:
+    """Each profile has more allocated than the one before."""
+
+    def __init__(self) -> None:
+        self.taken = 0
+
+    def take(self) -> Profile:
+        self.taken += 1
+        n = self.taken
+        return profile([
+            sample(1, [frame("f"), frame("main")], (100 * n, n, 1000 * n, 10 * n, 0)),
+            sample(2, [frame("g"), frame("main")], (0, 0, 5, 1, 0)),
+        ])  # fmt: skip
+
+
+def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
+    address, authorization = parse_push_url(url)
+    config = PushConfig(address, authorization, 0.02, None, (("env", "test"),))
+    return Pusher(replace(config, **changes), Target(42, "my app=1"), heap.take, said.append, 0.01)
+
+
+def sums(got: dict[str, Any]) -> list[int]:
+    return [sum(s.value[n] for s in got["message"].sample) for n in range(4)]
+
+
+def test_profiles_arrive(server: StandIn) -> None:
+    said: list[str] = []
+    pushing = pusher(server.url, Heap(), said)
+    pushing.start()
+    server.wait_for(3)
+    pushing.close()
+    assert said == []
+    first, second, *_ = server.got
+    query = first["query"]
+    assert query["name"].startswith("my_app_1{hostname=")
+    assert query["name"].endswith(",pid=42,env=test}")
+    assert query["spyName"] == "tracelloc"
+    # What is outstanding is sent whole, what was allocated since the last time.
+    assert sums(first) == [1, 100, 11, 1005]
+    assert sums(second) == [2, 200, 10, 1000]
+    assert sum(sums(got)[3] for got in server.got) == 1000 * len(server.got) + 5
+    for a, b in zip(server.got, server.got[1:], strict=False):
+        assert int(a["query"]["until"]) <= int(b["query"]["until"])
+    assert pushing.sent == len(server.got)
+
+
+def test_password_and_name(server: StandIn) -> None:
+    said: list[str] = []
+    url = server.url.replace("//", "//user:s%20cret@")
+    pushing = pusher(url, Heap(), said, name="shop", interval_s=60.0)
+    assert "cret" not in repr(pushing._config)
+    pushing.start()
+    pushing.close()
+    (got,) = server.got
+    assert got["headers"]["Authorization"] == "Basic dXNlcjpzIGNyZXQ="
+    assert got["query"]["name"].startswith("shop{")
+    assert said == []
+
+
+def test_errors_are_tried_again_in_order(server: StandIn) -> None:
+    server.statuses = [500, 503, 429]
+    said: list[str] = []
+    heap = Heap()
+    pushing = pusher(server.url, heap, said)
+    pushing.start()
+    server.wait_for(5)
+    pushing.close()
+    assert [line.split(": ")[0] for line in said] == [
+        "error", f"{server.url}/ingest takes profiles again",
+    ]  # fmt: skip
+    assert "it answers 500" in said[0]
+    assert sum(sums(got)[3] for got in server.got) == 1000 * heap.taken + 5, "nothing is missing"
+    assert pushing.dropped == 0
+
+
+def test_refused_profiles_are_not_repeated(server: StandIn) -> None:
+    server.statuses = [400, 302]
+    said: list[str] = []
+    pushing = pusher(server.url, Heap(), said)
+    pushing.start()
+    server.wait_for(4)
+    pushing.close()
+    assert pushing.dropped == 2
+    assert "it answers 400" in said[0]
+    assert said[-1] == "2 profiles could not be pushed"
+
+
+def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
+    said: list[str] = []
+    heap = Heap()
+    pushing = pusher("http://127.0.0.1:9", heap, said, interval_s=0.002)
+    pushing.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while heap.taken < 3 * MOST_WAITING and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(pushing._waiting) <= MOST_WAITING
+    pushing.close()
+    assert said[0] == "error: cannot push to http://127.0.0.1:9/ingest: Connection refused"
+    assert said[-1] == f"{heap.taken} profiles could not be pushed"
+    assert len(said) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "user"),
+    [
+        ("http://host", "http://host/ingest", None),
+        ("https://u:p%40@host:4040/base/", "https://host:4040/base/ingest", "u:p@"),
+        ("http://[::1]:4040/ingest", "http://[::1]:4040/ingest", None),
+    ],
+)
+def test_urls(text: str, url: str, user: str | None) -> None:
+    assert parse_push_url(text) == (url, user)
+
+
+@pytest.mark.parametrize("text", ["host:4040", "ftp://host", "http://", "http://u:secret@h:x", ""])
+def test_wrong_urls(text: str) -> None:
+    with pytest.raises(ValueError, match="must look like") as caught:
+        parse_push_url(text)
+    assert "secret" not in str(caught.value)
+
+
+def test_labels() -> None:
+    assert parse_label("a.b=c-d:1") == ("a.b", "c-d:1")
+    for wrong in ("a", "=b", "a=", "a=b,c", "1=2", 'a="b"', "a={b}"):
+        with pytest.raises(ValueError, match="KEY=VALUE"):
+            parse_label(wrong)

@@ -1,0 +1,204 @@
+"""What is written can be read back, and what is damaged is refused in one line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.unit import profiles
+from tests.unit.profiles import PprofProfile, large, profile, sample, small
+from tracelloc.calltree import Metric
+from tracelloc.errors import TracellocError
+from tracelloc.export import EXPORTERS
+from tracelloc.export.folded import fold
+from tracelloc.profile import Profile, difference
+from tracelloc.reading import read_profile
+
+
+def save(path: Path, found: Profile) -> Path:
+    suffix = next(s for s in EXPORTERS if path.name.endswith(s))
+    path.write_bytes(b"".join(EXPORTERS[suffix].write(found, Metric.BYTES)))
+    return path
+
+
+def folded(found: Profile) -> dict[str, int]:
+    return {
+        line.rpartition(" ")[0]: int(line.rpartition(" ")[2])
+        for line in b"".join(EXPORTERS[".fg"].write(found, Metric.BYTES)).decode().splitlines()
+    }
+
+
+@pytest.mark.parametrize("made", [small(), large(300), profile([])], ids=["small", "large", "none"])
+def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
+    back = read_profile(save(tmp_path / "a.json", made))
+    for name in ("target", "elapsed_ns", "sample_bytes", "time_s"):
+        assert getattr(back, name) == getattr(made, name)
+    for name in ("files", "notes", "series"):
+        assert list(getattr(back, name)) == list(getattr(made, name))
+    assert [s.stat for s in back.samples] == [s.stat for s in made.samples]
+    for a, b in zip(back.samples, made.samples, strict=True):
+        assert list(a.stack.frames) == list(b.stack.frames)
+        assert list(a.stack.parts()) == list(b.stack.parts())
+
+
+@pytest.mark.parametrize("name", ["a.pb.gz", "a.json", "a.folded"])
+def test_stacks_and_figures_come_back(name: str, tmp_path: Path) -> None:
+    made = large(300)
+    back = read_profile(save(tmp_path / name, made))
+    assert back.total(Metric.BYTES) == made.total(Metric.BYTES)
+    assert folded(back) == folded(made)
+    if name == "a.pb.gz":
+        for metric in (Metric.BLOCKS, Metric.ALLOCATED):
+            assert back.total(metric) == made.total(metric)
+        assert [f.build_id for f in back.files] == [f.build_id for f in made.files]
+        assert (back.target, back.elapsed_ns, back.notes) == (
+            made.target, made.elapsed_ns, made.notes,
+        )  # fmt: skip
+
+
+def test_difference() -> None:
+    main = profiles.frame("main")
+    before = profile([
+        sample(1, [profiles.frame("stays"), main], (100, 1, 100, 1, 0)),
+        sample(2, [profiles.frame("grows"), main], (50, 1, 50, 1, 0)),
+        sample(3, [profiles.frame("goes"), main], (30, 3, 30, 3, 0)),
+    ])  # fmt: skip
+    after = profile([
+        sample(1, [profiles.frame("grows", line=9), main], (80, 2, 99, 3, 0)),
+        sample(7, [profiles.frame("grows", line=8), main], (5, 1, 1, 1, 0)),
+        sample(5, [profiles.frame("stays"), main], (100, 1, 100, 1, 0)),
+        sample(6, [profiles.frame("comes"), main], (9, 1, 9, 1, 0)),
+    ])  # fmt: skip
+    found = difference(before, after)
+    assert found.is_difference
+    deltas = {s.stack.frames[0].symbol: s.weight(Metric.BYTES) for s in found.samples}
+    assert deltas == {"grows": 35, "comes": 9, "stays": 0, "goes": -30}
+    assert {s.stack.frames[0].symbol: s.after(Metric.BYTES) for s in found.samples} == {
+        "grows": 85, "comes": 9, "stays": 100, "goes": 0,
+    }  # fmt: skip
+    assert found.total(Metric.BYTES) == after.total(Metric.BYTES) - before.total(Metric.BYTES)
+    assert found.total(Metric.BLOCKS) == 0
+
+
+@pytest.mark.parametrize("one", ["a.pb.gz", "a.json", "a.folded"])
+@pytest.mark.parametrize("two", ["b.pb.gz", "b.json", "b.folded"])
+def test_difference_of_a_profile_to_itself_is_nothing(one: str, two: str, tmp_path: Path) -> None:
+    made = large(100)
+    a, b = (read_profile(save(tmp_path / name, made)) for name in (one, two))
+    found = difference(a, b)
+    assert {s.weight(Metric.BYTES) for s in found.samples} == {0}
+
+
+def test_difference_comes_back(tmp_path: Path) -> None:
+    made = difference(large(100), large(120, seed=2))
+    for name in ("d.json", "d.folded"):
+        back = read_profile(save(tmp_path / name, made))
+        assert back.is_difference
+        assert back.total(Metric.BYTES) == made.total(Metric.BYTES)
+    rows = {fold(s.stack, s.stat.index) for s in made.samples}
+    assert rows == {
+        line.rsplit(" ", 2)[0] for line in (tmp_path / "d.folded").read_text().splitlines()
+    }
+
+
+GO = """package main
+import ("os"; "runtime"; "runtime/pprof")
+var kept [][]byte
+func leak() { for i := 0; i < 100; i++ { kept = append(kept, make([]byte, 1<<16)) } }
+func main() { runtime.MemProfileRate = 1; leak(); runtime.GC()
+  f, _ := os.Create(os.Args[1]); pprof.WriteHeapProfile(f); f.Close() }
+"""
+
+
+def test_profiles_of_go_are_read(tmp_path: Path) -> None:
+    (tmp_path / "leak.go").write_text(GO)
+    out = tmp_path / "go.pb.gz"
+    subprocess.run(
+        ["go", "run", "leak.go", out], cwd=tmp_path, check=True, timeout=240,
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "GOCACHE": str(tmp_path / "cache"),
+             "GO111MODULE": "off"},
+    )  # fmt: skip
+    found = read_profile(out)
+    leaks = [s for s in found.samples if any(f.symbol == "main.leak" for f in s.stack.frames)]
+    assert sum(s.stat.live_bytes for s in leaks) >= 100 << 16
+    assert leaks[0].stack.frames[-1].symbol == "runtime.main"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"a;b twelve\n", "line 1 is not a folded stack"),
+        (b"a;b 1\n  x y z\n", "line 2"),
+        (b"{}", "no snapshot of tracelloc's"),
+        (b'{"format": "tracelloc-snapshot", "version": 2}', "version 2"),
+        (b'{"format": "tracelloc-snapshot", "version": 1}', "missing or wrong"),
+        (b"{" * 100_000, "damaged JSON"),
+        (b"\x1f\x8bnonsense", "compression is damaged"),
+        (gzip.compress(b"\x0a\x04abc"), "ends too early"),
+        (gzip.compress(b"\x08" + b"\xff" * 20), "no pprof profile"),
+        (gzip.compress(bytes(1 << 20))[:500], "ends too early"),
+        (b"\x7fELF\x02\x01\x01\0", "cannot be read"),
+    ],
+)
+def test_damage_is_named(content: bytes, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(TracellocError, match="cannot be read") as caught:
+        read_profile(path)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_no_file(tmp_path: Path) -> None:
+    with pytest.raises(TracellocError, match="No such file"):
+        read_profile(tmp_path / "none")
+    with pytest.raises(TracellocError, match="directory"):
+        read_profile(tmp_path)
+
+
+def test_bombs_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tracelloc.reading.LARGEST_BYTES", 1 << 20)
+    path = tmp_path / "bomb.gz"
+    path.write_bytes(gzip.compress(bytes(8 << 20)))
+    with pytest.raises(TracellocError, match="larger than"):
+        read_profile(path)
+
+
+def test_long_locations_named_often_are_refused(tmp_path: Path) -> None:
+    message = PprofProfile(string_table=["", "inuse_space", "bytes"])
+    message.sample_type.add(type=1, unit=2)
+    location = message.location.add(id=1, address=1)
+    for _ in range(10_000):
+        location.line.add(line=1)
+    for _ in range(10):
+        message.sample.add(location_id=[1] * 10_000, value=[1])
+    path = tmp_path / "a.pb.gz"
+    path.write_bytes(gzip.compress(message.SerializeToString()))
+    assert path.stat().st_size < 10_000
+    with pytest.raises(TracellocError, match="longer than can be true"):
+        read_profile(path)
+
+
+@pytest.mark.parametrize("name", ["a.pb", "a.json"])
+def test_random_damage_never_crashes(name: str, tmp_path: Path) -> None:
+    rng = random.Random(5)
+    suffix = ".json" if name.endswith("json") else ".pb.gz"
+    whole = b"".join(EXPORTERS[suffix].write(large(12, 8), Metric.BYTES))
+    whole = gzip.decompress(whole) if suffix == ".pb.gz" else whole
+    path = tmp_path / name
+    for _ in range(400):
+        damaged = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            at = rng.randrange(len(damaged))
+            damaged[at : at + rng.randrange(3)] = rng.randbytes(rng.randrange(3))
+        path.write_bytes(damaged)
+        try:
+            found = read_profile(path)
+        except TracellocError:
+            continue
+        json.dumps(folded(found))

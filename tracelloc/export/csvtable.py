@@ -1,0 +1,73 @@
+"""A table of stacks (RFC 4180): one row per stack, the largest first, a header row above."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from typing import Final
+
+from tracelloc.calltree import Metric
+from tracelloc.export.folded import fold
+from tracelloc.profile import Profile, Sample, shown_frames
+from tracelloc.snapshot import StackStat
+from tracelloc.text import printable
+
+FIGURES: Final = (
+    "bytes",
+    "allocations",
+    "allocated_bytes",
+    "allocated",
+    "growth_bytes_per_min",
+)
+PLACE: Final = ("stack_id", "function", "module", "file", "line", "stack")
+_PIECE: Final = 256
+"""Rows per piece."""
+
+
+def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
+    """The file; of a difference with the earlier figures in columns of their own."""
+    earlier = tuple(f"{name}_before" for name in FIGURES) if profile.is_difference else ()
+    rows: list[tuple[object, ...]] = [FIGURES + earlier + PLACE]
+    for sample in profile.samples:
+        rows.append(_row(sample))
+        if len(rows) >= _PIECE:
+            yield _text(rows)
+            rows.clear()
+    yield _text(rows)
+
+
+def _row(sample: Sample) -> tuple[object, ...]:
+    figures = _figures(sample.stat)
+    if sample.before is not None:
+        figures += _figures(sample.before)
+    name, frame = next(shown_frames(sample.stack), ("", None))
+    place: tuple[object, ...] = (sample.stat.index, _cell(name))
+    if frame is None:
+        place += ("", "", "")
+    else:
+        line = "" if frame.line is None else frame.line
+        place += (_cell(frame.module or ""), _cell(frame.file or ""), line)
+    return (*figures, *place, _cell(fold(sample.stack, sample.stat.index)))
+
+
+def _figures(stat: StackStat) -> tuple[object, ...]:
+    return (
+        stat.live_bytes,
+        stat.live_count,
+        stat.allocated_bytes,
+        stat.allocated_count,
+        stat.growth_bytes_per_min,
+    )
+
+
+def _cell(text: str) -> str:
+    """Spreadsheets take text that begins like this for a formula; a quote says it is none."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _text(rows: list[tuple[object, ...]]) -> bytes:
+    out = io.StringIO()
+    csv.writer(out, lineterminator="\r\n").writerows(rows)
+    return out.getvalue().encode()

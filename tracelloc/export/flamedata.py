@@ -1,0 +1,178 @@
+"""A profile as a tree of columns: what the flame graphs draw.
+
+Children follow their parents; the root has number 0. Names, files and places are
+numbers into lists, so that each is there once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tracelloc.calltree import Metric, root_name, steps
+from tracelloc.profile import Profile, Sample, shown_frames
+from tracelloc.text import printable
+from tracelloc.units import NS_PER_S, format_duration
+
+_NOTHING: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Width:
+    """Something that widths can show; never negative."""
+
+    key: str
+    short: str
+    """For a button."""
+    name: str
+    unit: str
+    """bytes, blocks or bytes/min."""
+    weight: Callable[[Sample], int]
+
+
+def _plain(metric: Metric) -> Callable[[Sample], int]:
+    return lambda sample: max(0, sample.after(metric))
+
+
+def _more(sample: Sample) -> int:
+    return max(0, sample.weight(Metric.BYTES))
+
+
+def _less(sample: Sample) -> int:
+    return max(0, -sample.weight(Metric.BYTES))
+
+
+_BYTES: Final = Width("bytes", "Bytes", "outstanding", "bytes", _plain(Metric.BYTES))
+_BLOCKS: Final = Width("blocks", "Blocks", "outstanding blocks", "blocks", _plain(Metric.BLOCKS))
+_ALLOCATED: Final = Width(
+    "allocated", "Allocated", "allocated in all", "bytes", _plain(Metric.ALLOCATED)
+)
+_WIDTHS: Final = (
+    _BYTES,
+    _BLOCKS,
+    _ALLOCATED,
+    Width("growth", "Growth", "growth", "bytes/min", _plain(Metric.GROWTH)),
+)
+_DIFFERENCE_WIDTHS: Final = (
+    _BYTES,
+    Width("growth", "More", "more than before", "bytes", _more),
+    Width("less", "Less", "less than before", "bytes", _less),
+    _BLOCKS,
+    _ALLOCATED,
+)
+
+
+@dataclass(slots=True)
+class FlameTree:
+    """Columns of nodes."""
+
+    widths: tuple[Width, ...]
+    names: dict[str, int] = field(default_factory=dict)
+    modules: dict[str, int] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    parent: list[int] = field(default_factory=list)
+    name: list[int] = field(default_factory=list)
+    module: list[int] = field(default_factory=list)
+    """-1: none."""
+    place: list[int] = field(default_factory=list)
+    """``file:line`` of the call; the file alone where lines differ; -1: unknown."""
+    own: list[list[int]] = field(default_factory=list)
+    """Per width and node, of stacks that end there."""
+    growth: list[int] = field(default_factory=list)
+    """Bytes per minute, or by which a difference differs; of stacks that end there."""
+
+    def add(self, parent: int, name: str, module: str | None, place: str | None) -> int:
+        """A new node's number."""
+        self.parent.append(parent)
+        self.name.append(_number(self.names, name))
+        self.module.append(_number(self.modules, module))
+        self.place.append(_number(self.places, place))
+        self.growth.append(0)
+        for column in self.own:
+            column.append(0)
+        return len(self.parent) - 1
+
+
+def _number(known: dict[str, int], text: str | None) -> int:
+    return _NOTHING if not text else known.setdefault(text, len(known))
+
+
+def texts(known: dict[str, int]) -> list[str]:
+    """What the numbers stand for, fit to be shown."""
+    return list(map(printable, known))
+
+
+def flame_tree(profile: Profile) -> FlameTree:
+    """Stacks merged by the names and files of what is shown of them, the root module first."""
+    widths = _DIFFERENCE_WIDTHS if profile.is_difference else _WIDTHS
+    tree = FlameTree(widths, own=[[] for _ in widths])
+    tree.add(0, "all", None, None)
+    known: dict[tuple[int, str, str | None], int] = {}
+    places: dict[int, tuple[str | None, int | None]] = {}
+    growth = Metric.BYTES if profile.is_difference else Metric.GROWTH
+    for sample in profile.samples:
+        at = 0
+        for name, module, file, line in reversed(_path(sample)):
+            key = at, name, module
+            node = known.get(key)
+            if node is None:
+                node = known[key] = tree.add(at, name, module, None)
+                places[node] = file, line
+            elif places[node] != (file, line):
+                places[node] = (file if places[node][0] == file else None), None
+            at = node
+        for column, width in zip(tree.own, widths, strict=True):
+            column[at] += width.weight(sample)
+        tree.growth[at] += sample.weight(growth)
+    for node, (file, line) in places.items():
+        tree.place[node] = _number(tree.places, f"{file}:{line}" if file and line else file)
+    return tree
+
+
+def _path(sample: Sample) -> list[tuple[str, str | None, str | None, int | None]]:
+    """(name, module, file, line), innermost first."""
+    stack = sample.stack
+    if not stack.frames:
+        return [(step.name, None, None, None) for step in steps(stack, sample.stat.index)[::-1]]
+    found = [(name, f.module, f.file, f.line) for name, f in shown_frames(stack)]
+    found.append((root_name(stack), None, None, None))
+    return found
+
+
+def _elapsed(profile: Profile) -> str:
+    seconds = round(profile.elapsed_ns / NS_PER_S)
+    if not seconds:
+        return ""
+    return f"{format_duration(seconds)} {'apart' if profile.is_difference else 'traced'}"
+
+
+def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
+    """What the page reads; ``refresh_s`` is how often it is to ask for newer."""
+    tree = flame_tree(profile)
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
+    return {
+        "title": printable(profile.target.command) or "?",
+        "pid": profile.target.pid,
+        "when": when,
+        "elapsed": _elapsed(profile),
+        "sampled": profile.sample_bytes is not None,
+        "difference": profile.is_difference,
+        "notes": [printable(note) for note in profile.notes],
+        "refresh": refresh_s,
+        "metric": metric.value,
+        "metrics": [
+            {"key": w.key, "short": w.short, "name": w.name, "unit": w.unit, "own": column}
+            for w, column in zip(tree.widths, tree.own, strict=True)
+        ],
+        "growth": tree.growth,
+        "growthUnit": "bytes" if profile.is_difference else "bytes/min",
+        "names": texts(tree.names),
+        "modules": texts(tree.modules),
+        "places": texts(tree.places),
+        "parent": tree.parent,
+        "name": tree.name,
+        "module": tree.module,
+        "place": tree.place,
+    }

@@ -1,0 +1,134 @@
+"""The full snapshot as one JSON object. Sizes in bytes, times in seconds.
+
+::
+
+    format            "tracelloc-snapshot"
+    version           1; grows when a key changes its meaning, not when one is added
+    time              when it was taken, seconds since 1970
+    pid, command      who was traced
+    elapsed_s         for how long; of a difference, the time between the two
+    sample_bytes      mean distance of samples (figures are estimates); null: exact
+    difference        whether figures are what the later of two snapshots has more
+    notes             [text]: what was missed, in words
+    figures           the keys of a report of --json that concern the whole target; {} if
+                      unknown, as in a difference
+    history           {elapsed_s: [...], bytes: [...]}: outstanding bytes over time
+    modules           [{path, start, end, offset, build_id}]: mapped files of code; start
+                      and end are addresses in the target, offset is the file's at start
+    frames            [{address, symbol, raw_symbol, offset, size, module, module_offset,
+                      file, line, inlined, reason}]: each distinct one once; null: unknown
+    stacks            [{stack_id, bytes, allocations, allocated_bytes, allocated,
+                      growth_bytes_per_min, frames, filtered, labels}], by bytes, largest
+                      first; bytes and allocations are outstanding
+
+``frames`` of a stack are positions in the list of frames, innermost first. ``filtered``
+are the positions within the stack of frames that are not shown, ``labels`` is
+``{position: label}`` for those of collapsed runs; either is left out if empty. Stacks of
+a difference have ``before`` with the five figures of the earlier snapshot.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from tracelloc.calltree import Metric
+from tracelloc.profile import Profile, Sample
+from tracelloc.snapshot import StackStat
+from tracelloc.symbols import Frame
+from tracelloc.units import NS_PER_S
+
+FORMAT: Final = "tracelloc-snapshot"
+VERSION: Final = 1
+_PIECE: Final = 256
+"""List entries per piece."""
+
+
+def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
+    """The file, an entry of a list per line."""
+    frames: dict[Frame, int] = {}
+    stacks = [_stack(sample, frames) for sample in profile.samples]
+    head = {
+        "format": FORMAT,
+        "version": VERSION,
+        "time": round(profile.time_s, 6),
+        "pid": profile.target.pid,
+        "command": profile.target.command,
+        "elapsed_s": profile.elapsed_ns / NS_PER_S,
+        "sample_bytes": profile.sample_bytes,
+        "difference": profile.is_difference,
+        "notes": list(profile.notes),
+        "figures": {} if profile.is_difference else dict(profile.facts),
+        "history": {
+            "elapsed_s": [time_ns / NS_PER_S for time_ns, _ in profile.series],
+            "bytes": [held for _, held in profile.series],
+        },
+        "modules": [
+            {
+                "path": file.path,
+                "start": file.start,
+                "end": file.end,
+                "offset": file.offset,
+                "build_id": file.build_id,
+            }
+            for file in profile.files
+        ],
+    }
+    yield _text(head)[:-1].encode()
+    yield from _list("frames", [_frame(frame) for frame in frames])
+    yield from _list("stacks", stacks)
+    yield b"}\n"
+
+
+def _text(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
+def _list(name: str, entries: list[dict[str, Any]]) -> Iterator[bytes]:
+    yield f',\n"{name}":[\n'.encode()
+    for start in range(0, len(entries), _PIECE):
+        piece = ",\n".join(map(_text, entries[start : start + _PIECE]))
+        yield (",\n" if start else "").encode() + piece.encode()
+    yield b"]"
+
+
+def _figures(stat: StackStat) -> dict[str, Any]:
+    return {
+        "bytes": stat.live_bytes,
+        "allocations": stat.live_count,
+        "allocated_bytes": stat.allocated_bytes,
+        "allocated": stat.allocated_count,
+        "growth_bytes_per_min": stat.growth_bytes_per_min,
+    }
+
+
+def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
+    stack = sample.stack
+    entry: dict[str, Any] = {"stack_id": sample.stat.index, **_figures(sample.stat)}
+    entry["frames"] = [frames.setdefault(frame, len(frames)) for frame in stack.frames]
+    filtered = [at for at, hidden in enumerate(stack.hidden) if hidden]
+    if filtered:
+        entry["filtered"] = filtered
+    labels = {at: label for at, label in enumerate(stack.labels) if label is not None}
+    if labels:
+        entry["labels"] = labels
+    if sample.before is not None:
+        entry["before"] = _figures(sample.before)
+    return entry
+
+
+def _frame(frame: Frame) -> dict[str, Any]:
+    return {
+        "address": frame.address,
+        "symbol": frame.symbol,
+        "raw_symbol": frame.raw_symbol,
+        "offset": frame.offset,
+        "size": frame.size,
+        "module": frame.module,
+        "module_offset": frame.module_offset,
+        "file": frame.file,
+        "line": frame.line,
+        "inlined": frame.inlined,
+        "reason": None if frame.reason is None else frame.reason.value,
+    }

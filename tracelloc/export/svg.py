@@ -1,0 +1,190 @@
+"""A flame graph as one SVG picture: as it is in a ticket, alive in a browser.
+
+Callers lie above what they call. Each frame has a tooltip; in a browser a click zooms,
+and ``/`` searches. Frames too narrow to be seen at full width are left out, and counted.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Final
+from xml.sax.saxutils import escape, quoteattr
+
+import numpy as np
+
+from tracelloc.calltree import Metric
+from tracelloc.export.flamedata import FlameTree, flame_tree, texts
+from tracelloc.procfs import is_c_library
+from tracelloc.profile import Profile
+from tracelloc.text import printable
+from tracelloc.units import format_duration, format_size, plural
+
+_WIDTH: Final = 1180
+_LEFT: Final = 10
+_TOP: Final = 58
+_ROW: Final = 18
+_BOTTOM: Final = 26
+_ADVANCE: Final = 6.95
+"""Pixels per character of the font; a little more than it has."""
+_NARROWEST: Final = 0.8
+"""Pixels of a frame that is drawn."""
+_HUES: Final = (24, 206, 152, 268, 338, 46, 182, 96)
+
+
+@dataclass(frozen=True, slots=True)
+class _Box:
+    node: int
+    start: float
+    width: float
+    depth: int
+
+
+def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
+    """The file."""
+    tree = flame_tree(profile)
+    at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
+    totals = _summed(tree.parent, tree.own[at])
+    growth = _summed(tree.parent, tree.growth)
+    boxes, hidden = _laid_out(tree, totals)
+    height = _TOP + _ROW * (1 + max(box.depth for box in boxes)) + _BOTTOM
+    unit = tree.widths[at].unit
+    colours = _Colours(tree, totals, growth if profile.is_difference else None)
+    yield _head(profile, f"{_figure(totals[0], unit)} {tree.widths[at].name}", height).encode()
+    names, modules = texts(tree.names), texts(tree.modules)
+    for box in boxes:
+        node = box.node
+        module = tree.module[node]
+        lines = [names[tree.name[node]], modules[module] if module >= 0 else ""]
+        share = 100 * totals[node] / totals[0] if totals[0] else 100.0
+        lines.append(f"{_figure(totals[node], unit)}, {share:.2f} %")
+        if profile.is_difference:
+            lines.append(f"{'+' if growth[node] > 0 else ''}{format_size(growth[node])}")
+        yield _frame(box, "\n".join(filter(None, lines)), lines[0], colours.of(node)).encode()
+    yield _tail(profile, hidden, height).encode()
+
+
+def _summed(parent: list[int], own: list[int]) -> list[int]:
+    totals = list(own)
+    for node in range(len(parent) - 1, 0, -1):
+        totals[parent[node]] += totals[node]
+    return totals
+
+
+def _laid_out(tree: FlameTree, totals: list[int]) -> tuple[list[_Box], int]:
+    """What can be seen, callers first, and how many frames can't."""
+    children: list[list[int]] = [[] for _ in tree.parent]
+    for node in range(1, len(tree.parent)):
+        if totals[node] > 0:
+            children[tree.parent[node]].append(node)
+    boxes: list[_Box] = []
+    pending = [_Box(0, 0.0, 1.0, 0)]
+    while pending:
+        box = pending.pop()
+        boxes.append(box)
+        start = box.start
+        for child in sorted(children[box.node], key=lambda n: (-totals[n], n)):
+            width = totals[child] / totals[0]
+            if width * _WIDTH >= _NARROWEST:
+                pending.append(_Box(child, start, width, box.depth + 1))
+            start += width
+    there = sum(1 for total in totals[1:] if total > 0)
+    return boxes, there + 1 - len(boxes)
+
+
+class _Colours:
+    """By file, or by growth for a difference."""
+
+    def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
+        self._tree = tree
+        self._growth = growth
+        self._most = 1
+        if growth is not None:
+            most = [abs(g) for g, t in zip(growth, totals, strict=True) if t < 0.95 * totals[0]]
+            self._most = max(most, default=0) or abs(growth[0]) or 1
+        weights = np.zeros(len(tree.modules) + 1, np.float64)
+        np.add.at(weights, np.array(tree.module), np.array(totals, np.float64))
+        ranked = np.argsort(-weights[:-1], kind="stable").tolist()
+        paths = list(tree.modules)
+        own = [module for module in ranked if not is_c_library(paths[module])]
+        self._hues = dict(zip(own, _HUES, strict=False))
+        self._names = list(tree.names)
+
+    def of(self, node: int) -> str:
+        if self._growth is not None:
+            ratio = self._growth[node] / self._most
+            part = min(1.0, abs(ratio)) ** 0.5
+            if part < 0.02:
+                return "hsl(220,8%,88%)"
+            return f"hsl({10 if ratio > 0 else 212},{30 + 55 * part:.0f}%,{88 - 24 * part:.0f}%)"
+        hue = self._hues.get(self._tree.module[node])
+        shade = zlib.crc32(self._names[self._tree.name[node]].encode()) % 9
+        if hue is None:
+            return f"hsl(220,6%,{84 - shade}%)"
+        return f"hsl({hue + shade - 4},74%,{78 - shade}%)"
+
+
+def _figure(value: int, unit: str) -> str:
+    if unit == "blocks":
+        return f"{value:,}"
+    return format_size(value) + ("/min" if unit == "bytes/min" else "")
+
+
+def _head(profile: Profile, total: str, height: int) -> str:
+    target = profile.target
+    title = f"{printable(target.command)} (process {target.pid})"
+    about = "~" if profile.sample_bytes is not None else ""
+    seconds = round(profile.elapsed_ns / 1e9)
+    kind = "apart" if profile.is_difference else "traced"
+    subtitle = f"{about}{total}" + (f", {format_duration(seconds)} {kind}" if seconds else "")
+    width = _WIDTH + 2 * _LEFT
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        f'width="{width}" height="{height}" data-width="{_WIDTH}" data-left="{_LEFT}" '
+        f'data-advance="{_ADVANCE}" role="img">\n'
+        f"<title>{escape(title)}: heap</title>\n<style>{_asset('picture.css')}</style>\n"
+        f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>\n'
+        f'<text class="soft" x="{_LEFT}" y="44">{escape(subtitle)}</text>\n'
+        f'<text class="button" id="reset" x="{width - 160}" y="24">Reset zoom</text>\n'
+        f'<text class="button" id="search" x="{width - 70}" y="24">Search /</text>\n'
+        f'<text class="soft" id="result" x="{width - 160}" y="44"></text>\n'
+        '<g id="frames">\n'
+    )
+
+
+def _frame(box: _Box, tip: str, name: str, colour: str) -> str:
+    x, width = _LEFT + box.start * _WIDTH, box.width * _WIDTH
+    y = _TOP + box.depth * _ROW
+    room = int((width - 8) / _ADVANCE)
+    label = "" if room < 3 else name if len(name) <= room else f"{name[: room - 1]}…"
+    text = f'<text x="{x + 4:.2f}" y="{y + 12.5}">{escape(label)}</text>' if label else ""
+    return (
+        f'<g data-x="{box.start:.9g}" data-w="{box.width:.9g}" data-d="{box.depth}" '
+        f"data-name={quoteattr(name)}><title>{escape(tip)}</title>"
+        f'<rect x="{x:.2f}" y="{y}" width="{max(0.3, width - (width > 3)):.2f}" '
+        f'height="{_ROW - 1}" rx="1.5" fill="{colour}"/>'
+        f"{text}</g>\n"
+    )
+
+
+def _tail(profile: Profile, hidden: int, height: int) -> str:
+    notes = [printable(note) for note in profile.notes]
+    if hidden:
+        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to be drawn")
+    text = escape("; ".join(notes))
+    # Nothing of the target's gets into the script: it reads what the elements say.
+    script = _asset("picture.js")
+    assert "]]>" not in script
+    return (
+        f'</g>\n<text class="soft" x="{_LEFT}" y="{height - 9}">{text}</text>\n'
+        f"<script><![CDATA[{script}]]></script>\n</svg>\n"
+    )
+
+
+@cache
+def _asset(name: str) -> str:
+    return resources.files("tracelloc.export").joinpath("web", name).read_text("utf-8")

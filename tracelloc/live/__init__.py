@@ -1,0 +1,1 @@
+"""Results for those who ask over HTTP, or who are sent them."""

@@ -1,0 +1,227 @@
+"""Profiles over HTTP: for ``go tool pprof``, for scrapers, and for a browser.
+
+``/debug/pprof/heap`` answers as Go's net/http/pprof does, ``?seconds=N`` with what has
+changed within N seconds. ``/metrics`` is OpenMetrics, ``/`` the flame graph.
+"""
+
+from __future__ import annotations
+
+import http.server
+import ipaddress
+import json
+import socket
+import threading
+import urllib.parse
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from tracelloc import __version__
+from tracelloc.calltree import Metric
+from tracelloc.errors import TracellocError
+from tracelloc.export import html, pprof
+from tracelloc.export.flamedata import page_data
+from tracelloc.live.address import ListenAddress
+from tracelloc.live.metrics import CONTENT_TYPE, metrics
+from tracelloc.profile import Profile, difference
+
+REFRESH_S: Final = 5.0
+"""How often a page in a browser asks for new figures."""
+_LONGEST_DELTA_S: Final = 300
+_MOST_CONNECTIONS: Final = 16
+_SOCKET_PATIENCE_S: Final = 30.0
+_POLL_S: Final = 0.1
+"""How often it is asked whether to end."""
+_PPROF_PATHS: Final = {
+    "/debug/pprof/heap": Metric.BYTES,
+    "/debug/pprof/allocs": Metric.ALLOCATED,
+}
+_INDEX: Final = "heap: what is outstanding\nallocs: what was allocated in all\n"
+
+
+class Endpoint:
+    """A server in threads of its own, from ``start`` to ``close``."""
+
+    def __init__(self, address: ListenAddress, take: Callable[[], Profile]) -> None:
+        """Binds; answers nobody yet. ``take`` is called from any thread.
+
+        Raises TracellocError.
+        """
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+        try:
+            self._server = _Server((address.host, address.port), family, take)
+        except (OSError, OverflowError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            raise TracellocError(
+                f"cannot listen on {address.host}:{address.port}: {reason}"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), daemon=True
+        )
+        self._started = False
+
+    @property
+    def url(self) -> str:
+        """Of the flame graph."""
+        host, port = self._server.server_address[:2]
+        text = host.decode() if isinstance(host, bytes) else str(host)
+        return f"http://{f'[{text}]' if ':' in text else text}:{port}/"
+
+    @property
+    def is_public(self) -> bool:
+        """Whether others than this machine may be able to reach it."""
+        return not self._server.is_loopback
+
+    def start(self) -> None:
+        """Answers from here on."""
+        self._started = True
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stops listening; answers that are being given may be cut off."""
+        self._server.closing.set()
+        if self._started:
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class _Server(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        family: socket.AddressFamily,
+        take: Callable[[], Profile],
+    ) -> None:
+        self.address_family = family
+        self.take = take
+        self.closing = threading.Event()
+        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        super().__init__(address, _Handler)
+        host = str(self.server_address[0])
+        self.is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
+
+    def server_bind(self) -> None:
+        """Without asking for the host's name, which may take its time."""
+        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """A thread per connection, up to a number."""
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """The thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away is nobody's error."""
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: _Server
+    timeout = _SOCKET_PATIENCE_S
+    server_version = f"tracelloc/{__version__}"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answers."""
+        try:
+            self._answer()
+        except (BrokenPipeError, ConnectionResetError, TimeoutError):
+            self.close_connection = True
+        except TracellocError as error:
+            self._refuse(503, str(error))
+        except Exception as error:  # noqa: BLE001 - one bad answer must not end the others
+            self._refuse(500, f"{type(error).__name__}: {error}")
+
+    do_HEAD = do_GET  # noqa: N815 - the name is given
+
+    def _answer(self) -> None:
+        if not self._is_meant():
+            self._refuse(403, "this server answers under its own address only")
+            return
+        parts = urllib.parse.urlsplit(self.path)
+        if parts.path in _PPROF_PATHS:
+            self._pprof(_PPROF_PATHS[parts.path], urllib.parse.parse_qs(parts.query))
+        elif parts.path == "/debug/pprof/":
+            self._send("text/plain; charset=utf-8", [_INDEX.encode()])
+        elif parts.path == "/metrics":
+            self._send(CONTENT_TYPE, [metrics(self.server.take()).encode()])
+        elif parts.path == "/flamegraph.json":
+            data = page_data(self.server.take(), Metric.BYTES, REFRESH_S)
+            self._send("application/json", [html.embedded(data).encode()])
+        elif parts.path == "/":
+            page = html.page(self.server.take(), Metric.BYTES, REFRESH_S)
+            self._send("text/html; charset=utf-8", page)
+        else:
+            self._refuse(404, "there are /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
+
+    def _is_meant(self) -> bool:
+        """Whether the request names this machine: a page elsewhere may call us by its own name.
+
+        Only asked where that would lead around the wall that listening on loopback is.
+        """
+        if not self.server.is_loopback:
+            return True
+        name = urllib.parse.urlsplit(f"//{self.headers.get('Host', 'localhost')}").hostname or ""
+        if name == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+    def _pprof(self, metric: Metric, query: dict[str, list[str]]) -> None:
+        text = query.get("seconds", ["0"])[-1]
+        if not (text.isascii() and text.isdigit() and len(text) < 9):
+            self._refuse(400, "seconds must be a whole number")
+            return
+        seconds = int(text)
+        if seconds > _LONGEST_DELTA_S:
+            self._refuse(400, f"seconds must be at most {_LONGEST_DELTA_S}")
+            return
+        profile = self.server.take()
+        if seconds:
+            self.server.closing.wait(seconds)
+            profile = difference(profile, self.server.take())
+        name = "allocs" if metric is Metric.ALLOCATED else "heap"
+        content = pprof.write(profile, metric)
+        self._send("application/octet-stream", content, f'attachment; filename="{name}"')
+
+    def _send(self, kind: str, pieces: Iterable[bytes], disposition: str | None = None) -> None:
+        content = b"".join(pieces)
+        self.send_response(200)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Cache-Control", "no-store")
+        if disposition is not None:
+            self.send_header("Content-Disposition", disposition)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        content = f"{json.dumps(reason)[1:-1]}\n".encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "text/plain; charset=utf-8")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name is given
+        """Nothing: standard error belongs to the trace."""

@@ -1,0 +1,221 @@
+"""A profile: what each call stack weighs, by name. Files are written from it and read into it.
+
+It comes from a snapshot, from a file, or is the difference of two others: then the
+figures are what the later one has more, and may be negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tracelloc.calltree import Metric, frame_name, steps
+from tracelloc.filters import NamedStack
+from tracelloc.jsonlines import summary
+from tracelloc.procfs import base_name
+from tracelloc.report import losses_line
+from tracelloc.snapshot import Snapshot, StackStat, Target
+from tracelloc.space import Place
+from tracelloc.symbols import Frame
+from tracelloc.units import NS_PER_S, format_size
+from tracelloc.view import Namer
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, of how much."""
+
+_STEP = 512
+"""Stacks between two notes of progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One call stack and its figures."""
+
+    stat: StackStat
+    stack: NamedStack
+    before: StackStat | None = None
+    """Of a difference: what the earlier profile had."""
+
+    def weight(self, metric: Metric) -> int:
+        """What it has, or has more; negative only in differences and for growth."""
+        return metric.of(self.stat)
+
+    def after(self, metric: Metric) -> int:
+        """What it has in the end: of a difference, in the later profile."""
+        return self.weight(metric) + (0 if self.before is None else metric.of(self.before))
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """A file of code in the target's memory. Addresses are the target's."""
+
+    path: str
+    start: int
+    end: int
+    offset: int
+    """In the file, of ``start``."""
+    build_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """Stacks with their figures, and where they come from."""
+
+    target: Target
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    elapsed_ns: int
+    """How long it was traced; of a difference, the time between the two."""
+    sample_bytes: int | None
+    samples: Sequence[Sample]
+    """By outstanding bytes, largest first."""
+    files: Sequence[MappedFile] = ()
+    """By address."""
+    notes: Sequence[str] = ()
+    """What was missed, in words."""
+    series: Sequence[tuple[int, int]] = ()
+    """(time since tracing began in ns, outstanding bytes then), oldest first."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """The figures of the whole target, as JSON reports have them; empty if unknown."""
+    has_modules: bool = True
+    """Whether frames say in which file they are: folded stacks do not."""
+
+    @property
+    def is_difference(self) -> bool:
+        """Whether figures are differences."""
+        return bool(self.facts.get("difference"))
+
+    def total(self, metric: Metric) -> int:
+        """Of all stacks."""
+        return sum(sample.weight(metric) for sample in self.samples)
+
+
+def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
+    """(name, frame) of what is to be shown, innermost first; runs as ``[label]``."""
+    for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
+        if not hidden:
+            yield f"[{label}]" if label else frame_name(frame), frame
+
+
+def profile_of(
+    snapshot: Snapshot,
+    namer: Namer,
+    *,
+    freed: bool = True,
+    progress: Progress | None = None,
+    patience_s: float | None = None,
+) -> Profile:
+    """The snapshot with names; waits for them, at most ``patience_s``.
+
+    Without ``freed`` only stacks that hold a block.
+    """
+    stats = snapshot.top_stacks(freed=freed)
+    namer.prepare(snapshot, [stat.index for stat in stats], patience_s)
+    samples = []
+    addresses: set[int] = set()
+    for number, stat in enumerate(stats):
+        if progress is not None and number % _STEP == 0:
+            progress(number, len(stats))
+        samples.append(Sample(stat, namer.stack(snapshot, stat.index)))
+        addresses.update(snapshot.frames(stat.index))
+    return Profile(
+        target=snapshot.target,
+        time_s=snapshot.time_s,
+        elapsed_ns=snapshot.elapsed_ns,
+        sample_bytes=snapshot.sample_bytes,
+        samples=samples,
+        files=_files(namer, addresses),
+        notes=_notes(snapshot),
+        series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
+        facts=summary(snapshot),
+    )
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = [losses_line(snapshot)]
+    if snapshot.sample_bytes is not None:
+        notes.append(f"estimated from samples, one in {format_size(snapshot.sample_bytes)}")
+    return notes
+
+
+def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
+    files: dict[tuple[int, str], MappedFile] = {}
+    for address in addresses:
+        place = namer.place(address - 1)
+        if not isinstance(place, Place) or place.module is None:
+            continue
+        mapping = place.mapping
+        key = mapping.start, mapping.path
+        if key not in files:
+            files[key] = MappedFile(
+                path=mapping.path,
+                start=mapping.start,
+                end=mapping.end,
+                offset=mapping.offset,
+                build_id=place.module.elf.build_id,
+            )
+    return [files[key] for key in sorted(files)]
+
+
+def difference(before: Profile, after: Profile) -> Profile:
+    """What ``after`` has more, stack by stack.
+
+    Stacks are the same if what is shown of them has the same names and files; lines and
+    addresses may differ, as they do between two runs or builds.
+    """
+    with_modules = before.has_modules and after.has_modules
+    old, new = _merged(before, with_modules), _merged(after, with_modules)
+    samples = []
+    for key, sample in (old | new).items():
+        # Of both, the later names are kept: the right-hand side of | wins.
+        zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
+        was = old[key].stat if key in old else zero
+        now = new[key].stat if key in new else zero
+        samples.append(Sample(_minus(now, was), sample.stack, was))
+    samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
+    elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
+    return replace(
+        after,
+        elapsed_ns=max(0, elapsed_ns),
+        samples=samples,
+        files=after.files or before.files,
+        notes=[*(f"before: {note}" for note in before.notes), *after.notes],
+        facts={"difference": True},
+        has_modules=with_modules,
+    )
+
+
+def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
+    """Samples by what makes them the same."""
+    merged: dict[tuple[str, ...], Sample] = {}
+    for sample in profile.samples:
+        key = _identity(sample, with_modules)
+        known = merged.get(key)
+        if known is None:
+            merged[key] = sample
+        else:
+            merged[key] = replace(known, stat=_minus(known.stat, sample.stat, -1))
+    return merged
+
+
+def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
+    if not sample.stack.frames:
+        return tuple(step.name for step in steps(sample.stack, sample.stat.index))
+    names: list[str] = []
+    for name, frame in shown_frames(sample.stack):
+        names.append(name)
+        if with_modules:
+            names.append(base_name(frame.module or ""))
+    return tuple(names)
+
+
+def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
+    return StackStat(
+        index=a.index,
+        live_bytes=a.live_bytes - sign * b.live_bytes,
+        live_count=a.live_count - sign * b.live_count,
+        allocated_bytes=a.allocated_bytes - sign * b.allocated_bytes,
+        allocated_count=a.allocated_count - sign * b.allocated_count,
+        growth_bytes_per_min=a.growth_bytes_per_min - sign * b.growth_bytes_per_min,
+    )

@@ -1,0 +1,82 @@
+"""What the whole heap held over time: a bounded number of points, ever further apart.
+
+As in ``history``, the whole traced time is always covered: when there is no room, two
+points become one, and the distance doubles. Each point keeps the highest value of the
+stretch that ends with it, so that a short peak stays visible.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.units import NS_PER_S
+
+I64 = npt.NDArray[np.int64]
+
+POINTS: Final = 600
+"""Most points kept; even."""
+_FIRST_DISTANCE_NS: Final = NS_PER_S // 4
+_NONE: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Columns of equal length, oldest first."""
+
+    time_ns: I64
+    """CLOCK_MONOTONIC. The first is the start."""
+    live_bytes: I64
+    """Outstanding at that time."""
+    highest_bytes: I64
+    """The most that was outstanding since the point before."""
+    rss_bytes: I64
+    """Resident memory at that time; -1 where it is not known."""
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+class Series:
+    """Collects points. Not thread safe."""
+
+    def __init__(self, start_ns: int, points: int = POINTS) -> None:
+        self._distance_ns = _FIRST_DISTANCE_NS
+        self._next_ns = start_ns
+        # Rows: time, outstanding, highest, resident.
+        self._columns = np.zeros((4, points), np.int64)
+        self._used = 0
+
+    def is_due(self, now_ns: int) -> bool:
+        """Whether a point is to be added."""
+        return now_ns >= self._next_ns
+
+    def add(self, now_ns: int, live_bytes: int, rss_bytes: int | None) -> None:
+        """Notes what is held now."""
+        if self._used == self._columns.shape[1]:
+            self._thin_out()
+        resident = _NONE if rss_bytes is None else rss_bytes
+        self._columns[:, self._used] = now_ns, live_bytes, live_bytes, resident
+        self._used += 1
+        # Points that were missed are not made up for.
+        self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
+
+    def _thin_out(self) -> None:
+        """Keeps the first point, and of each pair after it the later one."""
+        half = self._used // 2
+        earlier, later = self._columns[:, 1:-1:2], self._columns[:, 2::2]
+        merged = later.copy()
+        merged[2] = np.maximum(earlier[2], later[2])
+        last = self._columns[:, -1].copy()
+        self._columns[:, 1:half] = merged
+        # The number is even, so the newest has no partner yet.
+        self._columns[:, half] = last
+        self._used = half + 1
+        self._distance_ns *= 2
+
+    def points(self) -> Points:
+        """A copy of all points."""
+        return Points(*self._columns[:, : self._used].copy())
