@@ -1,0 +1,187 @@
+"""The screen in a real terminal, on real processes: started, used, left."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, tracelloc_command
+from tests.terminal import Terminal
+
+pytestmark = pytest.mark.bpf
+
+LIVE_BYTES = 1111 + 2222 + 4096 + 333
+
+
+@pytest.fixture
+def target(builder: Builder, targets: list[Target]) -> Target:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    return target
+
+
+def trace(target: Target, directory: Path, *more: str, **options: object) -> Terminal:
+    command = tracelloc_command("-p", target.pid, *more)
+    return Terminal(command, directory, **options)  # type: ignore[arg-type]
+
+
+def test_a_walk(target: Target, tmp_path: Path) -> None:
+    """Start, sort, search, drill down, baseline, export, quit."""
+    flames = tmp_path / "at-the-end.folded"
+    with trace(target, tmp_path, "-o", str(flames), width=120, height=40) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert target.ask("go") == "done"
+        terminal.wait_for(r"Heap +7\.58 KiB .* 4 blocks")
+        lines = terminal.wait_for(r"recurse ← main")
+        assert max(map(len, lines)) == 120, lines
+        assert any(re.search(r"lost 0$", line) for line in lines)
+
+        terminal.press("a")
+        terminal.wait_for(r"blocks ▼")
+        terminal.press("/")
+        terminal.type("no such thing")
+        terminal.wait_for("nothing matches")
+        terminal.press("Escape")
+        terminal.wait_for("recurse ← main")
+        terminal.press("Enter")
+        terminal.wait_for(r"^ born \d")
+        # The program's own source is there to be read.
+        terminal.wait_for(r"chain\.c:\d+")
+        terminal.wait_for(r"^› +\d+ .*;")
+        terminal.press("Escape")
+        terminal.wait_for("1 Allocators")
+
+        terminal.press("b")
+        terminal.wait_for("nothing has come since the baseline")
+        terminal.press("b")
+        terminal.wait_for("recurse ← main")
+
+        terminal.press("e")
+        terminal.wait_for("Export: the suffix")
+        terminal.press("C-u")
+        terminal.type("mine.folded")
+        terminal.wait_for(r"mine\.folded")
+        terminal.press("Enter")
+        terminal.wait_for(r"wrote .*mine\.folded")
+        terminal.press("Escape")
+        terminal.wait_until(lambda lines: "Export:" not in "".join(lines), "the dialog closed")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0
+        said = "\n".join(terminal.screen())
+    assert "wrote" in said
+    for path in (flames, tmp_path / "mine.folded"):
+        total = sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
+        assert total == LIVE_BYTES
+    assert target.end() == 0
+
+
+def test_the_target_ends(target: Target, tmp_path: Path) -> None:
+    """The screen stays on the final state and says so."""
+    with trace(target, tmp_path) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert target.ask("go") == "done"
+        assert target.end() == 0
+        terminal.wait_for("has ended: final state")
+        terminal.wait_for(r"Heap +7\.58 KiB")
+        terminal.press("8")
+        terminal.wait_for("libc")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None:
+    flames = tmp_path / "app.folded"
+    with trace(target, tmp_path, "-o", str(flames)) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert target.ask("go") == "done"
+        terminal.wait_for(r"Heap +7\.58 KiB")
+        os.kill(process_of(terminal), signal.SIGUSR1)
+        terminal.wait_for("wrote")
+        assert flames.exists()
+        flames.unlink()
+        os.kill(process_of(terminal), number)
+        assert terminal.wait_for_end() == 0
+    assert flames.exists()
+    assert target.end() == 0
+
+
+def process_of(terminal: Terminal) -> int:
+    """The program that the terminal's shell runs."""
+    shell = terminal.pid
+    children = Path(f"/proc/{shell}/task/{shell}/children").read_text().split()
+    return int(children[0])
+
+
+def test_errors_come_before_the_screen(tmp_path: Path, builder: Builder) -> None:
+    with Terminal(tracelloc_command("-p", 4_194_304), tmp_path) as terminal:
+        assert terminal.wait_for_end() == 1
+        assert terminal.screen()[0] == "tracelloc: error: there is no process 4194304"
+
+
+@pytest.mark.parametrize("words", ["</dev/null", "| cat", "2>/dev/null"])
+def test_no_screen_without_a_terminal(target: Target, tmp_path: Path, words: str) -> None:
+    """Reports are what one gets where a screen could not be seen, or could take no keys."""
+    line = " ".join(tracelloc_command("-p", target.pid, "--duration", "300ms"))
+    with Terminal(["sh", "-c", f"{line} {words}"], tmp_path) as terminal:
+        terminal.wait_for("==> 0 top allocators out of 0:")
+        assert terminal.wait_for_end() == 0
+
+
+def test_a_screen_that_cannot_be(tmp_path: Path) -> None:
+    line = " ".join(tracelloc_command("-p", 1, "--tui"))
+    with Terminal(["sh", "-c", f"{line} </dev/null"], tmp_path, width=160) as terminal:
+        assert terminal.wait_for_end() == 2
+        assert "a screen needs a terminal" in terminal.screen()[0]
+
+
+def test_the_terminal_goes_away(target: Target, tmp_path: Path) -> None:
+    """Files are written, the target goes on."""
+    flames = tmp_path / "app.folded"
+    with trace(target, tmp_path, "-o", str(flames)) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert target.ask("go") == "done"
+        terminal.wait_for(r"Heap +7\.58 KiB")
+        descriptor = os.pidfd_open(process_of(terminal))
+    assert select.select([descriptor], [], [], 20)[0], "it did not end"
+    os.close(descriptor)
+    assert flames.exists()
+    assert target.end() == 0
+
+
+def test_picker_and_back(target: Target, tmp_path: Path) -> None:
+    with Terminal(tracelloc_command(), tmp_path, width=100) as terminal:
+        terminal.wait_for("which process")
+        terminal.type(f"{target.pid}")
+        terminal.wait_for(rf"^ *{target.pid} .* malloc in libc")
+        terminal.press("Enter")
+        terminal.wait_for(rf"chain-0 \({target.pid}\)|\({target.pid}\)   libc")
+        terminal.press("P")
+        terminal.wait_for("which process")
+        terminal.press("Escape")
+        assert terminal.wait_for_end() == 0
+    assert target.end() == 0
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [{"NO_COLOR": "1"}, {"TERM": "screen", "COLORTERM": ""}],
+    ids=["no colour", "16 colours"],
+)
+def test_few_colours(target: Target, tmp_path: Path, environment: dict[str, str]) -> None:
+    with trace(target, tmp_path, environment=environment) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert target.ask("go") == "done"
+        terminal.wait_for("recurse ← main")
+        coloured = terminal.colours()
+        assert "38;2;" not in coloured
+        terminal.resize(60, 16)
+        terminal.wait_until(lambda lines: len(lines[0]) <= 60, "a narrow screen")
+        terminal.wait_for("recurse")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0

@@ -1,0 +1,171 @@
+"""Views on a screen without a terminal: fixed data, and pictures as plain text.
+
+Pictures lie in ``tests/data/screens``; with TRACELLOC_UPDATE_SCREENS set they are written
+instead of compared, to be read as a change like any other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import textual._wait
+from rich.segment import Segment
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+from textual.widget import Widget
+
+from tracelloc.calltree import CallTree, Metric, Step, build_tree
+
+SCREENS = Path(__file__).parents[1] / "data" / "screens"
+SIZES = [(60, 20), (80, 24), (120, 40)]
+MIB = 1 << 20
+
+# Pilots wait for what was asked to be done, and then in steps of this many seconds for the
+# process to be idle: the rest of a test's time, in which nothing happens.
+textual._wait.SLEEP_GRANULARITY = 1 / 500
+
+HOSTILE = [
+    "[bold red]operator[][/]",
+    "\x1b[31mred\x1b]0;title\x07",
+    "漢字" * 40,
+    "e\u0301" * 30,
+    "a" + "\u0301" * 10_000,
+    "x" * 10_000,
+    "\u202eevil\u2066",
+    "line\nbreak\ttab\r",
+    "",
+    "\ud800",
+    "👩‍👩‍👧‍👦 family",
+]
+
+
+class ViewApp(App[None]):
+    """One widget, and the messages that it sent."""
+
+    def __init__(self, widget: Widget | None = None) -> None:
+        super().__init__()
+        self.widget = widget
+        self.sent: list[object] = []
+
+    def compose(self) -> ComposeResult:
+        if self.widget is not None:
+            yield self.widget
+
+    def on_mount(self) -> None:
+        if self.widget is not None:
+            self.widget.focus()
+
+    def keep(self, message: object) -> None:
+        self.sent.append(message)
+
+    on_bars_view_chosen = on_threads_view_chosen = keep
+    on_nodes_view_opened = keep
+
+
+def drive(
+    widget: Widget | None,
+    size: tuple[int, int],
+    steps: Callable[[ViewApp, Pilot[None]], Awaitable[None]],
+) -> None:
+    """Runs an app with the widget and does the steps."""
+
+    async def run() -> None:
+        app = ViewApp(widget)
+        async with app.run_test(size=size) as pilot:
+            await pilot.pause()
+            await steps(app, pilot)
+
+    asyncio.run(run())
+
+
+def lines_of(app: App[None]) -> list[list[Segment]]:
+    """What is on the screen, a list of segments per line."""
+    return [list(strip) for strip in app.screen._compositor.render_strips()]
+
+
+def text_of(app: App[None]) -> list[str]:
+    """What is on the screen, a string per line."""
+    return ["".join(segment.text for segment in line).rstrip() for line in lines_of(app)]
+
+
+def styled(app: App[None], attribute: str) -> list[str]:
+    """The texts on the screen whose style has an attribute: ``reverse``, ``underline`` …"""
+    return [
+        segment.text
+        for line in lines_of(app)
+        for segment in line
+        if segment.style is not None and getattr(segment.style, attribute)
+    ]
+
+
+async def compare(name: str, app: App[None], pilot: Pilot[None]) -> None:
+    """Against the picture of this name at the screen's size, once nothing moves any more."""
+    await pilot.pause(0.1)  # scroll bars follow a frame later
+    width, height = app.size
+    path = SCREENS / f"{name}-{width}x{height}.txt"
+    shown = "\n".join(text_of(app)).rstrip("\n") + "\n"
+    if os.environ.get("TRACELLOC_UPDATE_SCREENS"):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(shown)
+    assert shown == path.read_text(), f"{path} differs:\n{shown}"
+
+
+def path(*names: str) -> list[Step]:
+    """Steps, each ``name`` or ``name!file``."""
+    split = [name.partition("!") for name in names]
+    return [Step(name, module or "/opt/api-server") for name, _, module in split]
+
+
+def weights(size: int, count: int, growth: int) -> dict[Metric, int]:
+    return {
+        Metric.BYTES: size, Metric.BLOCKS: count, Metric.ALLOCATED: 3 * size, Metric.GROWTH: growth,
+    }  # fmt: skip
+
+
+SERVED = ("main", "server::run", "http::serve")
+SAMPLE = [
+    (1, (*SERVED, "Session::open", "cache::insert", "Vec<T>::push"), (52 * MIB, 1024, 2 * MIB)),
+    (2, (*SERVED, "Session::open", "tls::accept!/usr/lib/libssl.so.3"), (14 * MIB, 300, 0)),
+    (3, (*SERVED, "json::parse", "wrap!/usr/lib/libjson.so"), (9 * MIB, 90_000, -300_000)),
+    (4, ("main", "config::load", "toml::parse"), (3 * MIB, 4000, 0)),
+    (5, ("main", "metrics::render"), (MIB, 1, 0)),
+    (6, ("start_thread!/lib/libc.so.6", "worker", "queue::pop"), (7 * MIB, 99, 1000)),
+    *((10 + n, ("main", "plugins", f"plugin_{n:02}"), (20_000 + n, 3, 0)) for n in range(30)),
+]
+
+
+def sample_tree(*, inverted: bool = False, without: frozenset[int] = frozenset()) -> CallTree:
+    """A server that leaks in its sessions. In another order, numbers differ."""
+    stacks = []
+    for index, names, figures in SAMPLE:
+        if index not in without:
+            steps = path(*names)
+            stacks.append((index, steps[::-1] if inverted else steps, weights(*figures)))
+    return build_tree(stacks, Step("api-server", None))
+
+
+def hostile_tree() -> CallTree:
+    """Each name a child of the root and, below, of each other."""
+    stacks = [(n, [Step(name, name)], weights(MIB, 1, 0)) for n, name in enumerate(HOSTILE)]
+    chain = [Step(name, name) for name in HOSTILE]
+    stacks.append((99, chain, weights(20 * MIB, 1, 1)))
+    return build_tree(stacks, Step(HOSTILE[1], None))
+
+
+def harmless(app: App[None]) -> bool:
+    """Whether nothing on the screen can steer the terminal, and lines have their width."""
+    from textual.strip import Strip
+
+    width = app.size.width
+    for line in lines_of(app):
+        text = "".join(segment.text for segment in line)
+        if any(ord(c) < 32 or 0x7F <= ord(c) < 0xA0 or 0xD800 <= ord(c) < 0xE000 for c in text):
+            return False
+        if any(c in text for c in "\u202e\u2066\u2028"):
+            return False
+        if Strip(line).cell_length != width or len(text) > 8 * width:
+            return False
+    return True

@@ -1,0 +1,254 @@
+"""A source with fixed data and a fixed clock: a small server with one leak.
+
+It is driven through the real table, history and filters; only the probes and the names'
+files are missing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from textual.pilot import Pilot
+
+from tests.unit.events import records
+from tracelloc.abi import Counter, EventKind, StackFlag
+from tracelloc.filters import Filters
+from tracelloc.filters.files import Caller, shipped_rules
+from tracelloc.history import History
+from tracelloc.overhead import Overhead
+from tracelloc.series import Series
+from tracelloc.snapshot import Snapshot, Target, Wanted, take_snapshot
+from tracelloc.space import Place, Unresolved
+from tracelloc.stacks import Stacks
+from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.table import LiveTable
+from tracelloc.ui.app import LiveApp, make_app
+from tracelloc.ui.source import Facts
+from tracelloc.units import NS_PER_S
+from tracelloc.view import Namer
+
+APP = "/opt/shop/server"
+START_NS = 1_000 * NS_PER_S
+SECONDS = 120
+
+Call = tuple[str, str | None, str | None, int | None]
+"""symbol, module, file, line"""
+
+SERVE: list[Call] = [
+    ("handle_request", APP, "/src/server.c", 95),
+    ("serve", APP, "/src/server.c", 107),
+    ("start_thread", "/usr/lib/libc.so.6", None, None),
+]
+LEAK, CACHE, PAGE, LOG, DNS = 1, 2, 3, 4, 5
+STACKS: dict[int, list[Call]] = {
+    LEAK: [("record_request", APP, "/src/server.c", 32), *SERVE],
+    CACHE: [("cache_lookup", APP, "/src/cache.c", 47), *SERVE],
+    PAGE: [("render_page", APP, "/src/page.c", 66), *SERVE],
+    LOG: [("append_log", APP, "/src/log.c", 84), *SERVE],
+    DNS: [
+        ("alloc::raw_vec::finish_grow", APP, None, None),
+        ("alloc::raw_vec::RawVec<T,A>::grow_one", APP, None, None),
+        ("dns::Message::decode", APP, "/src/dns.rs", 12),
+        ("dns::Client::update_records", APP, "/src/dns.rs", 77),
+        ("tokio::runtime::task::poll", APP, None, None),
+        ("main", APP, "/src/main.rs", 3),
+    ],
+}
+
+
+class FakeSymbolizer(Symbolizer):
+    """Names by address, so that no process is needed."""
+
+    def __init__(self, frames: dict[int, Frame]) -> None:
+        self._frames = frames
+
+    version = 0
+    waiting = 0
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        return True
+
+    def place(self, address: int) -> Place | Unresolved:
+        return Unresolved.UNMAPPED
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        return [self._frames[address] for address in addresses]
+
+
+@dataclass
+class FakeSource:
+    """See the module. ``stacks``: by stack id, innermost call first."""
+
+    stacks: dict[int, list[Call]]
+    directory: Path
+    target: Target = field(default_factory=lambda: Target(2954, "shop-server"))
+    now_ns: int = START_NS
+    rss_bytes: int | None = 24 << 20
+    sample_bytes: int | None = None
+    lost: int = 0
+    failure: BaseException | None = None
+    taken: int = 0
+    facts: Facts = field(
+        default_factory=lambda: Facts(
+            ("libc.so.6",), ("malloc in /usr/lib/libc.so.6",), "uprobe_multi", 8 << 20
+        )
+    )
+
+    def __post_init__(self) -> None:
+        known = Stacks()
+        frames: dict[int, Frame] = {}
+        addresses: dict[Call, int] = {}
+        for stack_id, calls in self.stacks.items():
+            for call in calls:
+                if call not in addresses:
+                    address = addresses[call] = 0x1000 * (len(addresses) + 1)
+                    symbol, module, file, line = call
+                    frames[address] = Frame(
+                        address, symbol, symbol, 4, 16, module, address, None, file, line
+                    )
+            known.add(stack_id, tuple(addresses[call] for call in calls), StackFlag(0))
+        self.table = LiveTable(known, self.sample_bytes)
+        self.history = History(START_NS)
+        self.series = Series(START_NS)
+        self.caller = Caller(0, 0, self.directory)
+        self.filters = Filters([shipped_rules()])
+        self.namer = Namer(FakeSymbolizer(frames), self.filters)
+        self.next_address = 0x7F0000001000
+
+    def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:
+        """Events at the current moment."""
+        self.table.apply(records(events, self.now_ns))
+
+    def allocate(self, stack: int, size: int, tid: int = 101) -> int:
+        address = self.next_address
+        self.next_address += 0x1000
+        self.apply([(EventKind.ALLOC, address, size, stack, tid)])
+        return address
+
+    def allocate_many(self, stack: int, size: int, count: int, tid: int = 101) -> None:
+        first = self.next_address
+        self.next_address += 0x1000 * count
+        self.apply([(EventKind.ALLOC, first + 0x1000 * n, size, stack, tid) for n in range(count)])
+
+    def free(self, address: int) -> None:
+        self.apply([(EventKind.FREE, address, 0, 0, 101)])
+
+    def pass_second(self) -> None:
+        self.now_ns += NS_PER_S
+        live = self.table.totals.live_bytes
+        if self.history.is_due(self.now_ns):
+            self.history.sample(self.now_ns, live)
+        if self.series.is_due(self.now_ns):
+            self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
+
+    def take(self, wanted: Wanted) -> Snapshot:
+        if self.failure is not None:
+            raise self.failure
+        self.taken += 1
+        counters = np.zeros(len(Counter), np.uint64)
+        counters[Counter.LOST_FREES] = self.lost
+        return take_snapshot(
+            self.table,
+            target=self.target,
+            time_s=1_700_000_000.0,
+            now_ns=self.now_ns,
+            started_ns=START_NS,
+            history=self.history,
+            overhead=Overhead(26_800.0, 0.09, ()),
+            rss_bytes=self.rss_bytes,
+            counters=counters,
+            top=0,
+            min_age_ns=None,
+            series=self.series,
+            wanted=wanted,
+        )
+
+    def ring_share(self) -> float:
+        return 0.02
+
+    def thread_names(self) -> Mapping[int, str]:
+        return {101: "worker-1", 102: "worker-2"}
+
+    def export_namer(self) -> Namer:
+        return self.namer.copy()
+
+    def read_source(self, path: str) -> list[str]:
+        if path == "/src/server.c":
+            return [f"int line_{n};" for n in range(1, 200)]
+        raise FileNotFoundError(2, "No such file or directory")
+
+
+def shop(directory: Path) -> FakeSource:
+    """Two minutes of a server that leaks 160 bytes with each of 20 requests per second."""
+    source = FakeSource(STACKS, directory)
+    cache = []
+    source.allocate(LOG, 32 << 10)
+    source.allocate(DNS, 5 << 10, tid=103)
+    for second in range(SECONDS):
+        source.allocate_many(LEAK, 160, 20, tid=101 + second % 2)
+        cache.append(source.allocate(CACHE, 4096, tid=102))
+        if len(cache) > 30:
+            source.free(cache.pop(0))
+        source.free(source.allocate(PAGE, 50_000))
+        source.pass_second()
+    return source
+
+
+LIVE = {
+    "record_request": SECONDS * 20 * 160,
+    "cache_lookup": 30 * 4096,
+    "append_log": 32 << 10,
+    "dns::Message::decode": 5 << 10,
+}
+"""Outstanding bytes by what the row says first."""
+
+Steps = Callable[[LiveApp, Pilot[str]], Awaitable[None]]
+
+
+async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
+    """Waits until everything that was asked for is drawn."""
+    calm = 0
+    for _ in range(5000):
+        # Not pause(): that sleeps until the processor is idle, fifty times as long.
+        await pilot._wait_for_screen()
+        calm = calm + 1 if app.refresher.is_settled else 0
+        if calm == 3 or not app.is_running:
+            return
+        await asyncio.sleep(0 if calm else 0.001)
+    raise AssertionError("never settled")
+
+
+async def press(app: LiveApp, pilot: Pilot[str], *keys: str) -> None:
+    """Keys one by one, each with all its consequences."""
+    for key in keys:
+        app.simulate_key(key)
+        await settle(app, pilot)
+
+
+async def tick(app: LiveApp, pilot: Pilot[str]) -> None:
+    """A new snapshot, as the clock would ask for one."""
+    app.refresher.ask(app.state.settings, tick=True)
+    await settle(app, pilot)
+
+
+def drive(
+    source: FakeSource,
+    steps: Steps,
+    size: tuple[int, int] = (120, 40),
+    *,
+    notifications: bool = False,
+) -> LiveApp:
+    """Runs the application on a source and does the steps. Returns it, ended."""
+    app = make_app(source, interval_s=None)
+
+    async def run() -> None:
+        async with app.run_test(size=size, notifications=notifications) as pilot:
+            await settle(app, pilot)
+            await steps(app, pilot)
+
+    asyncio.run(run())
+    return app

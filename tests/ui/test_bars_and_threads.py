@@ -1,0 +1,164 @@
+"""Histograms and threads: figures, sorting, what choosing a row says."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import (
+    HOSTILE,
+    MIB,
+    SIZES,
+    ViewApp,
+    compare,
+    drive,
+    harmless,
+    styled,
+    text_of,
+)
+from tracelloc.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
+from tracelloc.ui.histograms import AgesView, SizesView
+from tracelloc.ui.threads import ThreadsView
+from tracelloc.units import NS_PER_S
+
+BINS = [
+    Bin(0, 0, 3, 0),
+    Bin(1, 1, 0, 0),
+    Bin(512, 1023, 120, 80_000),
+    Bin(1024, 2047, 90_000, 120_000_000),
+    Bin(MIB // 2, MIB - 1, 3, 2_000_000),
+    Bin(1 << 43, (1 << 44) - 1, 1, 1 << 43),
+]
+FREQUENT = [SizeCount(1 << 43, 1, 1 << 43), SizeCount(1536, 70_000, 70_000 * 1536)]
+AGES = [
+    Bin(low * NS_PER_S, high and high * NS_PER_S, 10 * at, 1000 * at * at)
+    for at, (low, high) in enumerate(zip(AGE_STEPS_S, [*AGE_STEPS_S[1:], None], strict=True))
+]
+THREADS = [
+    ThreadStat(4242, "api-server", 52 * MIB, 1200, 0.7, 2 * MIB),
+    ThreadStat(4243, "tokio-runtime-w", 10 * MIB, 90_000, 0.2, -3000),
+    ThreadStat(4250, None, 5 * MIB, 3, 0.1, 0),
+    ThreadStat(4_194_303, "漢字", 0, 0, 0.0, None),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes_picture(size: tuple[int, int]) -> None:
+    view = SizesView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(BINS[:-1], FREQUENT[1:])
+        await pilot.press("down", "v")
+        await compare("sizes", app, pilot)
+
+    drive(view, size, steps)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_ages_picture(size: tuple[int, int]) -> None:
+    view = AgesView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(AGES)
+        await pilot.press("end")
+        await compare("ages", app, pilot)
+
+    drive(view, size, steps)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_threads_picture(size: tuple[int, int]) -> None:
+    view = ThreadsView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(THREADS)
+        await pilot.press("down")
+        await compare("threads", app, pilot)
+
+    drive(view, size, steps)
+
+
+def test_choosing_a_bar() -> None:
+    view = SizesView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(BINS, FREQUENT)
+        await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
+        assert [(m.low, m.high) for m in app.sent] == [(512, 1023), (1536, 1536)], "no heading"
+        view.show(BINS[2:], FREQUENT)
+        await pilot.press("home")
+        view.show(BINS, FREQUENT)
+        assert view._key() == (512, 1023)
+        await pilot.pause()
+        assert "8 TiB - 16 TiB" in text_of(app)[6]
+        assert "0.0 %" in text_of(app)[3]
+        await pilot.press("v")
+        assert "blocks ▼" in text_of(app)[0]
+        assert "99.9 %" in text_of(app)[4]
+
+    drive(view, (80, 24), steps)
+
+
+def test_choosing_an_age() -> None:
+    view = AgesView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(AGES)
+        await pilot.press("down", "enter", "end", "enter")
+        assert [(m.low, m.high) for m in app.sent] == [
+            (NS_PER_S, 3 * NS_PER_S - 1), (86_400 * NS_PER_S, None)
+        ]  # fmt: skip
+        assert app.sent[0].view is view
+
+    drive(view, (80, 24), steps)
+
+
+def test_sorting_threads() -> None:
+    view = ThreadsView()
+
+    def order() -> list[int]:
+        return [stat.tid for stat in view._stats]
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(THREADS)
+        await pilot.press("end", "s")
+        assert view.sort_title == "growth/min"
+        assert order() == [4242, 4250, 4_194_303, 4243]
+        assert view.current_tid == 4_194_303, "the cursor stays on its thread"
+        await pilot.click(view, offset=(50, 0))
+        assert view.sort_title == "blocks"
+        assert order() == [4243, 4242, 4250, 4_194_303]
+        view.show(THREADS[:3], at_once=True)
+        assert order() == [4243, 4242, 4250]
+        await pilot.press("home", "enter")
+        assert [message.tid for message in app.sent] == [4243]
+        await pilot.click(view, offset=(20, 2), times=2)
+        assert [message.tid for message in app.sent] == [4243, 4242]
+        assert any("4242" in text for text in styled(app, "reverse"))
+
+    drive(view, (80, 24), steps)
+
+
+@pytest.mark.parametrize(
+    "view", [SizesView(), AgesView(), ThreadsView()], ids=lambda v: type(v).__name__
+)
+def test_nothing_to_show(view: SizesView | AgesView | ThreadsView) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show([])
+        await pilot.press("down", "enter", "v", "s", "end")
+        assert "within the limits" in text_of(app)[1]
+        assert not app.sent
+
+    drive(view, (80, 24), steps)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
+def test_hostile_threads(size: tuple[int, int]) -> None:
+    view = ThreadsView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show([ThreadStat(n, name, MIB, 1, 0.1, 1) for n, name in enumerate(HOSTILE)])
+        await pilot.press("down")
+        assert harmless(app)
+
+    drive(view, size, steps)

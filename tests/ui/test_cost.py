@@ -1,0 +1,94 @@
+"""Ten thousand stacks: what the thread that draws pays."""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from textual.pilot import Pilot
+
+from tests.ui.screens import ViewApp, drive, path, weights
+from tracelloc.calltree import Step, build_tree
+from tracelloc.spread import ThreadStat
+from tracelloc.ui.flame import FlameView
+from tracelloc.ui.lines import LineView
+from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.threads import ThreadsView
+from tracelloc.ui.tree import TreeView
+
+REFRESH_S = 0.05
+"""The budget. Processor time is measured, which others' load makes longer, too."""
+
+
+def large() -> Nodes:
+    """20 frames each; they part early and again at the end."""
+    rng = random.Random(1)
+    stacks = []
+    for n in range(10_000):
+        head = [f"mod::part_{k}_{rng.randrange(3) if k % 2 else 0}" for k in range(12)]
+        tail = [f"mod::leaf_{k}_{n % 500 if k < 5 else n}" for k in range(8)]
+        size = int(1000 * rng.paretovariate(0.8))
+        stacks.append((n, path(*head, *tail), weights(size, 2, rng.randrange(-9, 99))))
+    return Nodes(build_tree(stacks, Step("app", None)))
+
+
+def median_s(app: ViewApp, work: Callable[[], None]) -> float:
+    times = []
+    for _ in range(7):
+        started = time.process_time()
+        work()
+        app.screen._compositor.render_strips()
+        times.append(time.process_time() - started)
+    return statistics.median(times)
+
+
+def test_trees() -> None:
+    nodes = large()
+    for view in (FlameView(), TreeView()):
+
+        async def steps(
+            app: ViewApp, pilot: Pilot[None], view: FlameView | TreeView = view
+        ) -> None:
+            view.search("leaf_3")
+            assert median_s(app, lambda: view.show(nodes, at_once=True)) < 2 * REFRESH_S
+            assert median_s(app, lambda: view.action_cursor(1)) < 2 * REFRESH_S
+
+        drive(view, (150, 50), steps)
+
+
+def test_threads() -> None:
+    view = ThreadsView()
+    stats = [ThreadStat(n, f"thread {n}", 100 * n, n, 0.1, n) for n in range(10_000)]
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        assert median_s(app, lambda: view.show(stats, at_once=True)) < 2 * REFRESH_S
+
+    drive(view, (150, 50), steps)
+
+
+def test_only_rows_in_view_are_made() -> None:
+    class Counting(LineView):
+        made = 0
+
+        def row_count(self) -> int:
+            return 1_000_000
+
+        def row(self, row: int, width: int) -> list[tuple[str, str | None]]:
+            Counting.made += 1
+            return [(str(row), None)]
+
+    view = Counting()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.rows_changed()
+        await pilot.pause()
+        Counting.made = 0
+        await pilot.press("end")
+        while not Counting.made:  # it is drawn with the next frame
+            await pilot.pause(0.01)
+        assert view.cursor == 999_999
+        assert 0 < Counting.made <= 100
+
+    drive(view, (80, 24), steps)

@@ -1,0 +1,178 @@
+"""One stack in full, its keys, and the rules they make."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
+from tracelloc.filters import Action, Match, On
+from tracelloc.filters.files import read_rules
+from tracelloc.symbols import Frame
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.details import DetailScreen, source_text
+from tracelloc.ui.frame_rules import rule_for
+from tracelloc.ui.live_screen import LiveScreen
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    return shop(tmp_path)
+
+
+def shown(app: LiveApp) -> str:
+    return "\n".join(text_of(app))
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture(source: FakeSource, size: tuple[int, int]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "enter")
+        # The line of keys comes by itself, a moment later.
+        await pilot.pause()
+        await compare("details", app, pilot)
+
+    drive(source, steps, size)
+
+
+def test_figures_and_source(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "enter")
+        assert "record_request ← handle_request" in text_of(app)[0]
+        assert "375 KiB in 2,400 blocks" in shown(app)
+        assert "born 2,400   freed 0 (0.0 %)" in shown(app)
+        assert "worker-1 (101)" in shown(app)
+        assert "›    32  int line_32;" in shown(app)
+        # The source follows the cursor.
+        await press(app, pilot, "down")
+        assert "›    95  int line_95;" in shown(app)
+        # Figures go on, the stack stays, whatever rows do behind it.
+        source.allocate(4, 10 << 20)
+        source.allocate(LEAK, 160)
+        await tick(app, pilot)
+        assert "2,401 blocks" in shown(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, LiveScreen)
+        assert app.state.picture is not None
+        assert app.state.picture.order[0] == 4
+
+    drive(source, steps)
+
+
+def test_hidden_frames_on_demand(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "end", "enter")
+        assert "(2 frames hidden)" in shown(app)
+        assert "finish_grow" not in shown(app)
+        await press(app, pilot, "h")
+        assert "alloc::raw_vec::finish_grow" in shown(app)
+        await press(app, pilot, "h")
+        assert "finish_grow" not in shown(app)
+
+    drive(source, steps)
+
+
+def test_hide_undo_collapse_save(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "end", "enter", "down", "x")
+        assert "dns::Message::decode" not in "\n".join(text_of(app)[8:20])
+        await press(app, pilot, "u")
+        assert "dns::Message::decode" in "\n".join(text_of(app)[8:20])
+        await press(app, pilot, "w")
+        assert not source.caller.filters.exists()
+        await press(app, pilot, "c")
+        assert "[dns::Message]" in shown(app)
+        await press(app, pilot, "w", "escape")
+        assert app.state.picture is not None
+        assert app.state.picture.labels[5] == "dns::Client::update_records ← [tokio]"
+
+    drive(source, steps)
+    rules = read_rules(source.caller.filters).rules
+    assert [(r.pattern, r.action, r.label) for r in rules] == [
+        ("dns::Message::", Action.COLLAPSE, "dns::Message")
+    ]
+
+
+def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "enter", "x", "escape", "f", "end")
+        assert "hide ^record_request$" in shown(app)
+        await press(app, pilot, "w")
+        assert read_rules(source.caller.filters).rules[0].pattern == "^record_request$"
+        await press(app, pilot, "d", "escape")
+        assert source.filters.added == ()
+
+    drive(source, steps)
+
+
+def test_copy_and_editor(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setenv("VISUAL", "ed --plain")
+    monkeypatch.setattr(
+        "tracelloc.ui.details.subprocess.run",
+        lambda command, check: started.append(command) or type("R", (), {"returncode": 0}),
+    )
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        from contextlib import nullcontext
+
+        app.suspend = nullcontext  # type: ignore[assignment,method-assign]
+        await press(app, pilot, "enter", "y")
+        lines = app.clipboard.splitlines()
+        assert len(lines) == 4
+        assert "start_thread" in lines[-1]
+        await press(app, pilot, "v")
+        await press(app, pilot, "down", "enter")
+        await press(app, pilot, "end", "v")
+
+    drive(source, steps)
+    assert started == [
+        ["ed", "--plain", "+32", "/src/server.c"],
+        ["ed", "--plain", "+95", "/src/server.c"],
+    ]
+
+
+def test_help_and_export_from_here(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "enter", "question_mark")
+        text = "\n".join(str(w.render()) for w in app.screen.query("Static"))
+        for binding in DetailScreen.BINDINGS:
+            assert binding.tooltip in text  # type: ignore[union-attr]
+        await press(app, pilot, "escape", "e", "escape", "q")
+        assert isinstance(app.screen, LiveScreen)
+
+    drive(source, steps)
+
+
+def frame(symbol: str | None, module: str | None = "/opt/app") -> Frame:
+    return Frame(1, symbol, symbol, None, None, module, 1)
+
+
+def test_rules_of_frames() -> None:
+    hide = rule_for(frame("operator new[](unsigned long)"), collapse=False)
+    assert hide is not None
+    assert hide.match is Match.REGEX
+    assert hide.tester()("operator new[](unsigned long)")
+    assert not hide.tester()("operator new[](unsigned long, int)")
+    scoped = rule_for(frame("shop::arena::Arena<T>::grow"), collapse=True)
+    assert scoped is not None
+    assert (scoped.pattern, scoped.label) == ("shop::arena::", "shop::arena")
+    plain = rule_for(frame("grow"), collapse=True)
+    assert plain is not None
+    assert (plain.pattern, plain.label) == ("^grow$", "grow")
+    nameless = rule_for(frame(None), collapse=False)
+    assert nameless is not None
+    assert (nameless.pattern, nameless.on) == ("/app", On.MODULE)
+    assert rule_for(frame(None, None), collapse=False) is None
+
+
+def test_source_lines() -> None:
+    text = source_text(["a", "\x1b[31mb\tc", "d"], 2).plain
+    assert "\x1b" not in text
+    assert text.splitlines()[1].startswith("›     2  \\x1b[31mb")
+    assert "another version" in source_text(["a"], 9).plain

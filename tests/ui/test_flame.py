@@ -1,0 +1,268 @@
+"""The icicle: boxes add up, keys and mouse walk, nothing in a name does harm."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import (
+    SIZES,
+    ViewApp,
+    compare,
+    drive,
+    harmless,
+    hostile_tree,
+    path,
+    sample_tree,
+    styled,
+    text_of,
+    weights,
+)
+from tracelloc.calltree import CallTree, Metric, Step, build_tree
+from tracelloc.ui.flame import FlameView
+from tracelloc.ui.icicle import lay_out
+from tracelloc.ui.nodes import ROOT, Nodes, compile_search, growth_colour, module_colour
+
+
+def name_of(view: FlameView) -> str:
+    assert view._data is not None
+    return view._data.tree.steps[view.selected].name
+
+
+def random_tree(seed: int, stacks: int = 400, growth: int = 0) -> CallTree:
+    rng = random.Random(seed)
+    return build_tree(
+        [
+            (n, path(*(rng.choice("abcdef") for _ in range(rng.randrange(1, 12)))),
+             weights(int(rng.paretovariate(0.7)), 1, rng.randrange(-growth, growth + 1)))
+            for n in range(stacks)
+        ],
+        Step("app", None),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("width", [1, 7, 80, 400])
+def test_every_cell_of_a_line_is_someones_or_its_parents_own(width: int) -> None:
+    for seed in range(5):
+        nodes = Nodes(random_tree(seed))
+        levels = lay_out(nodes, ROOT, width)
+        whole = nodes.weight(ROOT)
+        places = {box.node: box for level in levels for box in level.boxes}
+        assert (places[ROOT].left, places[ROOT].end) == (0, width)
+        for level in levels[1:]:
+            ends = sorted([(b.left, b.end) for b in level.boxes] + level.small)
+            assert all(end <= left for (_, end), (left, _) in itertools.pairwise(ends))
+            for box in level.boxes:
+                parent = places[nodes.parent(box.node)]
+                assert parent.left <= box.left < box.end <= parent.end
+                exact = nodes.weight(box.node) * width / whole
+                assert abs(box.end - box.left - exact) < 1
+        # What has a cell of its own is shown; what hasn't is no box.
+        for node in range(len(nodes)):
+            assert (node in places) == (nodes.weight(node) * width >= whole)
+
+
+def test_exactly_a_cell_is_enough() -> None:
+    stacks = [(n, path(f"f{n}"), weights(10, 1, 0)) for n in range(4)]
+    level = lay_out(Nodes(build_tree(stacks, Step("app", None))), ROOT, 4)[1]
+    assert [(box.left, box.end) for box in level.boxes] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+    assert not level.small
+
+
+def test_zoom_takes_the_whole_width() -> None:
+    nodes = Nodes(random_tree(1))
+    child = nodes.children(nodes.children(ROOT)[0])[0]
+    levels = lay_out(nodes, child, 50)
+    for level in levels[:3]:
+        assert [(box.left, box.end) for box in level.boxes] == [(0, 50)]
+    assert levels[2].boxes[0].node == child
+
+
+def test_weights_below_zero_count_as_nothing() -> None:
+    nodes = Nodes(random_tree(2, growth=100), Metric.GROWTH)
+    own = nodes.tree.own[Metric.GROWTH].clip(0)
+    assert nodes.weight(ROOT) == own.sum()
+    for node in range(len(nodes)):
+        below = sum(nodes.weight(child) for child in nodes.children(node))
+        assert nodes.weight(node) == own[node] + below
+        assert nodes.below(node) == below
+
+
+def test_paths_lead_to_the_same_function_in_another_tree() -> None:
+    old, new = Nodes(sample_tree()), Nodes(sample_tree(without=frozenset({1, 2})))
+    for node in range(len(old)):
+        found = new.find(old.path(node))
+        assert found is None or new.path(found) == old.path(node)
+    gone = next(n for n, step in enumerate(old.tree.steps) if step.name == "cache::insert")
+    assert new.find(old.path(gone)) is None
+    assert new.tree.steps[new.nearest(old.path(gone))].name == "http::serve"
+
+
+def test_share_of_matches_counts_nothing_twice() -> None:
+    tree = build_tree(
+        [
+            (1, path("f", "g", "f"), weights(10, 1, 0)),
+            (2, path("f"), weights(5, 1, 0)),
+            (3, path("g", "h"), weights(100, 1, 0)),
+            (4, path("h", "f"), weights(1000, 1, 0)),
+        ],
+        Step("app", None),
+    )
+    nodes, pattern = Nodes(tree), compile_search("^f$")
+    assert pattern is not None
+    found, weight = nodes.matches(pattern)
+    assert len(found) == 3
+    assert weight == 10 + 5 + 1000
+
+
+def test_search_as_typed() -> None:
+    def found(text: str, name: str) -> bool:
+        pattern = compile_search(text)
+        return pattern is not None and pattern.search(name) is not None
+
+    assert found("vec.*push", "Vec<T>::push")
+    assert not found("VEC", "Vec<T>::push")
+    assert found("operator[", "std::map::operator[](int)")
+    assert compile_search("") is None
+
+
+def test_colours() -> None:
+    assert module_colour("/a/libfoo.so", 6) == module_colour("/b/libfoo.so", 6)
+    assert 0 <= module_colour(None, 6) < 6
+    assert [growth_colour(g, 100) for g in (-1, 0, 9, 10)] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture(size: tuple[int, int]) -> None:
+    """Three levels down with a search."""
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        view.search("json")
+        await pilot.press("down", "down", "down", "down", "right")
+        await compare("flame", app, pilot)
+        marked = styled(app, "underline")
+        assert all("*" in text or "found: 10.4 %" in text for text in marked)
+        assert len(marked) == 2
+
+    drive(view, size, steps)
+
+
+def test_walk_with_keys() -> None:
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        seen = []
+        for key in ("down", "right", "left", "down", "down", "down", "right", "up", "end", "home"):
+            await pilot.press(key)
+            seen.append(name_of(view))
+        assert seen == [
+            "main", "start_thread", "main", "server::run", "http::serve", "Session::open",
+            "json::parse", "http::serve", "Vec<T>::push", "api-server",
+        ]  # fmt: skip
+        await pilot.press("down", "down", "down", "down", "enter")
+        assert view.zoomed == view.selected
+        assert "▏cache::insert" in text_of(app)[5]
+        await pilot.press("down", "down", "enter")
+        assert [message.stack for message in app.sent] == [1]
+        await pilot.press("escape")
+        assert name_of(view) == "Vec<T>::push"
+        assert view._data.tree.steps[view.zoomed].name == "http::serve"
+        await pilot.press("backspace", "backspace", "escape")
+        assert view.zoomed == ROOT
+        assert not view.check_action("zoom_out", ())
+        await pilot.press("o", "c")
+        assert [message.stack for message in app.sent] == [1, 1]
+        assert view.colouring.value == "growth"
+        assert "colours: growth" in text_of(app)[-2]
+
+    drive(view, (100, 24), steps)
+
+
+def test_mouse() -> None:
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.pause()
+        column = text_of(app)[5].index("▏tls")
+        await pilot.click(view, offset=(column, 5))
+        assert name_of(view) == "tls::accept"
+        await pilot.click(view, offset=(79, 5))
+        assert name_of(view) == "tls::accept", "there is no box"
+        await pilot.click(view, offset=(2, 4), times=2)
+        assert view._data.tree.steps[view.zoomed].name == "Session::open"
+
+    drive(view, (80, 24), steps)
+
+
+def test_new_figures_keep_zoom_and_cursor() -> None:
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.press("down", "down", "enter", "down", "down", "right")
+        assert name_of(view) == "json::parse"
+        view.show_tree(sample_tree(without=frozenset({1, 4, 5})))
+        assert name_of(view) == "json::parse"
+        assert view._data.tree.steps[view.zoomed].name == "server::run"
+        view.show_tree(sample_tree(inverted=True), inverted=True)
+        assert (view.zoomed, view.selected) == (ROOT, ROOT)
+        await pilot.pause()
+        assert "inverted" in text_of(app)[-2]
+
+    drive(view, (80, 24), steps)
+
+
+def test_narrower_than_a_box() -> None:
+    """The cursor goes to the nearest box that is left."""
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.press("down", "down", "right", "right")
+        assert name_of(view) == "metrics::render"
+        await pilot.resize_terminal(20, 5)
+        while view.width > 20:
+            await pilot.pause(0.01)
+        await pilot.pause()
+        assert name_of(view) in ("main", "api-server")
+        assert harmless(app)
+
+    drive(view, (120, 24), steps)
+
+
+def test_nothing_to_show() -> None:
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
+        assert "No stack holds anything" in text_of(app)[0]
+        view.show_tree(build_tree([], Step("app", None)))
+        view.search("x")
+        await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
+        assert "No stack holds anything" in text_of(app)[0]
+
+    drive(view, (80, 24), steps)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
+def test_hostile_names(size: tuple[int, int]) -> None:
+    view = FlameView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(hostile_tree())
+        view.search("x")
+        for _ in range(13):
+            view.action_cursor(1)
+            await pilot.pause()
+            assert harmless(app)
+        await pilot.press("home", "enter", "right", "right", "enter")
+        assert harmless(app)
+
+    drive(view, size, steps)

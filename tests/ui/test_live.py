@@ -1,0 +1,412 @@
+"""The live view, key by key, on fixed data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.source import (
+    CACHE,
+    LEAK,
+    LIVE,
+    SECONDS,
+    FakeSource,
+    drive,
+    press,
+    settle,
+    shop,
+    tick,
+)
+from tracelloc.analysis import ALL
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.keys import LIVE_KEYS
+from tracelloc.ui.settings import View
+from tracelloc.ui.table import Table
+from tracelloc.units import format_size
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    return shop(tmp_path)
+
+
+def rows(app: LiveApp) -> list[str]:
+    """What the rows of the table on top are called, as they are ordered."""
+    table = app.screen.query_one(f"#{app.state.settings.view.value}", Table)
+    picture = app.state.picture
+    assert picture is not None
+    by_address = picture.blocks_by_address
+    stacks = [by_address[k].stack if k in by_address else k for k in table.order]  # type: ignore[index]
+    return [picture.labels[stack].split(" ← ")[0] for stack in stacks]  # type: ignore[index]
+
+
+def line_with(app: LiveApp, words: str) -> str:
+    found = [line for line in text_of(app) if words in line]
+    assert found, "\n".join(text_of(app))
+    return found[0]
+
+
+async def type_search(app: LiveApp, pilot: Pilot[str], words: str) -> None:
+    app.screen.query_one("#search", Input).value = words
+    await settle(app, pilot)
+
+
+BY_BYTES = ["record_request", "cache_lookup", "append_log", "dns::Message::decode"]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_first_screen(source: FakeSource, size: tuple[int, int]) -> None:
+    """Is the heap growing, how fast, which stack is it: without a key pressed."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await compare("live", app, pilot)
+        assert rows(app) == BY_BYTES
+
+    drive(source, steps, size)
+
+
+def test_figures(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for name, size in LIVE.items():
+            assert format_size(size) in line_with(app, f"{name} ←")
+        leak = line_with(app, "record_request ←")
+        # 20 blocks of 160 bytes each second.
+        assert f"+{format_size(60 * 20 * 160)} ▲" in leak
+        assert f"{SECONDS * 20:,}" in leak
+        total = sum(LIVE.values())
+        assert f"Heap {format_size(total):>8}" in line_with(app, "Heap")
+        assert "lost 0" in line_with(app, "events/s")
+        assert "26.8k events/s" in line_with(app, "shop-server (2954)")
+        # The pane holds the stack, what is hidden counted.
+        assert "(1 frame hidden)" in "\n".join(text_of(app))
+
+    drive(source, steps)
+
+
+ORDERS = {
+    "t": BY_BYTES,
+    "o": BY_BYTES,
+    "a": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
+    "g": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
+    "A": ["append_log", "dns::Message::decode", "record_request", "cache_lookup"],
+}
+
+
+def test_sorting(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "A")
+        for key, order in ORDERS.items():
+            if app.state.sorting.column != {"A": "age", "a": "count", "g": "growth"}.get(
+                key, "bytes"
+            ):
+                await press(app, pilot, key)
+            assert rows(app) == order, key
+        await press(app, pilot, "t")
+        assert rows(app) == BY_BYTES
+        await press(app, pilot, "S")
+        assert rows(app) == BY_BYTES[::-1]
+        await press(app, pilot, "s")
+        assert app.state.sorting.column == "count"
+        assert "blocks ▼" in line_with(app, "outstanding")
+        await press(app, pilot, "s", "s", "s", "s")
+        assert app.state.sorting.column == "name"
+        assert rows(app) == sorted(BY_BYTES)
+        # A click on a title sorts, another one turns the order round.
+        table = app.screen.query_one("#stacks", Table)
+        await pilot.click(table, offset=(6, 0))
+        await settle(app, pilot)
+        assert rows(app) == BY_BYTES
+        await pilot.click(table, offset=(6, 0))
+        await settle(app, pilot)
+        assert rows(app) == BY_BYTES[::-1]
+
+    drive(source, steps)
+
+
+def test_views(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        said = {
+            "2": "0x7f",
+            "3": "▏record_request",
+            "4": "callees ↓",
+            "5": "exact sizes that hold most",
+            "6": "10 s - 30 s",
+            "7": "worker-1",
+            "8": "uprobe_multi",
+            "1": "outstanding ▼",
+        }
+        for key, words in said.items():
+            await press(app, pilot, key)
+            assert any(words in line for line in text_of(app)), (key, text_of(app))
+        await pilot.click("#tabs", offset=(18, 0))
+        await settle(app, pilot)
+        assert app.state.settings.view is View.BLOCKS
+        assert rows(app)[0] == "append_log"
+        await press(app, pilot, "A")
+        assert rows(app)[:2] == ["append_log", "dns::Message::decode"]
+        await press(app, pilot, "S")
+        assert rows(app)[0] == "record_request"
+
+    drive(source, steps)
+
+
+def test_search(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "slash", "c", "a")
+        assert rows(app) == ["cache_lookup"]
+        await type_search(app, pilot, "CACHE")
+        assert rows(app) == []
+        await type_search(app, pilot, "cache|append")
+        assert rows(app) == ["cache_lookup", "append_log"]
+        await press(app, pilot, "enter")
+        assert "/cache|append: 2" in line_with(app, "Allocators")
+        # The keys are the table's again, and the view goes on obeying.
+        await press(app, pilot, "2")
+        assert set(rows(app)) == {"cache_lookup", "append_log"}
+        await press(app, pilot, "5")
+        assert "160 B" not in "\n".join(text_of(app))
+        await press(app, pilot, "1", "escape")
+        assert rows(app) == BY_BYTES
+        assert not app.screen.query_one("#search", Input).display
+        # Hidden frames, files and modules are found as well.
+        for words, found in {
+            "finish_grow": ["dns::Message::decode"],
+            "page.c": [],
+            "/src/log": ["append_log"],
+            "nowhere": [],
+            "(": [],
+        }.items():
+            await press(app, pilot, "slash")
+            await type_search(app, pilot, words)
+            assert rows(app) == found, words
+            if not found:
+                assert "nothing matches" in "\n".join(text_of(app))
+            await press(app, pilot, "escape")
+
+    drive(source, steps)
+
+
+def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
+    """However fast: nothing of it becomes a command."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await pilot.press("slash", "a", "p", "p")
+        await settle(app, pilot)
+        assert app.state.settings.search == "app"
+        assert app.state.sorting.column == "bytes"
+
+    drive(source, steps)
+
+
+def test_baseline(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "b")
+        assert rows(app) == []
+        assert "nothing has come since the baseline" in "\n".join(text_of(app))
+        source.now_ns += 1
+        source.allocate(CACHE, 777)
+        source.free(source.allocate(LEAK, 160))
+        source.pass_second()
+        await tick(app, pilot)
+        assert rows(app) == ["cache_lookup"]
+        assert "777 B" in line_with(app, "cache_lookup ←")
+        assert "since baseline (b)" in line_with(app, "Allocators")
+        await press(app, pilot, "2")
+        assert rows(app) == ["cache_lookup"]
+        await press(app, pilot, "1", "b")
+        assert rows(app) == BY_BYTES
+
+    drive(source, steps)
+
+
+def test_marks_and_differences(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "d")
+        assert app.state.settings.difference is None
+        await press(app, pilot, "M")
+        for _ in range(30):
+            source.pass_second()
+        source.allocate(LEAK, 1000)
+        await tick(app, pilot)
+        await press(app, pilot, "M")
+        source.pass_second()
+        source.allocate(CACHE, 3000)
+        await tick(app, pilot)
+        assert any("┆m1" in line and "┆m2" in line for line in text_of(app))
+        await press(app, pilot, "d")
+        assert "change m2 → now" in line_with(app, "Allocators")
+        assert rows(app) == ["cache_lookup"]
+        assert "+2.93 KiB" in line_with(app, "cache_lookup ←")
+        await press(app, pilot, "d")
+        assert "change m1 → m2" in line_with(app, "Allocators")
+        assert rows(app) == ["record_request"]
+        assert "+1000 B" in line_with(app, "record_request ←")
+        await press(app, pilot, "d")
+        assert app.state.settings.difference is None
+        assert len(rows(app)) == 4
+        await press(app, pilot, "d", "escape")
+        assert app.state.settings.difference is None
+
+    drive(source, steps)
+
+
+def test_pause(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "space")
+        assert "PAUSED" in text_of(app)[0]
+        await press(app, pilot, "space")
+        assert "PAUSED" not in text_of(app)[0]
+
+    drive(source, steps)
+
+
+def test_invert(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "i")
+        assert app.state.settings.view is View.TREE
+        assert "callers ↓" in line_with(app, "share")
+        await press(app, pilot, "i")
+        assert "callees ↓" in line_with(app, "share")
+        await press(app, pilot, "3", "slash", *"dns", "enter")
+        assert any("found:" in line for line in text_of(app))
+
+    drive(source, steps)
+
+
+def test_threads(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "m")
+        assert "thread 101" in line_with(app, "Allocators")
+        assert rows(app) == ["record_request", "append_log"]
+        await press(app, pilot, "greater_than_sign")
+        assert rows(app) == ["record_request", "cache_lookup"]
+        await press(app, pilot, "greater_than_sign")
+        assert rows(app) == ["dns::Message::decode"]
+        await press(app, pilot, "less_than_sign", "m")
+        assert app.state.settings.limits.tid is None
+        await press(app, pilot, "7", "down", "enter")
+        assert app.state.settings.view is View.STACKS
+        assert app.state.settings.limits.tid is not None
+        await press(app, pilot, "escape")
+        assert app.state.settings.limits == ALL
+
+    drive(source, steps)
+
+
+def test_limits(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "L", *"100s", "enter")
+        assert app.state.settings.limits.min_age_ns == 100 * 10**9
+        assert "age ≥ 100s" in line_with(app, "Allocators")
+        assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
+        await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
+        assert rows(app) == ["append_log", "dns::Message::decode"]
+        await press(app, pilot, "L", "tab", *"never", "enter")
+        assert "is not a duration" in "\n".join(text_of(app))
+        await press(app, pilot, "escape")
+        assert rows(app) == ["append_log", "dns::Message::decode"]
+        await press(app, pilot, "escape")
+        assert rows(app) == BY_BYTES
+        # A bar of a histogram is a limit, too.
+        await press(app, pilot, "6", "end", "enter")
+        assert app.state.settings.view is View.STACKS
+        assert app.state.settings.limits.min_age_ns > 0
+
+    drive(source, steps)
+
+
+def test_filters(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "n")
+        assert "finish_grow" in rows(app)[-1]
+        assert "filters off (n)" in line_with(app, "Allocators")
+        await press(app, pilot, "n")
+        assert rows(app) == BY_BYTES
+        await press(app, pilot, "f")
+        assert "[x] rust" in "\n".join(text_of(app))
+        names = list(source.filters.groups)
+        await press(app, pilot, *["down"] * names.index("rust"), "space")
+        assert source.filters.groups["rust"] is False
+        assert "[ ] rust" in "\n".join(text_of(app))
+        await press(app, pilot, "escape")
+        assert "finish_grow" in rows(app)[-1]
+        await press(app, pilot, "f", "a", "escape")
+        assert all(source.filters.groups.values())
+        assert rows(app) == BY_BYTES
+
+    drive(source, steps)
+
+
+def test_export(source: FakeSource, tmp_path: Path) -> None:
+    path = tmp_path / "out.folded"
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "e")
+        assert app.screen.query_one("#path", Input).value.startswith("shop-server-2954-")
+        app.screen.query_one("#path", Input).value = str(tmp_path / "none" / "x.folded")
+        await press(app, pilot, "enter")
+        assert "error:" in "\n".join(text_of(app))
+        app.screen.query_one("#path", Input).value = str(path)
+        await press(app, pilot, "enter")
+        await app.workers.wait_for_complete()
+        await settle(app, pilot)
+        assert any("wrote" in line for line in text_of(app))
+        await press(app, pilot, "escape")
+
+    drive(source, steps)
+    lines = path.read_text().splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == sum(LIVE.values())
+
+
+def test_help_shows_every_key(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "question_mark")
+        shown = "\n".join(str(w.render()) for w in app.screen.query("Static"))
+        for binding in LIVE_KEYS:
+            assert binding.tooltip in shown, binding  # type: ignore[union-attr]
+        assert "Details of the row" in shown
+        await press(app, pilot, "escape")
+        assert not isinstance(app.screen, DetailScreen)
+
+    drive(source, steps, (100, 60))
+
+
+def test_palette(source: FakeSource) -> None:
+    app = drive(source, _nothing)
+    names = {command.title for command in app.get_system_commands(app.get_default_screen())}
+    assert {"Theme", "Baseline", "Export", "Flame"} <= names
+
+
+async def _nothing(app: LiveApp, pilot: Pilot[str]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(("key", "result"), [("q", None), ("ctrl+c", None), ("P", "processes")])
+def test_leaving(source: FakeSource, key: str, result: str | None) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await pilot.press(key)
+
+    assert drive(source, steps).return_value == result
+
+
+def test_copy(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "y")
+        assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
+
+    drive(source, steps)
+
+
+def test_back_says_how_to_quit(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "4", "escape")
+        assert app.state.settings.view is View.STACKS
+        await press(app, pilot, "escape")
+        assert app.is_running
+
+    drive(source, steps)

@@ -1,0 +1,162 @@
+"""Choosing a process: search, cursor, refusals."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
+from tracelloc.processes import ProcessInfo, Trouble, by_growth
+from tracelloc.ui.picker import PickerScreen, ProcessList
+
+API = ProcessInfo(
+    4242, "api", "/opt/api-server --port 8080 --config /etc/api.toml", "www", 131 * MIB, 3 * MIB,
+    "malloc in libc.so.6", None, True,
+)  # fmt: skip
+INIT = ProcessInfo(1, "init", "/sbin/init", "root", 12 * MIB, 0, None, Trouble.REFUSED, True)
+NODE = ProcessInfo(900, "node", "node server.js", "app", 400 * MIB, -2 * MIB, None, None, False)
+INFOS = [API, INIT, NODE]
+
+NOTHING = object()
+
+
+class Result:
+    """What the screen was left with."""
+
+    def __init__(self) -> None:
+        self.value: object = NOTHING
+
+    def __call__(self, value: int | None) -> None:
+        self.value = value
+
+
+async def opened(
+    app: ViewApp, pilot: Pilot[None], infos: list[ProcessInfo], note: str = ""
+) -> tuple[PickerScreen, Result]:
+    result = Result()
+    screen = PickerScreen(lambda: infos, refresh_s=0, note=note)
+    app.push_screen(screen, result)
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+    await pilot.pause()
+    return screen, result
+
+
+def current(screen: PickerScreen) -> int | None:
+    info = screen.query_one(ProcessList).current
+    return info.pid if info else None
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture(size: tuple[int, int]) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, _ = await opened(app, pilot, INFOS, "api 77 has ended")
+        screen.query_one(Input).cursor_blink = False
+        await pilot.press("down")
+        await compare("picker", app, pilot)
+
+    drive(None, size, steps)
+
+
+def test_type_and_enter() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, result = await opened(app, pilot, INFOS)
+        await pilot.press(*"NODE")
+        assert current(screen) == 900
+        assert "1 of 3 processes" in text_of(app)[0]
+        await pilot.press("enter")
+        assert result.value == 900
+
+    drive(None, (80, 24), steps)
+
+
+def test_refusal_says_why() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, result = await opened(app, pilot, INFOS)
+        await pilot.press("down", "enter")
+        assert current(screen) == 1
+        assert result.value is NOTHING
+        assert text_of(app)[-2].strip() == "no: may not be inspected: /sbin/init"
+        await pilot.press("pageup", "enter")
+        assert result.value == 4242
+
+    drive(None, (80, 24), steps)
+
+
+def test_escape_clears_then_leaves() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, result = await opened(app, pilot, INFOS)
+        await pilot.press(*"zzz")
+        assert "No process matches" in text_of(app)[3]
+        await pilot.press("enter", "escape")
+        assert screen.query_one(Input).value == ""
+        assert result.value is NOTHING
+        assert "3 of 3 processes" in text_of(app)[0]
+        await pilot.press("escape")
+        assert result.value is None
+
+    drive(None, (80, 24), steps)
+
+
+def test_cursor_belongs_to_a_process_once_it_was_moved() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, _ = await opened(app, pilot, INFOS)
+        screen.show([NODE, API, INIT])
+        assert current(screen) == 900, "the first, whatever it is"
+        await pilot.press("down")
+        assert current(screen) == 4242
+        screen.show(sorted([replace(NODE, growth_bytes_per_min=9 * MIB), INIT, API], key=by_growth))
+        assert current(screen) == 4242
+        screen.show([NODE, INIT])
+        assert current(screen) == 900, "it has ended"
+
+    drive(None, (80, 24), steps)
+
+
+def test_mouse() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen, result = await opened(app, pilot, INFOS)
+        await pilot.click(ProcessList, offset=(4, 3))
+        assert current(screen) == 900
+        await pilot.press(*"api")
+        assert current(screen) == 4242, "the search still has the keys"
+        await pilot.click(ProcessList, offset=(4, 1), times=2)
+        assert result.value == 4242
+
+    drive(None, (80, 24), steps)
+
+
+def test_real_processes() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        screen = PickerScreen(refresh_s=0.2)
+        await app.push_screen(screen)
+        screen.query_one(Input).value = f"{os.getpid()} itself"
+        deadline = time.monotonic() + 30
+        while current(screen) != os.getpid():
+            assert time.monotonic() < deadline
+            await pilot.pause(0.02)
+        await pilot.pause()
+        assert text_of(app)[-2].startswith(" no: tracelloc itself")
+
+    drive(None, (80, 24), steps)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
+def test_hostile_commands(size: tuple[int, int]) -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        infos = [
+            replace(API, pid=n, command=name, arguments=name, user=name, allocator=name)
+            for n, name in enumerate(HOSTILE)
+        ]
+        await opened(app, pilot, infos, HOSTILE[1])
+        for _ in infos:
+            assert harmless(app)
+            app.screen.query_one(ProcessList).action_cursor(1)
+            await pilot.pause()
+
+    drive(None, size, steps)

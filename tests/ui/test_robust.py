@@ -1,0 +1,302 @@
+"""Odd sizes, odd names, odd ends: the screen stays whole and says what is the matter."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from textual.geometry import Size
+from textual.pilot import Pilot
+
+from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
+from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
+from tracelloc.errors import TargetError
+from tracelloc.snapshot import Target
+from tracelloc.ui.app import LiveApp, failure_of, make_app
+from tracelloc.ui.picture import Pictures
+from tracelloc.ui.settings import Settings
+from tracelloc.ui.table import HOLD_S, Column, Rows, Table
+
+EVERY_VIEW = [str(number) for number in range(1, 9)]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    return shop(tmp_path)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (1, 1), (40, 10), (300, 80)], ids=str)
+def test_odd_sizes(source: FakeSource, size: tuple[int, int]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for key in EVERY_VIEW:
+            await press(app, pilot, key)
+            assert harmless(app)
+        await press(app, pilot, "1")
+        if size == (20, 5):
+            # Nothing but the figures and the table is left, and the rows are there.
+            assert any("375 KiB" in line for line in text_of(app))
+        await press(app, pilot, "enter", "escape", "L", "escape", "question_mark", "escape")
+        assert harmless(app)
+
+    drive(source, steps, size)
+
+
+def test_resize(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for width, height in ((60, 20), (120, 40), (20, 5), (80, 24)):
+            await pilot.resize_terminal(width, height)
+            assert app.size == Size(width, height)
+            for _ in range(1000):
+                # The screen is laid out anew a frame or two later.
+                await settle(app, pilot)
+                if harmless(app):
+                    break
+                await asyncio.sleep(0.002)
+            else:
+                raise AssertionError(text_of(app))
+            assert any("375 KiB" in line for line in text_of(app))
+
+    drive(source, steps)
+
+
+@pytest.mark.parametrize("size", [*SIZES, (20, 5)], ids=str)
+def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
+    stacks = {
+        n: [(name or "x", f"/opt/{name}", f"/src/{name}.c", n), ("main", "/opt/app", None, None)]
+        for n, name in enumerate(HOSTILE, 1)
+    }
+    source = FakeSource(stacks, tmp_path, target=Target(1, HOSTILE[1]))
+    for stack in stacks:
+        source.allocate(stack, 1000 * stack)
+    source.pass_second()
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for key in EVERY_VIEW:
+            await press(app, pilot, key)
+            assert harmless(app), text_of(app)
+        await press(app, pilot, "1")
+        # In full only at one size: they are many.
+        for _ in HOSTILE if size == (80, 24) else HOSTILE[:2]:
+            await press(app, pilot, "enter")
+            assert harmless(app), text_of(app)
+            await press(app, pilot, "y", "escape", "down")
+        await press(app, pilot, "enter", "x", "c")
+        assert harmless(app), text_of(app)
+        await press(app, pilot, "escape", "f", "end")
+        assert harmless(app), text_of(app)
+        await press(app, pilot, "escape", "slash", "left_square_bracket")
+        assert harmless(app), text_of(app)
+
+    drive(source, steps, size)
+
+
+def test_nothing_yet(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert any("no allocations seen yet" in line for line in text_of(app))
+        for key in (*EVERY_VIEW, "1", "enter", "b", "M", "d", "y", "m", "space"):
+            await press(app, pilot, key)
+        assert harmless(app)
+
+    drive(FakeSource({}, tmp_path), steps)
+
+
+def test_losses_are_loud(source: FakeSource) -> None:
+    source.lost = 3
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert "lost 3, figures are upper bounds" in text_of(app)[0]
+
+    drive(source, steps)
+
+
+def test_the_end_of_the_target(source: FakeSource) -> None:
+    stopped: list[int] = []
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        source.allocate(LEAK, 160)
+        source.rss_bytes = None
+        app.end("process 2954 has ended", lambda: stopped.append(1))
+        await settle(app, pilot)
+        assert stopped == [1]
+        assert "process 2954 has ended: final state (q quits)" in text_of(app)[0]
+        assert any("2,401" in line for line in text_of(app))
+        # Everything but new figures goes on.
+        taken = source.taken
+        await press(app, pilot, "2", "1", "enter", "escape", "a")
+        assert source.taken == taken
+        await press(app, pilot, "8")
+        assert any("process 2954 has ended" in line for line in text_of(app)[9:])
+
+    drive(source, steps)
+
+
+def test_a_failure_ends_it_and_is_raised(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        source.failure = TargetError("it broke")
+        app.refresher.ask(app.state.settings, tick=True)
+        for _ in range(1000):
+            await asyncio.sleep(0.002)
+            if app.failure is not None:
+                break
+
+    app = drive(source, steps)
+    with pytest.raises(TargetError, match="it broke"):
+        failure_of(app)
+
+
+def test_a_bug_is_raised_and_not_printed(
+    source: FakeSource, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Textual's own report would hold names of the target, as they are."""
+
+    def breaks(*_: object) -> None:
+        raise ZeroDivisionError("\x1b[31m")
+
+    app = make_app(source, interval_s=None)
+
+    async def run() -> None:
+        async with app.run_test() as pilot:
+            await settle(app, pilot)
+            monkeypatch.setattr("tracelloc.ui.live_screen.stack_rows", breaks)
+            await press(app, pilot, "t", "a")
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(run())
+    with pytest.raises(ZeroDivisionError):
+        failure_of(app)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_readers_are_heard(source: FakeSource) -> None:
+    reading, writing = os.pipe()
+    heard: list[bytes] = []
+    app = make_app(
+        source, interval_s=None, readers={reading: lambda: heard.append(os.read(reading, 9))}
+    )
+
+    async def run() -> None:
+        async with app.run_test() as pilot:
+            os.write(writing, b"x")
+            await settle(app, pilot)
+
+    asyncio.run(run())
+    os.close(reading)
+    os.close(writing)
+    assert heard == [b"x"]
+
+
+def test_messages(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        app.say("[b]/tmp/x[/b]\x1b[31m")
+        for _ in range(1000):
+            await settle(app, pilot)
+            if any("[b]/tmp/x[/b]\\x1b[31m" in line for line in text_of(app)):
+                break
+            await asyncio.sleep(0.002)
+        else:
+            raise AssertionError(text_of(app))
+        assert harmless(app)
+
+    drive(source, steps, notifications=True)
+
+
+# --- the table: who moves, and when ---
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_rows_wait_and_the_cursor_stays() -> None:
+    from tests.ui.screens import ViewApp
+
+    clock = Clock()
+    table = Table([Column("name", "name", 0)], now_s=clock)
+    app = ViewApp(table)
+
+    def rows(*keys: str) -> Rows:
+        return Rows(keys, lambda key, _column: str(key))
+
+    async def run() -> None:
+        async with app.run_test(size=(40, 8)) as pilot:
+            table.show(rows("a", "b", "c"))
+            assert table.cursor_key == "a"
+            # Not moved yet: it stays at the top, whatever is there.
+            table.show(rows("b", "a", "c"))
+            assert table.cursor_key == "b"
+            await pilot.press("down")
+            assert table.cursor_key == "a"
+            # A key was pressed just now: new figures, old order.
+            table.show(rows("c", "b", "a", "d"))
+            assert list(table.order) == ["b", "a", "c"]
+            clock.now_s += HOLD_S
+            table.show(rows("c", "b", "a", "d"))
+            assert list(table.order) == ["c", "b", "a", "d"]
+            assert table.cursor_key == "a"
+            # Its row is gone: the one that took its place.
+            table.show(rows("c", "b"))
+            assert table.cursor_key == "b"
+            # The mouse button is down: nothing moves, however long.
+            await pilot.mouse_down(table, offset=(2, 1))
+            clock.now_s += 10
+            table.show(rows("x", "y", "z"))
+            assert list(table.order) == ["c", "b"]
+            await pilot.mouse_up(table, offset=(2, 1))
+            clock.now_s += HOLD_S
+            table.show(rows("x", "y", "z"))
+            assert list(table.order) == ["x", "y", "z"]
+            await pilot.press("home")
+            clock.now_s += HOLD_S
+            table.show(rows("z", "x"))
+            assert table.cursor_key == "z"
+
+    asyncio.run(run())
+
+
+def test_ten_thousand_rows_cost_what_is_seen() -> None:
+    from tests.ui.screens import ViewApp
+
+    asked: set[object] = set()
+
+    def cell(key: object, _column: str) -> str:
+        asked.add(key)
+        return str(key)
+
+    table = Table([Column("name", "name", 0)])
+    app = ViewApp(table)
+
+    async def run() -> None:
+        async with app.run_test(size=(40, 20)) as pilot:
+            table.show(Rows(range(10_000), cell))
+            await pilot.pause()
+            assert len(asked) <= 40
+            await pilot.press("end")
+            await pilot.pause()
+            assert table.cursor_key == 9_999
+            assert any("9999" in line for line in text_of(app))
+            assert len(asked) <= 80
+
+    asyncio.run(run())
+
+
+def test_pictures_say_what_they_cost(source: FakeSource) -> None:
+    pictures = Pictures(source)
+    picture = pictures.make(pictures.take(), Settings())
+    assert 0 < picture.took_s < 5
+    assert picture.names_pending == 0
+
+
+async def _tick_twice(app: LiveApp, pilot: Pilot[str]) -> None:
+    await tick(app, pilot)
+    await tick(app, pilot)
+
+
+def test_a_snapshot_per_tick(source: FakeSource) -> None:
+    before = source.taken
+    drive(source, _tick_twice)
+    assert source.taken == before + 3

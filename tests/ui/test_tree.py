@@ -1,0 +1,242 @@
+"""The tree of lines: what is open, where the cursor is, what survives new figures."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import (
+    SIZES,
+    ViewApp,
+    compare,
+    drive,
+    harmless,
+    hostile_tree,
+    path,
+    sample_tree,
+    styled,
+    text_of,
+    weights,
+)
+from tracelloc.calltree import Metric, Step, build_tree
+from tracelloc.ui.tree import TreeView
+
+
+def shown(view: TreeView) -> list[str]:
+    """The names of all rows, opened or not."""
+    assert view._data is not None
+    return [view._data.tree.steps[node].name for node, _ in view._rows]
+
+
+def name_of(view: TreeView) -> str:
+    return shown(view)[view.cursor]
+
+
+HOTTEST = [
+    "api-server", "main", "server::run", "http::serve", "Session::open", "cache::insert",
+    "Vec<T>::push", "tls::accept", "json::parse", "config::load", "metrics::render", "plugins",
+    "start_thread",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_picture(size: tuple[int, int]) -> None:
+    """The heaviest path is open without a key pressed."""
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.press("down", "down", "down")
+        await compare("tree", app, pilot)
+        assert shown(view) == HOTTEST
+        assert any("http::serve" in text for text in styled(app, "reverse"))
+
+    drive(view, size, steps)
+
+
+def test_inverted_picture() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree(inverted=True), Metric.BLOCKS, inverted=True)
+        await pilot.press("end", "right")
+        await compare("tree-inverted-blocks", app, pilot)
+
+    drive(view, (80, 24), steps)
+
+
+def test_keys() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.press("end", "right")
+        assert shown(view)[-3:] == ["start_thread", "worker", "queue::pop"]
+        assert name_of(view) == "start_thread"
+        await pilot.press("right", "right")
+        assert name_of(view) == "queue::pop"
+        await pilot.press("enter")
+        assert [message.stack for message in app.sent] == [6]
+        await pilot.press("left", "left")
+        assert shown(view)[-2:] == ["start_thread", "worker"]
+        assert name_of(view) == "worker"
+        await pilot.press("left", "enter", "minus")
+        assert shown(view) == ["api-server", "main", "start_thread"]
+        assert name_of(view) == "start_thread"
+        await pilot.press("up", "enter")
+        assert shown(view)[1:5] == ["main", "server::run", "config::load", "metrics::render"]
+        await pilot.press("minus", "home", "asterisk")
+        assert "queue::pop" in shown(view)
+        assert "plugin_00" not in shown(view), "less than 1 %"
+        await pilot.press("o")
+        assert [message.stack for message in app.sent] == [6, 1]
+
+    drive(view, (80, 24), steps)
+
+
+def test_chains_open_in_one_step() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        stacks = [
+            (1, path("hot"), weights(100, 1, 0)),
+            (2, path("a", "b", "c", "d"), weights(9, 1, 0)),
+            (3, path("a", "b", "c", "e"), weights(1, 1, 0)),
+            (4, path("nothing", "held"), weights(0, 0, 0)),
+        ]
+        view.show_tree(build_tree(stacks, Step("app", None)))
+        assert shown(view) == ["app", "hot", "a"]
+        await pilot.press("end", "right")
+        assert shown(view) == ["app", "hot", "a", "b", "c", "d", "e"]
+        assert [indent for _, indent in view._rows] == [0, 1, 1, 1, 1, 2, 2]
+
+    drive(view, (80, 24), steps)
+
+
+def test_new_figures_keep_what_is_open_and_the_cursor() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.press("end", "right", "down")
+        assert name_of(view) == "worker"
+        view.show_tree(sample_tree(without=frozenset({1, 2, 3, 4, 5})))
+        assert name_of(view) == "worker"
+        assert shown(view) == [
+            "api-server", "start_thread", "worker", "queue::pop", "main", "plugins"
+        ]  # fmt: skip
+        view.show_tree(sample_tree(without=frozenset({6})))
+        assert name_of(view) == "api-server", "its function is gone"
+
+    drive(view, (80, 24), steps)
+
+
+def test_search() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        assert not view.find_next()
+        view.search("plugin_0[12]|push")
+        await pilot.pause()
+        assert "found: 60.1 %" in text_of(app)[-1]
+        names = []
+        for step in (1, 1, 1, 1, -1, -1):
+            assert view.find_next(step)
+            names.append(name_of(view))
+        assert names == [
+            "Vec<T>::push", "plugin_02", "plugin_01", "Vec<T>::push", "plugin_01", "plugin_02"
+        ]  # fmt: skip
+        await pilot.pause()
+        assert sum("*plugin_0" in line for line in text_of(app)) == 2
+        view.search("no such function")
+        assert not view.find_next()
+        view.search(None)
+        await pilot.pause()
+        assert "found" not in text_of(app)[-1]
+
+    drive(view, (80, 24), steps)
+
+
+def test_mouse() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        await pilot.pause()
+        await pilot.click(view, offset=(30, 9))
+        assert name_of(view) == "json::parse"
+        await pilot.click(view, offset=(30, 9), times=2)
+        assert "wrap" in shown(view)
+
+    drive(view, (80, 24), steps)
+
+
+def test_only_visible_rows_are_drawn() -> None:
+    """Scrolling follows the cursor, fixed lines stay."""
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(sample_tree())
+        while name_of(view) != "plugins":
+            await pilot.press("down")
+        await pilot.press("right", "end")
+        await pilot.pause()
+        screen = text_of(app)
+        assert "outstanding" in screen[0]
+        assert "start_thread" in screen[-2]
+        assert "start_thread" in screen[-1]
+        await pilot.press("pageup", "pageup", "pageup", "pageup", "pageup")
+        await pilot.pause()
+        assert "api-server" in text_of(app)[1]
+
+    drive(view, (80, 12), steps)
+
+
+def test_nothing_to_show() -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        keys = ("down", "enter", "right", "left", "asterisk", "minus", "o", "end")
+        await pilot.press(*keys)
+        view.show_tree(build_tree([], Step("app", None)))
+        await pilot.press(*keys)
+        assert "No stack holds anything" in text_of(app)[1]
+        assert not app.sent
+
+    drive(view, (80, 24), steps)
+
+
+@pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
+def test_hostile_names(size: tuple[int, int]) -> None:
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show_tree(hostile_tree())
+        await pilot.press("asterisk")
+        assert harmless(app)
+        for _ in range(4):
+            for _ in range(5):
+                view.action_cursor(1)
+            await pilot.pause()
+            assert harmless(app)
+
+    drive(view, size, steps)
+
+
+def test_very_deep() -> None:
+    """However deep, the name has room."""
+    view = TreeView()
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        deep = [f"f{n}" for n in range(120)]
+        stacks = [(n, path(*deep[:n], f"end{n}"), weights(2000 - n, 1, 0)) for n in range(120)]
+        view.show_tree(build_tree(stacks, Step("app", None)))
+        await pilot.press("asterisk", "end", "up", "up", "up")
+        assert harmless(app)
+        view.search("end119")
+        assert view.find_next()
+        await pilot.pause()
+        assert any("end119" in line for line in text_of(app)[:-1])
+
+    drive(view, (60, 20), steps)

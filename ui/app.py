@@ -1,0 +1,186 @@
+"""The application around the live view: pictures in, signals in, screens on top."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+from textual.app import App, SystemCommand
+from textual.binding import Binding, BindingType
+from textual.screen import Screen
+
+from tracelloc.errors import TracellocError
+from tracelloc.text import printable
+from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.driver import TerminalDriver
+from tracelloc.ui.keys import LIVE_KEYS
+from tracelloc.ui.live_screen import LiveScreen
+from tracelloc.ui.messages import Failed, PictureReady
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.source import Source
+from tracelloc.ui.state import State
+
+REFRESH_S = 0.5
+"""How often the screen is made new."""
+
+
+class LiveApp(App[str]):
+    """Shows one source. Its result says whether another process is wanted."""
+
+    CSS_PATH = "app.tcss"
+    TITLE = "tracelloc"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c", "leave", "Quit", show=False, priority=True, tooltip="Quit"),
+        Binding("ctrl+p", "command_palette", "Palette", show=False, tooltip="All commands, themes"),
+    ]
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        interval_s: float | None,
+        readers: Mapping[int, Callable[[], None]],
+        duration_s: float | None,
+        warnings: Iterable[str],
+    ) -> None:
+        super().__init__(driver_class=TerminalDriver)
+        self.refresher = Refresher(
+            source,
+            lambda picture: self._tell(PictureReady(picture)),
+            lambda failure: self._tell(Failed(failure)),
+            interval_s,
+        )
+        self.state = State(self, source, self.refresher)
+        self.failure: BaseException | None = None
+        """Why it ended, if it could not go on."""
+        self._source = source
+        self._readers = dict(readers)
+        self._duration_s = duration_s
+        self._said: list[str] = [f"warning: {warning}" for warning in warnings]
+
+    def _tell(self, message: PictureReady | Failed) -> None:
+        """From the refresher's thread; nobody listens any more once the loop is gone."""
+        try:
+            self.post_message(message)
+        except RuntimeError:
+            self.refresher.shown()
+
+    def get_default_screen(self) -> LiveScreen:
+        """The live view."""
+        return LiveScreen(self.state, self._source.facts, lambda: self._said)
+
+    def on_mount(self) -> None:
+        """Begins to refresh, and to listen."""
+        loop = asyncio.get_running_loop()
+        for descriptor, callback in self._readers.items():
+            loop.add_reader(descriptor, callback)
+        if self._duration_s is not None:
+            self.set_timer(self._duration_s, self.action_leave)
+        self.refresher.start(self.state.settings)
+
+    def on_unmount(self) -> None:
+        """Ends the refresher before anything it looks at is closed."""
+        loop = asyncio.get_running_loop()
+        for descriptor in self._readers:
+            loop.remove_reader(descriptor)
+        self.refresher.close()
+
+    def on_picture_ready(self, message: PictureReady) -> None:
+        """Draws it wherever something is to be seen of it."""
+        self.state.picture = message.picture
+        began_s = time.perf_counter()
+        try:
+            # Dialogs leave what is below them visible, a stack in full doesn't.
+            for screen in reversed(self.screen_stack):
+                if isinstance(screen, LiveScreen | DetailScreen):
+                    if screen.is_mounted:
+                        screen.show(message.picture)
+                    break
+        finally:
+            self.call_after_refresh(self._drawn, message.picture, began_s)
+
+    def _drawn(self, picture: Picture, began_s: float) -> None:
+        """The picture is on its way to the terminal."""
+        self.state.note_cost(picture, time.perf_counter() - began_s)
+        self.refresher.shown()
+
+    def on_failed(self, message: Failed) -> None:
+        """Nothing new would come: ends, and leaves the reason behind."""
+        self.failure = message.failure
+        self.exit()
+
+    def _print_error_renderables(self) -> None:
+        """Textual would print everything that it knows, names of the target included."""
+        self._exit_renderables.clear()
+
+    def say(self, text: str) -> None:
+        """A message for the log and, for a moment, the screen. From any thread."""
+        self._said.append(f"{time.strftime('%H:%M:%S')} {text}")
+        error = text.startswith("error")
+        self.call_later(
+            self.notify, printable(text), severity="error" if error else "information", markup=False
+        )
+
+    def end(self, why: str, stop: Callable[[], None]) -> None:
+        """The target is gone: ``stop`` is called, a last picture made, and that stays."""
+        self.state.ended = f"{why}: final state (q quits)"
+        self._said.append(f"{time.strftime('%H:%M:%S')} {why}")
+        self.refresher.pause(True)
+        self.refresher.do(stop)
+        self.refresher.ask(self.state.settings, tick=True)
+
+    def action_leave(self) -> None:
+        """Ends the screen."""
+        self.state.leave()
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """Everything that a key does, and Textual's own."""
+        yield from super().get_system_commands(screen)
+        if not isinstance(screen, LiveScreen):
+            return
+        for binding in LIVE_KEYS:
+            assert isinstance(binding, Binding)
+            yield SystemCommand(
+                binding.description, binding.tooltip, self._command(screen, binding.action)
+            )
+
+    @staticmethod
+    def _command(screen: LiveScreen, action: str) -> Callable[[], None]:
+        def run() -> None:
+            screen.call_later(screen.run_action, action)
+
+        return run
+
+
+def make_app(
+    source: Source,
+    *,
+    interval_s: float | None = REFRESH_S,
+    readers: Mapping[int, Callable[[], None]] | None = None,
+    duration_s: float | None = None,
+    warnings: Iterable[str] = (),
+) -> LiveApp:
+    """The one way to an application, for the command, tests and pictures alike.
+
+    ``readers`` are called when their descriptors can be read. Without ``interval_s`` the
+    screen is made new on demand only.
+    """
+    return LiveApp(
+        source,
+        interval_s=interval_s,
+        readers=readers or {},
+        duration_s=duration_s,
+        warnings=warnings,
+    )
+
+
+def failure_of(app: LiveApp) -> None:
+    """Raises what ended the application, if something did."""
+    failure = app.failure or app._exception
+    if failure is not None:
+        raise failure
+    if app.return_code:
+        raise TracellocError("the screen could not go on", hint="this is a bug")

@@ -1,0 +1,270 @@
+"""One stack in full: where people decide what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual import events, on
+from textual.app import ComposeResult, SuspendNotSupported
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from tracelloc.filters import Rule
+from tracelloc.symbols import Frame
+from tracelloc.ui.cells import crop, percent, signed_size, span, trend
+from tracelloc.ui.frame_rules import rule_for
+from tracelloc.ui.histograms import AgesView, SizesView
+from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.plot import Curve, Plot
+from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
+from tracelloc.ui.table import Table
+from tracelloc.units import NS_PER_S, format_size
+
+if TYPE_CHECKING:
+    from tracelloc.ui.state import State
+
+_AROUND: Final = 2
+"""Source lines before and after the one of the frame."""
+
+
+def _key(key: str, action: str, short: str, long: str, *, show: bool = True) -> Binding:
+    return Binding(key, action, short, show=show, tooltip=long, id=f"details.{action}.{key}")
+
+
+class DetailScreen(Screen[None]):
+    """See the module."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        _key("escape,q", "close", "Back", "Back to the tables"),
+        _key("h", "everything", "Hidden", "Show hidden frames, or hide them again"),
+        _key("x", "hide", "Hide frame", "Hide the function under the cursor everywhere"),
+        _key("c", "collapse", "Collapse", "Take its namespace together everywhere"),
+        _key("u", "undo", "Undo", "Take the last rule back", show=False),
+        _key("w", "save", "Save rules", "Write the added rules to your own filters file"),
+        _key("y", "copy", "Copy", "Copy the whole stack to the clipboard"),
+        _key("v", "edit", "Editor", "Open the source line in $EDITOR"),
+        _key("e", "export", "Export", "Write the stacks to a file", show=False),
+        _key("question_mark", "help", "Help", "All keys"),
+    ]
+    AUTO_FOCUS = "#frames"
+
+    def __init__(self, state: State, stack: int) -> None:
+        super().__init__()
+        self.state = state
+        self.stack = stack
+        self.details: Details | None = None
+        self._lines: list[Line] = []
+        self._everything = False
+        self._rules: list[Rule] = []
+
+    def compose(self) -> ComposeResult:
+        """Figures, plot, frames, source, spreads."""
+        yield Static("", id="title", markup=False)
+        yield Plot(id="past")
+        yield Table(FRAME_COLUMNS, id="frames")
+        source = Static("", id="source", markup=False)
+        source.border_title = "source"
+        yield source
+        with Horizontal(id="spreads"):
+            yield SizesView(id="detail-sizes")
+            yield AgesView(id="detail-ages")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """What is known already is shown at once."""
+        if self.state.picture is not None:
+            self.show(self.state.picture)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """What there is room for."""
+        width, height = event.size
+        self.set_class(width < 100, "narrow")
+        self.set_class(height < 32, "low")
+        self.set_class(height < 22, "short")
+        self.set_class(height < 16 or width < 60, "flat")
+
+    def show(self, picture: Picture) -> None:
+        """Draws what the picture says of the stack."""
+        details = picture.details
+        if details is None or details.index != self.stack:
+            return
+        before = self.details
+        self.details = details
+        figures = details.figures
+        with self.app.batch_update():
+            title = _title(details, picture, self.state.condition, self.size.width)
+            self.query_one("#title", Static).update(title)
+            times, sizes = figures.history
+            curve = Curve("held", times, sizes, "plot--heap")
+            self.query_one(Plot).show([curve], [], times[0], times[-1])
+            self.query_one("#detail-sizes", SizesView).show(figures.sizes)
+            self.query_one("#detail-ages", AgesView).show(figures.ages)
+            if before is None or before.stack != details.stack:
+                self._show_frames()
+
+    def _show_frames(self) -> None:
+        if self.details is None:
+            return
+        stack, index = self.details.stack, self.details.index
+        self._lines = lines_of(stack, index, everything=self._everything)
+        self.query_one("#frames", Table).show(frame_rows(self._lines), at_once=True)
+        self._show_source()
+
+    @property
+    def frame(self) -> Frame | None:
+        """Under the cursor."""
+        key = self.query_one("#frames", Table).cursor_key
+        if not isinstance(key, int) or key >= len(self._lines):
+            return None
+        return self._lines[key].frame
+
+    @on(Table.Moved, "#frames")
+    def _frame_changed(self) -> None:
+        self._show_source()
+
+    @on(Table.Opened, "#frames")
+    def _frame_opened(self) -> None:
+        self.action_edit()
+
+    def _show_source(self) -> None:
+        frame = self.frame
+        text = Text("no source line is known", "dim")
+        title = "source"
+        if frame is not None and frame.file is not None and frame.line is not None:
+            title = f"{frame.file}:{frame.line}"
+            try:
+                lines = self.state.source.read_source(frame.file)
+            except OSError as error:
+                text = Text(f"not readable: {error.strerror} (--sources DIR=DIR)", "dim")
+            else:
+                text = source_text(lines, frame.line)
+        widget = self.query_one("#source", Static)
+        widget.border_title = Text(crop(title, max(10, self.size.width - 4)))
+        widget.update(text)
+
+    # --- keys ---
+
+    def action_close(self) -> None:
+        """Back to the tables."""
+        self.app.pop_screen()
+
+    def action_everything(self) -> None:
+        """Hidden frames too, or not."""
+        self._everything = not self._everything
+        self._show_frames()
+
+    def action_hide(self) -> None:
+        """Hides the function under the cursor."""
+        self._add(collapse=False)
+
+    def action_collapse(self) -> None:
+        """Takes what is around it together."""
+        self._add(collapse=True)
+
+    def _add(self, *, collapse: bool) -> None:
+        frame = self.frame
+        rule = None if frame is None else rule_for(frame, collapse=collapse)
+        if rule is None:
+            self.app.notify("there is no name to make a rule of", timeout=2)
+            return
+        self._rules.append(rule)
+        self.state.add_rule(rule)
+        what = f"{rule.action.value}: {crop(rule.label or rule.pattern, 60)}"
+        self.app.notify(f"{what}; u undoes, w saves", timeout=3, markup=False)
+
+    def action_undo(self) -> None:
+        """Takes the last rule back."""
+        if self._rules:
+            self.state.remove_rule(self._rules.pop())
+
+    def action_save(self) -> None:
+        """Writes the rules of this screen to the user's file."""
+        if not self._rules:
+            self.app.notify("no rule was added here (x hides, c collapses)", timeout=2)
+            return
+        self.state.save_rules(self._rules)
+        self._rules.clear()
+
+    def action_copy(self) -> None:
+        """The stack, to the clipboard."""
+        self.state.copy_stack(self.details)
+
+    def action_export(self) -> None:
+        """Asks where to."""
+        self.state.ask_export()
+
+    def action_help(self) -> None:
+        """Shows all keys."""
+        self.state.show_help()
+
+    def action_edit(self) -> None:
+        """The source line in the user's editor, the screen put aside."""
+        frame = self.frame
+        if frame is None or frame.file is None:
+            self.app.notify("no source file is known of this frame", timeout=2)
+            return
+        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        command = [*shlex.split(editor), f"+{frame.line or 1}", frame.file]
+        try:
+            with self.app.suspend():
+                status = subprocess.run(command, check=False).returncode
+        except (OSError, SuspendNotSupported, ValueError) as error:
+            self.app.notify(f"{crop(editor, 60)}: {error}", severity="error", markup=False)
+            return
+        if status:
+            self.app.notify(f"{crop(editor, 60)} ended with status {status}", markup=False)
+
+
+def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:
+    """Four lines at most, each as wide as the screen at most."""
+    figures = details.figures
+    about = "~" if picture.snapshot.sample_bytes is not None else ""
+    growth = figures.growth_bytes_per_min
+    name = Text(f" {crop(picture.labels.get(details.index, '…'), width - 2)}", "bold")
+    if condition:
+        name.append(f"  {condition} ", "bold reverse")
+    style = "bold red" if growth > 0 else "green" if growth < 0 else ""
+    held = Text.assemble(
+        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} blocks   ",
+        (f"{signed_size(growth)}/min {trend(growth)}", style),
+        f"   peak {format_size(figures.peak_bytes)}",
+    )
+    freed = figures.freed_share
+    ratio = "" if freed is None else f" ({percent(freed)})"
+    life = Text(
+        f" born {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
+        f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
+        f"newest {_age(figures.last_age_ns)}"
+    )
+    lines = [name, held, life]
+    threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4]]
+    if threads:
+        more = len(figures.threads) - len(threads)
+        lines.append(Text(f" threads {', '.join(threads)}{f' and {more} more' if more else ''}"))
+    for line in lines:
+        line.truncate(max(1, width), overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _age(age_ns: int | None) -> str:
+    return "-" if age_ns is None else span(age_ns / NS_PER_S)
+
+
+def source_text(lines: list[str], line: int) -> Text:
+    """The lines around one, that one marked."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    if not 1 <= line <= len(lines):
+        return Text(f"the file has {len(lines)} lines: it is another version", "dim")
+    first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
+    for number in range(first, last + 1):
+        here = number == line
+        shown = crop(lines[number - 1].expandtabs(4), 400)
+        end = "\n" if number < last else ""
+        text.append(f"{'›' if here else ' '}{number:>6}  {shown}{end}", "bold" if here else "")
+    return text

@@ -1,0 +1,321 @@
+"""An icicle of the call tree: the root on top, each function as wide as what it holds."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable
+from enum import Enum
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+
+from tracelloc.calltree import Metric
+from tracelloc.procfs import base_name
+from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
+from tracelloc.ui.icicle import Box, Level, lay_out
+from tracelloc.ui.lines import Piece
+from tracelloc.ui.nodes import (
+    ROOT,
+    Nodes,
+    Path,
+    growth_colour,
+    is_darker,
+    module_colour,
+)
+from tracelloc.ui.nodesview import NodesView
+from tracelloc.units import format_size
+
+EDGE: Final = "▏"
+"""At the left of each box: neighbours differ even without colours."""
+_SMALL: Final = "·"
+"""Where functions are that are too narrow for a cell of their own."""
+_MODULES: Final = 6
+
+
+class Colouring(Enum):
+    """What the colour of a box says."""
+
+    MODULE = "module"
+    GROWTH = "growth"
+
+
+class FlameView(NodesView):
+    """The icicle. Arrow keys walk, Enter zooms, Esc goes back."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        *(f"flame--module-{number}" for number in range(_MODULES)),
+        *(f"flame--darker-{number}" for number in range(_MODULES)),
+        *(f"flame--growth-{number}" for number in range(4)),
+        "flame--above", "flame--match", "flame--cursor",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    FlameView {
+        & .flame--module-0 { background: #b3541e; color: #ffffff; }
+        & .flame--darker-0 { background: #8f4318; color: #ffffff; }
+        & .flame--module-1 { background: #8a6d1a; color: #ffffff; }
+        & .flame--darker-1 { background: #6e5714; color: #ffffff; }
+        & .flame--module-2 { background: #2f6f4f; color: #ffffff; }
+        & .flame--darker-2 { background: #25583f; color: #ffffff; }
+        & .flame--module-3 { background: #2b5f86; color: #ffffff; }
+        & .flame--darker-3 { background: #224c6b; color: #ffffff; }
+        & .flame--module-4 { background: #6a4c93; color: #ffffff; }
+        & .flame--darker-4 { background: #543c75; color: #ffffff; }
+        & .flame--module-5 { background: #8c3b5e; color: #ffffff; }
+        & .flame--darker-5 { background: #702f4b; color: #ffffff; }
+        & .flame--growth-0 { background: #2b5f86; color: #ffffff; }
+        & .flame--growth-1 { background: #4a4a4a; color: #ffffff; }
+        & .flame--growth-2 { background: #a65d2e; color: #ffffff; }
+        & .flame--growth-3 { background: #b02a2a; color: #ffffff; }
+        & .flame--cursor { background: $foreground; color: $background; text-style: bold; }
+        & .flame--match { text-style: bold underline; }
+        & .flame--above { background: $surface; color: $text-muted; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left,h", "side(-1)", "Left", show=False),
+        Binding("right", "side(1)", "Right", show=False),
+        Binding("enter", "choose", "Zoom", tooltip="Zoom into the function; open its stack"),
+        Binding("escape,backspace", "zoom_out", "Zoom out", tooltip="One step back out"),
+        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
+        Binding("c", "colouring", "Colours", tooltip="Colour by module or by growth"),
+    ]
+    footer_lines = 2
+    row_cursor = False
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self.colouring = Colouring.MODULE
+        self._zoomed = ROOT
+        self._selected = ROOT
+        self._levels: list[Level] = []
+
+    # Data.
+
+    def _take(self, nodes: Nodes, *, inverted: bool) -> None:
+        zoomed: Path = ()
+        selected: Path = ()
+        if self._data is not None and self.inverted == inverted:
+            zoomed = self._data.path(self._zoomed)
+            selected = self._data.path(self._selected)
+        self._data, self.inverted = nodes, inverted
+        self._zoomed = nodes.nearest(zoomed)
+        self._selected = nodes.nearest(selected)
+        self._search()
+        self.rows_changed()
+
+    @property
+    def selected(self) -> int:
+        """The node under the cursor."""
+        return self._selected
+
+    @property
+    def zoomed(self) -> int:
+        """The node that takes the whole width."""
+        return self._zoomed
+
+    def rows_changed(self) -> None:
+        """Lays everything out again."""
+        if self._data is not None:
+            self._levels = lay_out(self._data, self._zoomed, max(self.width, 1))
+            self._keep_visible()
+        super().rows_changed()
+
+    def _keep_visible(self) -> None:
+        """The cursor goes up until it is on a box."""
+        assert self._data is not None
+        node = self._selected
+        while node != ROOT and self._box(node) is None:
+            node = self._data.parent(node)
+        self._selected = node
+        self.cursor = int(self._data.tree.depth[node])
+
+    def _box(self, node: int) -> Box | None:
+        assert self._data is not None
+        depth = int(self._data.tree.depth[node])
+        if depth >= len(self._levels):
+            return None
+        return next((box for box in self._levels[depth].boxes if box.node == node), None)
+
+    def row_count(self) -> int:
+        """Depth of what is wide enough to be seen."""
+        if self._data is None or not self._data.weight(ROOT):
+            return 0
+        return len(self._levels)
+
+    def empty_text(self) -> str:
+        """Nothing is held."""
+        return " No stack holds anything within the limits."
+
+    # Drawing.
+
+    def row(self, row: int, width: int) -> Iterable[Piece]:
+        """The boxes of one depth. The cursor is on a box, not on a line."""
+        assert self._data is not None
+        level = self._levels[row]
+        at = 0
+        for left, end, node in sorted(
+            [(box.left, box.end, box.node) for box in level.boxes]
+            + [(left, end, -1) for left, end in level.small]
+        ):
+            if left > at:
+                yield " " * (left - at), None
+            if node < 0:
+                yield _SMALL * (end - left), "lines--dim"
+            else:
+                yield self._label(node, end - left), self._style(node, row)
+            at = end
+
+    def _label(self, node: int, width: int) -> str:
+        assert self._data is not None
+        found = "*" if node in self._matches else ""
+        if width < 4:
+            # Too narrow for a name; a match still shows.
+            return (EDGE + found).ljust(width)[:width]
+        return fit(EDGE + found + self._data.tree.steps[node].name, width)
+
+    def _style(self, node: int, row: int) -> str:
+        assert self._data is not None
+        style = self._colour(node, row)
+        if node in self._matches:
+            style = f"{style} flame--match"
+        elif self._pattern is not None:
+            style = "flame--above"
+        if node == self._selected and self.has_focus:
+            return f"{style} flame--cursor"
+        return style
+
+    def _colour(self, node: int, row: int) -> str:
+        assert self._data is not None
+        tree = self._data.tree
+        if row < int(tree.depth[self._zoomed]):
+            return "flame--above"
+        if self.colouring is Colouring.GROWTH:
+            growth = int(tree.totals[Metric.GROWTH][node])
+            return f"flame--growth-{growth_colour(growth, int(tree.totals[Metric.BYTES][node]))}"
+        step = tree.steps[node]
+        shade = "darker" if is_darker(step.name) else "module"
+        return f"flame--{shade}-{module_colour(step.module, _MODULES)}"
+
+    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+        """Below: the figures of the box under the cursor, then its name."""
+        nodes = self._data
+        if nodes is None:
+            return
+        node = self._selected
+        step = nodes.tree.steps[node]
+        if line == -1:
+            module = f"  {base_name(step.module)}" if step.module else ""
+            yield crop(f" {step.name}{module}", width), None
+            return
+        totals = nodes.tree.totals
+        growth = int(totals[Metric.GROWTH][node])
+        parts = [
+            f" {format_size(int(totals[Metric.BYTES][node]))}",
+            percent(nodes.share(node)),
+            f"{int(totals[Metric.BLOCKS][node]):,} blocks",
+            f"{signed_size(growth)}/min {trend(growth)}",
+            *(["inverted"] if self.inverted else []),
+            f"colours: {self.colouring.value}",
+        ]
+        if nodes.metric is Metric.ALLOCATED:
+            parts.insert(2, f"allocated {format_size(nodes.weight(node))}")
+        found = ""
+        if self._pattern is not None:
+            found = f" found: {percent(self._matching / max(nodes.weight(ROOT), 1))} "
+            yield found, "lines--match"
+        yield crop("  ".join(parts), width - len(found)), "lines--header"
+
+    # Walking.
+
+    def select(self, node: int) -> None:
+        """Puts the cursor on a node, in view."""
+        self._selected = node
+        assert self._data is not None
+        self.move_to(int(self._data.tree.depth[node]))
+
+    def action_cursor(self, step: int) -> None:
+        """To the caller, or to the heaviest below."""
+        if self._data is None:
+            return
+        if step < 0:
+            self.select(self._data.parent(self._selected))
+            return
+        depth = int(self._data.tree.depth[self._selected])
+        if depth < int(self._data.tree.depth[self._zoomed]):
+            # Above what is zoomed there is one way only.
+            self.select(self._levels[depth + 1].boxes[0].node)
+            return
+        for child in self._data.children(self._selected)[:1]:
+            if self._box(child) is not None:
+                self.select(child)
+
+    def action_page(self, step: int) -> None:
+        """By half of what is in view, along callers or the heaviest."""
+        for _ in range(max(1, self.page_rows // 2)):
+            self.action_cursor(step)
+
+    def action_edge(self, step: int) -> None:
+        """To the root, or to the end of the heaviest path."""
+        if self._data is None:
+            return
+        if step < 0:
+            self.select(ROOT)
+            return
+        before = -1
+        while before != self._selected:
+            before = self._selected
+            self.action_cursor(1)
+
+    def action_side(self, step: int) -> None:
+        """To the next box in the same line."""
+        if self._data is None or self.cursor >= len(self._levels):
+            return
+        boxes = self._levels[self.cursor].boxes
+        at = next((n for n, box in enumerate(boxes) if box.node == self._selected), None)
+        if at is not None and 0 <= at + step < len(boxes):
+            self.select(boxes[at + step].node)
+
+    def clicked(self, row: int, x: int) -> None:
+        """Onto the box under the pointer."""
+        boxes = self._levels[row].boxes
+        at = bisect.bisect_right([box.left for box in boxes], x) - 1
+        if at >= 0 and x < boxes[at].end:
+            self.select(boxes[at].node)
+
+    def chosen(self) -> None:
+        """Zooms; where that changes nothing, opens the stack."""
+        if self._data is None:
+            return
+        if self._selected == self._zoomed or not self._data.has_children(self._selected):
+            self.action_open()
+        else:
+            self.zoom(self._selected)
+
+    def zoom(self, node: int) -> None:
+        """Gives a node the whole width."""
+        self._zoomed = node
+        self.rows_changed()
+        self.show_cursor()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Esc is ours only while there is something to go back from."""
+        if action == "zoom_out":
+            return self._zoomed != ROOT
+        return super().check_action(action, parameters)
+
+    def action_zoom_out(self) -> None:
+        """One function further out."""
+        if self._data is not None:
+            self.zoom(self._data.parent(self._zoomed))
+
+    def action_open(self) -> None:
+        """Asks for the stack under the cursor."""
+        stack = self.selected_stack
+        if stack is not None:
+            self.post_message(self.Opened(self, stack))
+
+    def action_colouring(self) -> None:
+        """The other colours."""
+        growth = self.colouring is Colouring.GROWTH
+        self.colouring = Colouring.MODULE if growth else Colouring.GROWTH
+        self.refresh()

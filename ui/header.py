@@ -1,0 +1,130 @@
+"""The lines above everything: who is traced, how much it holds, how fast it grows."""
+
+from __future__ import annotations
+
+from rich.text import Text
+from textual.widget import Widget
+
+from tracelloc.abi import Counter
+from tracelloc.snapshot import Snapshot
+from tracelloc.ui.cells import fit, percent, signed_size, trend
+from tracelloc.ui.figures import clean, clock, gauge, short_count
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.source import Facts
+from tracelloc.units import format_size
+
+_BAD = "bold red"
+_GAP = "   "
+
+
+class HeaderLines(Widget):
+    """Two lines, three where they would not hold it."""
+
+    def __init__(self, facts: Facts, *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._facts = facts
+        self._picture: Picture | None = None
+        self._state = ""
+
+    def show(self, picture: Picture, state: str) -> None:
+        """``state``: what is unusual: paused, ended; empty if nothing is."""
+        self._picture, self._state = picture, state
+        self.refresh()
+
+    def render(self) -> Text:
+        """The lines, as wide as there is room."""
+        if self._picture is None:
+            return Text(" tracelloc  …")
+        return header(self._picture, self._facts, self._state, self.size.width, self.size.height)
+
+
+def header(picture: Picture, facts: Facts, state: str, width: int, height: int) -> Text:
+    """The lines of the header, each exactly as wide as it may be."""
+    lines = [_first(picture, facts, state, width)]
+    parts = _figures(picture)
+    if height >= 3:
+        lines.append(_spread(parts[:3], [], width))
+        lines.append(_spread(parts[3:], [], width))
+    else:
+        lines.append(_spread(parts, [], width))
+    text = Text("\n").join(lines[:height])
+    text.no_wrap = True
+    return text
+
+
+def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
+    snapshot = picture.snapshot
+    who = Text(f"{clean(snapshot.target.command)} ({snapshot.target.pid})", "bold")
+    left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
+    left.append(Text(clock(snapshot.elapsed_ns)))
+    if state:
+        left.append(Text(f" {state} ", "bold reverse"))
+    right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
+    if snapshot.overhead.probe_share is not None:
+        right.append(Text(f"probes {snapshot.overhead.probe_share:.0%} of target"))
+    if picture.header.ring_share >= 0.01:
+        share = picture.header.ring_share
+        right.append(Text(f"buffer {share:.0%}", _BAD if share > 0.8 else ""))
+    right.append(_lost(snapshot))
+    # What matters least goes first where there is no room.
+    for drop in (2, 0):
+        if _length(left) + _length(right) + 3 <= width:
+            break
+        if drop < len(left) - 2:
+            del left[drop]
+    while len(right) > 1 and _length(left) + _length(right) + 3 > width:
+        del right[0]
+    return _spread(left, right, width)
+
+
+def _lost(snapshot: Snapshot) -> Text:
+    lost = snapshot.losses.events
+    frees = snapshot.losses.counters[Counter.LOST_FREES]
+    bound = ", figures are upper bounds" if frees else ""
+    return Text(f"lost {lost:,}{bound}", _BAD if lost else "")
+
+
+def _figures(picture: Picture) -> list[Text]:
+    figures, snapshot = picture.header, picture.snapshot
+    about = "~" if snapshot.sample_bytes is not None else ""
+    growth = figures.growth_bytes_per_min
+    style = _BAD if growth > 0 else "green" if growth < 0 else ""
+    rss = "RSS ended" if snapshot.rss_bytes is None else f"RSS {format_size(snapshot.rss_bytes)}"
+    parts = [
+        Text.assemble(
+            ("Heap ", "dim"),
+            (f"{about}{format_size(figures.live_bytes):>8}", "bold"),
+            (f" {trend(growth)} {signed_size(growth)}/min", style),
+        ),
+        Text(f"{about}{figures.live_count:,} blocks {trend(figures.count_growth)}"),
+        Text(f"{figures.live_stacks:,} stacks"),
+        Text(
+            f"alloc {short_count(figures.allocations_per_s):>5}/s  "
+            f"free {short_count(figures.frees_per_s):>5}/s"
+        ),
+        Text(rss),
+    ]
+    if figures.explained is not None:
+        share = min(figures.explained, 1.0)
+        parts.append(Text(f"explained {gauge(share, 8)} {percent(share)}"))
+    return parts
+
+
+def _length(parts: list[Text]) -> int:
+    return sum(part.cell_len for part in parts) + len(_GAP) * max(0, len(parts) - 1)
+
+
+def _spread(left: list[Text], right: list[Text], width: int) -> Text:
+    """Parts from the left and from the right; whole ones only, as many as there is room for."""
+    left = list(left)
+    while len(left) > 1 and _length(left) + 2 > width:
+        left.pop()
+    line = Text(" ") + Text(_GAP).join(left)
+    if right:
+        end = Text(_GAP).join(right)
+        space = width - line.cell_len - end.cell_len - 1
+        if space > 0:
+            line = line + Text(" " * space) + end
+    if line.cell_len > width:
+        return Text(fit(line.plain, width))
+    return line

@@ -1,0 +1,268 @@
+"""A list of any length of which only the visible rows are drawn.
+
+Subclasses say how many rows there are and what a row looks like; this scrolls, keeps a
+cursor, and keeps fixed lines above and below the rows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import ClassVar, Final
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+HOLD_S: Final = 0.5
+"""For how long rows don't move after a key or a click."""
+Piece = tuple[str, str | None]
+"""Text, made harmless and cut to cells, and the component classes of its style."""
+
+
+class LineView(ScrollView, can_focus=True):
+    """Rows by number, the first is 0. The cursor is always on a row while there is one."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "lines--header", "lines--cursor", "lines--dim", "lines--bar", "lines--grown",
+        "lines--shrunk", "lines--match", "lines--note",
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    LineView {
+        overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
+        & .lines--header { text-style: bold; color: $text-muted; }
+        & .lines--cursor { text-style: reverse; }
+        & .lines--dim { color: $text-muted; }
+        & .lines--bar { color: $primary; }
+        & .lines--grown { color: $text-error; }
+        & .lines--shrunk { color: $text-success; }
+        & .lines--match { text-style: bold underline; color: $text-warning; }
+        & .lines--note { color: $text-muted; text-style: italic; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "cursor(-1)", "Up", show=False),
+        Binding("down,j", "cursor(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("home", "edge(-1)", "First", show=False),
+        Binding("end", "edge(1)", "Last", show=False),
+        Binding("enter", "choose", "Choose", show=False),
+    ]
+    header_lines = 0
+    footer_lines = 0
+    row_cursor = True
+    """Whether the cursor's whole row is marked."""
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self.cursor = 0
+        self._held_until_s = 0.0
+        self._mouse_down = False
+        self._pending: Callable[[], None] | None = None
+
+    # What a subclass is.
+
+    def row_count(self) -> int:
+        """How many rows there are now."""
+        raise NotImplementedError
+
+    def row(self, row: int, width: int) -> Iterable[Piece]:
+        """One row, from left to right."""
+        raise NotImplementedError
+
+    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+        """A line above the rows (0, 1 …) or below them (-1 is the last)."""
+        return ()
+
+    def empty_text(self) -> str:
+        """What to say where there are no rows."""
+        return ""
+
+    def moved(self) -> None:
+        """The cursor is on another row."""
+
+    def chosen(self) -> None:
+        """The cursor's row was chosen, by Enter or a double click."""
+
+    def header_clicked(self, line: int, x: int) -> None:
+        """A fixed line above the rows was clicked."""
+
+    # What they have for it.
+
+    @property
+    def width(self) -> int:
+        """Cells in a line."""
+        return int(self.scrollable_content_region.width)
+
+    @property
+    def page_rows(self) -> int:
+        """Rows that fit."""
+        return max(1, self.size.height - self.header_lines - self.footer_lines)
+
+    def when_free(self, show: Callable[[], None], *, at_once: bool = False) -> None:
+        """Calls now, or, if rows must not move, as soon as they may; the newest only."""
+        if at_once or not self.is_held:
+            self._pending = None
+            show()
+            return
+        if self._pending is None:
+            self.set_timer(HOLD_S / 2, self._release)
+        self._pending = show
+
+    def _release(self) -> None:
+        show, self._pending = self._pending, None
+        if show is not None:
+            self.when_free(show)
+
+    def hold(self) -> None:
+        """Rows stay where they are for a moment."""
+        self._held_until_s = time.monotonic() + HOLD_S
+
+    @property
+    def is_held(self) -> bool:
+        """Whether somebody has just pressed a key here, or has the mouse button down."""
+        return self._mouse_down or time.monotonic() < self._held_until_s
+
+    def on_key(self) -> None:
+        """Whoever presses keys is reading."""
+        self.hold()
+
+    def on_mouse_down(self) -> None:
+        """Rows stay under the pointer."""
+        self._mouse_down = True
+
+    def on_mouse_up(self) -> None:
+        """And for a moment after it."""
+        self._mouse_down = False
+        self.hold()
+
+    def on_leave(self) -> None:
+        """A button that is let go elsewhere is not heard of."""
+        self._mouse_down = False
+
+    @property
+    def has_cursor(self) -> bool:
+        """Whether the cursor is to be seen: a list that never has the keys always shows it."""
+        return self.has_focus or not self.can_focus
+
+    def rows_changed(self) -> None:
+        """To be called when there may be other rows, or other things in them."""
+        rows = self.row_count()
+        self.cursor = min(max(self.cursor, 0), max(rows - 1, 0))
+        height = rows + self.header_lines + self.footer_lines
+        self.virtual_size = Size(self.width, height)
+        self.refresh()
+
+    def move_to(self, row: int) -> None:
+        """Puts the cursor on a row, in view."""
+        row = min(max(row, 0), max(self.row_count() - 1, 0))
+        if row != self.cursor:
+            self.cursor = row
+            self.moved()
+        self.show_cursor()
+        self.refresh()
+
+    def show_cursor(self) -> None:
+        """Scrolls no further than it takes to see the cursor."""
+        top = round(self.scroll_target_y)
+        if self.cursor < top:
+            self._scroll_rows(self.cursor)
+        elif self.cursor >= top + self.page_rows:
+            self._scroll_rows(self.cursor - self.page_rows + 1)
+
+    def _scroll_rows(self, top: int) -> None:
+        # At once: else a key's paint would be one refresh late.
+        self.scroll_to(y=top, animate=False, force=True, immediate=True)
+
+    def watch_show_vertical_scrollbar(self, shown: bool) -> None:
+        """A bar that was not there when rows were scrolled doesn't know where they are."""
+        if shown:
+            self.vertical_scrollbar.position = self.scroll_y
+
+    def row_at(self, y: int) -> int | None:
+        """The row in a line of the widget."""
+        if not self.header_lines <= y < self.size.height - self.footer_lines:
+            return None
+        row = y - self.header_lines + self.scroll_offset.y
+        return row if row < self.row_count() else None
+
+    def style_of(self, name: str | None) -> Style:
+        """The style of component classes (with blanks between) over the widget's own."""
+        style = self.rich_style
+        for part in (name or "").split():
+            style += self.get_component_rich_style(part, partial=True)
+        return style
+
+    def render_line(self, y: int) -> Strip:
+        """Draws a line of what is in view."""
+        width = self.width
+        cursor = False
+        if y < self.header_lines:
+            pieces = self.fixed(y, width)
+        elif y >= self.size.height - self.footer_lines:
+            pieces = self.fixed(y - self.size.height, width)
+        else:
+            row = self.row_at(y)
+            if row is not None:
+                cursor = row == self.cursor and self.row_cursor and self.has_cursor
+                pieces = self.row(row, width)
+            elif y == self.header_lines and not self.row_count():
+                pieces = [(self.empty_text(), "lines--note")]
+            else:
+                pieces = ()
+        over = self.get_component_rich_style("lines--cursor", partial=True) if cursor else None
+        segments = [
+            Segment(text, self.style_of(name) + over if over else self.style_of(name))
+            for text, name in pieces
+        ]
+        base = self.rich_style + over if over else self.rich_style
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def on_resize(self) -> None:
+        """Another width is another layout."""
+        self.rows_changed()
+        self.show_cursor()
+
+    def on_click(self, event: events.Click) -> None:
+        """Puts the cursor where the pointer is; twice chooses."""
+        offset = event.get_content_offset(self)
+        if offset is None:
+            return
+        if offset.y < self.header_lines:
+            self.header_clicked(offset.y, offset.x)
+            return
+        row = self.row_at(offset.y)
+        if row is not None:
+            self.clicked(row, offset.x)
+            if event.chain == 2:
+                self.chosen()
+
+    def clicked(self, row: int, x: int) -> None:
+        """A row was clicked."""
+        self.move_to(row)
+
+    def action_cursor(self, step: int) -> None:
+        """Moves the cursor by rows."""
+        self.move_to(self.cursor + step)
+
+    def action_page(self, step: int) -> None:
+        """Moves the cursor by as many rows as fit."""
+        self.move_to(self.cursor + step * self.page_rows)
+
+    def action_edge(self, step: int) -> None:
+        """Moves the cursor to the first or the last row."""
+        self.move_to(0 if step < 0 else self.row_count() - 1)
+
+    def action_choose(self) -> None:
+        """Chooses the cursor's row."""
+        if self.row_count():
+            self.chosen()
+
+    def row_region(self, row: int) -> Region:
+        """Where a row is in the widget, for what is drawn beside it."""
+        return Region(0, row + self.header_lines - self.scroll_offset.y, self.width, 1)

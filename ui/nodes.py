@@ -1,0 +1,199 @@
+"""A call tree made ready to be walked from the root on, the heaviest children first.
+
+Made once per tree and measure, off the user interface's thread if it is large.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import numpy as np
+
+from tracelloc.calltree import CallTree, Metric, Step
+from tracelloc.filters.rules import LONGEST_SUBJECT
+from tracelloc.procfs import base_name
+from tracelloc.totals import I64
+
+ROOT: Final = 0
+Path = tuple[Step, ...]
+"""The steps below the root that lead to a node: its name in whichever tree."""
+
+
+class Nodes:
+    """Weights and order of a tree's nodes. Weights below zero count as nothing."""
+
+    def __init__(self, tree: CallTree, metric: Metric = Metric.BYTES) -> None:
+        self.tree = tree
+        self.metric = metric
+        own = tree.own[metric]
+        self.totals: I64
+        """Per node, its children included; never negative."""
+        if (own < 0).any():
+            self.totals = _accumulated(tree, np.maximum(own, 0))
+        else:
+            self.totals = tree.totals[metric]
+        self._found: tuple[re.Pattern[str], tuple[frozenset[int], int]] | None = None
+        # By parent, then by weight; the root, its own parent, is left out.
+        order = np.lexsort((-self.totals[1:], tree.parent[1:])) + 1
+        self._children = order
+        self._starts = np.searchsorted(tree.parent[order], np.arange(len(tree) + 1))
+
+    def __len__(self) -> int:
+        return len(self.tree)
+
+    def children(self, node: int) -> list[int]:
+        """Heaviest first, those that weigh nothing included."""
+        found: list[int] = self._children[self._starts[node] : self._starts[node + 1]].tolist()
+        return found
+
+    def has_children(self, node: int) -> bool:
+        """Whether there are any."""
+        return bool(self._starts[node + 1] > self._starts[node])
+
+    def parent(self, node: int) -> int:
+        """The root is its own."""
+        return int(self.tree.parent[node])
+
+    def weight(self, node: int) -> int:
+        """With children."""
+        return int(self.totals[node])
+
+    def below(self, node: int) -> int:
+        """Without what is its own."""
+        return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
+
+    def share(self, node: int, of: int = ROOT) -> float:
+        """Of another node's weight."""
+        return int(self.totals[node]) / max(int(self.totals[of]), 1)
+
+    def path(self, node: int) -> Path:
+        """How the node is found in another tree."""
+        steps: list[Step] = []
+        while node != ROOT:
+            steps.append(self.tree.steps[node])
+            node = self.parent(node)
+        steps.reverse()
+        return tuple(steps)
+
+    def find(self, path: Path) -> int | None:
+        """The node at the end of a path; None if this tree has none."""
+        node = ROOT
+        for step in path:
+            for child in self.children(node):
+                if self.tree.steps[child] == step:
+                    node = child
+                    break
+            else:
+                return None
+        return node
+
+    def nearest(self, path: Path) -> int:
+        """The node at the end of a path, or as much of it as there is."""
+        for length in range(len(path), 0, -1):
+            node = self.find(path[:length])
+            if node is not None:
+                return node
+        return ROOT
+
+    def hottest_path(self, node: int, share: float = 0.5) -> list[int]:
+        """Down from a node while one child has at least this share of its parent."""
+        found: list[int] = []
+        while True:
+            children = self.children(node)
+            if not children or self.weight(children[0]) < max(share * self.weight(node), 1):
+                return found
+            node = children[0]
+            found.append(node)
+
+    def stack_below(self, node: int) -> int | None:
+        """The stack that ends in a node, or in the heaviest below it."""
+        while True:
+            stack = self.tree.stacks[node]
+            if stack is not None:
+                return stack
+            children = self.children(node)
+            if not children:
+                return None
+            node = children[0]
+
+    def matches(self, pattern: re.Pattern[str]) -> tuple[frozenset[int], int]:
+        """(nodes whose name matches, what these weigh together: nothing twice).
+
+        The last answer is kept: whoever makes a tree on another thread may ask there first.
+        """
+        if self._found is None or self._found[0] != pattern:
+            self._found = pattern, self._search(pattern)
+        return self._found[1]
+
+    def _search(self, pattern: re.Pattern[str]) -> tuple[frozenset[int], int]:
+        verdicts: dict[str, bool] = {}
+        matching = np.zeros(len(self), np.bool_)
+        for node, step in enumerate(self.tree.steps):
+            verdict = verdicts.get(step.name)
+            if verdict is None:
+                verdict = pattern.search(step.name, 0, LONGEST_SUBJECT) is not None
+                verdicts[step.name] = verdict
+            if verdict:
+                matching[node] = True
+        # Below another match: already counted. Parents come first.
+        covered = np.zeros(len(self), np.bool_)
+        parent = self.tree.parent
+        for rows in levels(self.tree)[1:]:
+            covered[rows] = covered[parent[rows]] | matching[parent[rows]]
+        weight = int(self.totals[matching & ~covered].sum())
+        return frozenset(np.flatnonzero(matching).tolist()), weight
+
+
+def levels(tree: CallTree) -> list[I64]:
+    """The nodes of each depth, the root's first."""
+    order = np.argsort(tree.depth, kind="stable")
+    ends = np.cumsum(np.bincount(tree.depth))
+    return np.split(order, ends[:-1])
+
+
+def _accumulated(tree: CallTree, own: I64) -> I64:
+    totals = own.copy()
+    for rows in reversed(levels(tree)[1:]):
+        np.add.at(totals, tree.parent[rows], totals[rows])
+    return totals
+
+
+def module_colour(module: str | None, colours: int) -> int:
+    """A number below ``colours`` that is always the same for a file's name."""
+    return zlib.crc32(base_name(module or "").encode(errors="replace")) % colours
+
+
+def is_darker(name: str) -> bool:
+    """Half of all functions: neighbours of one module are told apart."""
+    return bool(zlib.crc32(name[:256].encode(errors="replace")) & 1)
+
+
+def growth_colour(growth: int, weight: int) -> int:
+    """0: shrinks, 1: steady, 2: grows, 3: grows by a tenth of its weight a minute or more."""
+    if growth < 0:
+        return 0
+    if growth == 0:
+        return 1
+    return 3 if growth * 10 >= weight else 2
+
+
+def compile_search(text: str) -> re.Pattern[str] | None:
+    """What a user typed, as a regular expression or, if it is none, as it stands; None: empty.
+
+    Capital letters in it make capitals count.
+    """
+    if not text:
+        return None
+    flags = re.NOFLAG if any(character.isupper() for character in text) else re.IGNORECASE
+    try:
+        return re.compile(text, flags)
+    except re.error:
+        return re.compile(re.escape(text), flags)
+
+
+def module_names(nodes: Nodes, shown: Iterable[int]) -> list[str]:
+    """The files that some nodes belong to, for a legend."""
+    return sorted({base_name(nodes.tree.steps[node].module or "") for node in shown} - {""})

@@ -1,0 +1,330 @@
+"""What is to be seen at one moment, worked out aside so that drawing it takes no time.
+
+``Pictures`` belongs to the refresher's thread; a ``Picture`` never changes and goes to the
+thread that draws.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc import analysis
+from tracelloc.analysis import BlockOrder, Mark, StackFigures
+from tracelloc.blocks import BlockCopy, Blocks
+from tracelloc.calltree import Metric
+from tracelloc.livetree import LiveTree
+from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot, Wanted
+from tracelloc.spread import (
+    Bin,
+    SizeCount,
+    StackDetails,
+    ThreadsBefore,
+    ThreadStat,
+    age_bins,
+    frequent_sizes,
+    size_bins,
+    stack_details,
+    threads_of,
+    threads_then,
+)
+from tracelloc.totals import I64
+from tracelloc.ui.naming import Names, Search
+from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.settings import Settings, Sorting, View
+from tracelloc.ui.source import Source
+from tracelloc.units import NS_PER_S
+from tracelloc.view import NamedStack
+
+MOST_ROWS: Final = 10_000
+"""Rows of a table. Nobody scrolls further; searching looks at everything."""
+MOST_BLOCKS: Final = 2_000
+MOST_SIZES: Final = 32
+_RATE_NS: Final = 2 * NS_PER_S
+"""Rates are those of the last seconds, this many at least once there are."""
+_BLOCK_ORDERS: Final = {
+    ("size", True): BlockOrder.SIZE,
+    ("age", True): BlockOrder.AGE,
+    ("age", False): BlockOrder.YOUTH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The figures above everything."""
+
+    live_bytes: int
+    live_count: int
+    live_stacks: int
+    growth_bytes_per_min: int
+    count_growth: int
+    """Blocks that have become more within the last seconds."""
+    allocations_per_s: float
+    frees_per_s: float
+    explained: float | None
+    """Of resident memory; None if that isn't known."""
+    ring_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Details:
+    """One stack."""
+
+    figures: StackDetails
+    stack: NamedStack
+    names_pending: bool
+
+    @property
+    def index(self) -> int:
+        """Of the stack."""
+        return self.figures.index
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """Everything that the screen shows."""
+
+    snapshot: Snapshot
+    settings: Settings
+    header: Header
+    figures: StackFigures
+    """Per stack, within the limits."""
+    change: I64 | None
+    """Per stack how many bytes have come between the marks, if a difference is asked for."""
+    order: I64
+    """Stacks in the order of the table."""
+    labels: Mapping[int, str]
+    blocks: BlockSelection | None
+    blocks_by_address: Mapping[int, BlockStat]
+    nodes: Nodes | None
+    """The call tree, not narrowed by the search: that is marked in it."""
+    sizes: list[Bin]
+    frequent: list[SizeCount]
+    ages: list[Bin]
+    threads: list[ThreadStat]
+    details: Details | None
+    thread_names: Mapping[int, str]
+    found: int
+    """Stacks that the search and the limits leave."""
+    names_pending: int
+    took_s: float
+    """What working it out took, the snapshot included if it is a new one."""
+
+
+class Pictures:
+    """Makes pictures of one source."""
+
+    def __init__(self, source: Source, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._now_s = now_s
+        self.names = Names(source.namer, now_s)
+        self._moments: deque[Mark] = deque()
+        self._ring_share = 0.0
+        self._taking_s = 0.0
+        self._snapshot: Snapshot | None = None
+        self._tree: LiveTree | None = None
+        self._threads_before: tuple[object, ThreadsBefore] | None = None
+
+    def take(self) -> Snapshot:
+        """Asks for a new snapshot, and notes it for rates."""
+        began_s = self._now_s()
+        snapshot = self._source.take(Wanted(blocks=True, history=True, series=True))
+        self._ring_share = self._source.ring_share()
+        self._snapshot = snapshot
+        self._moments.append(analysis.mark(snapshot, ""))
+        while len(self._moments) > 2 and snapshot.now_ns - self._moments[1].now_ns >= _RATE_NS:
+            self._moments.popleft()
+        self._taking_s = self._now_s() - began_s
+        return snapshot
+
+    def make(self, snapshot: Snapshot, settings: Settings) -> Picture:
+        """The picture of a snapshot under these settings."""
+        began_s = self._now_s() - self._taking_s
+        self._taking_s = 0.0
+        before = self._moments[0] if len(self._moments) > 1 else None
+        figures = analysis.stack_figures(snapshot, before, settings.all_limits)
+        change = _difference(snapshot, settings)
+        listed = np.flatnonzero(figures.live_count if change is None else change)
+        weight = figures.live_bytes if change is None else np.abs(change)
+        by_size = listed[np.argsort(-weight[listed], kind="stable")]
+        self.names.update(snapshot, by_size.tolist())
+        unsearched = by_size
+        if settings.search:
+            by_size = by_size[self.names.found(Search(settings.search), by_size.tolist())]
+        order = self._sorted(by_size, snapshot, figures, change, settings.stacks)
+        blocks = self._blocks(snapshot, settings, by_size)
+        chosen = self._chosen(snapshot, settings, by_size)
+        sampled = snapshot.sample_bytes
+        is_sizes, is_ages = settings.view is View.SIZES, settings.view is View.AGES
+        return Picture(
+            snapshot=snapshot,
+            settings=settings,
+            header=self._header(snapshot),
+            figures=figures,
+            change=change,
+            order=order[:MOST_ROWS],
+            labels=self.names.labels,
+            blocks=blocks,
+            blocks_by_address={} if blocks is None else {b.address: b for b in blocks.largest},
+            nodes=self._nodes(snapshot, settings, figures, unsearched),
+            sizes=size_bins(chosen, sampled) if is_sizes else [],
+            frequent=frequent_sizes(chosen, MOST_SIZES, sampled) if is_sizes else [],
+            ages=age_bins(chosen, snapshot.now_ns, sampled) if is_ages else [],
+            threads=self._threads(snapshot, settings, chosen),
+            details=self._details(snapshot, settings),
+            thread_names=self._source.thread_names(),
+            found=len(by_size),
+            names_pending=self.names.pending,
+            took_s=self._now_s() - began_s,
+        )
+
+    def _header(self, snapshot: Snapshot) -> Header:
+        first = self._moments[0] if self._moments else analysis.mark(snapshot, "")
+        moved = analysis.change(first, snapshot)
+        if moved.elapsed_ns <= 0:
+            moved = analysis.change(None, snapshot)
+        seconds = max(moved.elapsed_ns, 1) / NS_PER_S
+        return Header(
+            live_bytes=snapshot.live_bytes,
+            live_count=snapshot.live_count,
+            live_stacks=snapshot.live_stacks,
+            growth_bytes_per_min=int(snapshot.growth_per_min.sum()),
+            count_growth=int(moved.live_count.sum()),
+            allocations_per_s=float(moved.allocated_count.sum()) / seconds,
+            frees_per_s=float(moved.freed_count.sum()) / seconds,
+            explained=analysis.explained_share(snapshot),
+            ring_share=self._ring_share,
+        )
+
+    def _sorted(
+        self,
+        rows: I64,
+        snapshot: Snapshot,
+        figures: StackFigures,
+        change: I64 | None,
+        sorting: Sorting,
+    ) -> I64:
+        if sorting.column == "name":
+            labels = self.names.labels
+            ordered = sorted(rows.tolist(), key=lambda index: labels.get(index, ""))
+            by_name: I64 = np.array(ordered, np.int64)
+            return by_name[::-1] if sorting.descending else by_name
+        column = {
+            "bytes": figures.live_bytes if change is None else change,
+            "share": figures.live_bytes,
+            "count": figures.live_count,
+            "growth": snapshot.growth_per_min,
+            "rate": figures.allocations_per_s,
+            "age": figures.mean_age_ns,
+        }[sorting.column][rows]
+        # Equal ones stay in the order of their size.
+        order = np.argsort(-column if sorting.descending else column, kind="stable")
+        return rows[order]
+
+    def _blocks(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> BlockSelection | None:
+        if settings.view is not View.BLOCKS:
+            return None
+        snapshot = replace(
+            snapshot, blocks=BlockCopy([self._of_stacks(snapshot, settings, stacks)])
+        )
+        sorting = settings.blocks
+        order = _BLOCK_ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
+        found = analysis.list_blocks(snapshot, MOST_BLOCKS, order, settings.all_limits)
+        labels = self.names.labels
+        keys: dict[str, Callable[[BlockStat], object]] = {
+            "thread": lambda block: block.tid,
+            "name": lambda block: labels.get(block.stack, ""),
+            "address": lambda block: block.address,
+        }
+        if (sorting.column, sorting.descending) == ("size", False):
+            return replace(found, largest=tuple(reversed(found.largest)))
+        if sorting.column in keys:
+            ordered = sorted(
+                found.largest,
+                key=keys[sorting.column],  # type: ignore[arg-type]
+                reverse=sorting.descending,
+            )
+            return replace(found, largest=tuple(ordered))
+        return found
+
+    def _of_stacks(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> Blocks:
+        """The blocks of the stacks that a search or a difference leaves."""
+        assert snapshot.blocks is not None
+        every = snapshot.blocks.blocks()
+        if not settings.search and settings.difference is None:
+            return every
+        chosen = np.zeros(len(snapshot.totals), np.bool_)
+        chosen[stacks] = True
+        return every.select(chosen[every.stack])
+
+    def _chosen(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> Blocks:
+        """The blocks that histograms and threads are about."""
+        if settings.view not in (View.SIZES, View.AGES, View.THREADS):
+            return Blocks.empty()
+        limits = settings.all_limits
+        if settings.view is View.THREADS:
+            # Choosing one thread must not make the others vanish from their list.
+            limits = replace(limits, tid=None)
+        blocks = self._of_stacks(snapshot, settings, stacks)
+        return analysis.choose(blocks, snapshot.now_ns, limits)
+
+    def _threads(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> list[ThreadStat]:
+        if settings.view is not View.THREADS:
+            self._threads_before = None
+            return []
+        key = settings.search, settings.all_limits, settings.difference
+        before = self._threads_before
+        if before is not None and before[0] != key:
+            before = None
+        found = threads_of(
+            blocks,
+            self._source.thread_names(),
+            snapshot.now_ns,
+            before[1] if before else None,
+            snapshot.sample_bytes,
+        )
+        if before is None:
+            self._threads_before = key, threads_then(found, snapshot.now_ns)
+        return found
+
+    def _nodes(
+        self, snapshot: Snapshot, settings: Settings, figures: StackFigures, stacks: I64
+    ) -> Nodes | None:
+        if settings.view not in (View.FLAME, View.TREE):
+            return None
+        if self._tree is None or self._tree.inverted != settings.inverted:
+            self._tree = LiveTree(snapshot.target.command, inverted=settings.inverted)
+        chosen = np.zeros(len(snapshot.totals), np.bool_)
+        chosen[stacks] = True
+        weights = {
+            Metric.BYTES: np.where(chosen, figures.live_bytes, 0),
+            Metric.BLOCKS: np.where(chosen, figures.live_count, 0),
+            Metric.ALLOCATED: np.where(chosen, snapshot.totals.allocated_bytes, 0),
+            Metric.GROWTH: np.where(chosen, snapshot.growth_per_min, 0),
+        }
+        return Nodes(self._tree.update(snapshot, self._source.namer, weights))
+
+    def _details(self, snapshot: Snapshot, settings: Settings) -> Details | None:
+        index = settings.selected
+        if index is None or index >= len(snapshot.totals):
+            return None
+        namer = self._source.namer
+        known = namer.prepare(snapshot, [index], 0)
+        details = stack_details(snapshot, index, self._source.thread_names(), settings.all_limits)
+        return Details(details, namer.stack(snapshot, index), not known)
+
+
+def _difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
+    """Bytes per stack that have come between the two moments; None if none are compared."""
+    if settings.difference is None:
+        return None
+    before, after = settings.difference.before, settings.difference.after
+    grown = analysis.change(before, snapshot if after is None else after).live_bytes
+    whole: I64 = np.zeros(len(snapshot.totals), np.int64)
+    whole[: len(grown)] = grown
+    return whole

@@ -1,0 +1,279 @@
+"""The plot of outstanding bytes and resident memory over the whole traced time.
+
+Outstanding bytes are an area, drawn in eighths of a line, so that slow growth is seen;
+resident memory is a line. Axes carry units, marks are dotted lines with their names on top.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tracelloc.series import Points
+from tracelloc.ui.cells import span
+from tracelloc.units import NS_PER_S
+
+F64 = npt.NDArray[np.float64]
+
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+_EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
+_FAR: Final = 4
+_LABELS: Final = 9
+"""Cells of the labels at the left, the axis included."""
+_BEHIND: Final = 6
+"""Cells at the right where the lines' names stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One line of a plot."""
+
+    name: str
+    time_ns: Sequence[int] | npt.NDArray[np.int64]
+    values: Sequence[int] | npt.NDArray[np.int64]
+    """In bytes; negative: not known."""
+    style: str
+    """The component class it is drawn in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A moment that is marked."""
+
+    name: str
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Rows of (character, name of the style)."""
+
+    rows: list[list[tuple[str, str]]]
+
+
+def nice_ceiling(value: float) -> float:
+    """The next round figure in binary units: 1, 2, 5, 10, … 500 times a power of 1024."""
+    if value <= 1:
+        return 1.0
+    unit = 1024.0 ** int(math.log(value, 1024))
+    for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500):
+        if value <= factor * unit:
+            return factor * unit
+    return unit * 1024
+
+
+def axis_label(value: float) -> str:
+    """``250 MiB``, ``0``."""
+    if value < 1:
+        return "0"
+    power = min(int(math.log(value, 1024) + 1e-9), len(_UNITS) - 1)
+    number = value / 1024**power
+    text = f"{number:.0f}" if number >= 10 or number == int(number) else f"{number:.1f}"
+    return f"{text} {_UNITS[power]}"
+
+
+def columns_of(curve: Curve, start_ns: int, end_ns: int, width: int) -> F64:
+    """The value that holds in each column; NaN where none is known."""
+    values = np.full(width, np.nan)
+    if not len(curve.time_ns):
+        return values
+    times = np.asarray(curve.time_ns, np.int64)
+    known = np.asarray(curve.values, np.float64)
+    edges = start_ns + (np.arange(width) + 1) * (end_ns - start_ns) / width
+    at = np.searchsorted(times, edges, side="right") - 1
+    values[at >= 0] = known[at[at >= 0]]
+    values[values < 0] = np.nan
+    return values
+
+
+class _Canvas:
+    """Cells to draw on."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.rows = [[(" ", "")] * width for _ in range(height)]
+
+    def put(self, x: int, y: int, character: str, style: str) -> None:
+        if 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y]):
+            self.rows[y][x] = (character, style)
+
+    def put_behind(self, x: int, y: int, character: str, style: str) -> None:
+        """Where nothing else is drawn."""
+        if 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y]) and self.rows[y][x][0] == " ":
+            self.rows[y][x] = (character, style)
+
+    def write(self, x: int, y: int, text: str, style: str) -> None:
+        for offset, character in enumerate(text):
+            self.put(x + offset, y, character, style)
+
+
+def draw(
+    curves: Sequence[Curve],
+    flags: Sequence[Flag],
+    start_ns: int,
+    end_ns: int,
+    *,
+    width: int,
+    height: int,
+) -> Drawing:
+    """A plot of ``width`` times ``height`` cells, the line of times at its foot included.
+
+    The first curve is an area, drawn in eighths of a cell; the others are lines.
+    """
+    canvas = _Canvas(width, height)
+    plot_width, plot_height = width - _LABELS - _BEHIND, height - 1
+    if plot_width < 8 or plot_height < 2:
+        return Drawing(canvas.rows)
+    end_ns = max(end_ns, start_ns + NS_PER_S)
+    lines = [(curve, columns_of(curve, start_ns, end_ns, plot_width)) for curve in curves]
+    known = [values[~np.isnan(values)] for _, values in lines]
+    highest = [float(values.max()) if len(values) else 0.0 for values in known]
+    # A line so high that the area would be flat stays outside, and says so.
+    shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
+    top = nice_ceiling(max(shown, default=1))
+    _draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns))
+    names: dict[int, str] = {}
+    for number, (curve, values) in enumerate(lines):
+        heights = np.nan_to_num(values, nan=-1.0) / top * plot_height
+        if highest[number] > top:
+            canvas.write(width - _BEHIND + 1, 0, f"{curve.name} ↑"[: _BEHIND - 1], curve.style)
+            names[0] = curve.name
+            continue
+        if number:
+            _draw_line(canvas, heights.tolist(), plot_height, curve.style)
+        else:
+            _draw_area(canvas, heights.tolist(), plot_height, curve.style)
+        if heights[-1] >= 0:
+            _write_name(canvas, names, curve, _row(float(heights[-1]), plot_height))
+    for flag in flags:
+        x = _LABELS + int((flag.time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
+        if _LABELS <= x < _LABELS + plot_width:
+            for y in range(plot_height):
+                canvas.put(x, y, "┆", "plot--mark")
+            canvas.write(x + 1, 0, flag.name, "plot--mark")
+    return Drawing(canvas.rows)
+
+
+def _row(height: float, plot_height: int) -> int:
+    """The line of the screen that a height in lines ends in."""
+    return (
+        min(plot_height - 1, max(0, plot_height - math.ceil(height)))
+        if height > 0
+        else (plot_height - 1)
+    )
+
+
+def _write_name(canvas: _Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
+    """Behind the curve's end, where there is no other name yet."""
+    free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
+    names[free[0]] = curve.name
+    canvas.write(len(canvas.rows[0]) - _BEHIND + 1, free[0], curve.name, curve.style)
+
+
+def _draw_axes(
+    canvas: _Canvas, top: float, size: tuple[int, int], times_ns: tuple[int, int]
+) -> None:
+    """Values stand for the upper edge of their line, zero for the axis itself."""
+    plot_width, plot_height = size
+    start_ns, end_ns = times_ns
+    for y in range(plot_height):
+        if y % 2 == 0 and plot_height - y >= 2:
+            value = top * (plot_height - y) / plot_height
+            canvas.write(0, y, axis_label(value).rjust(_LABELS - 1), "plot--axis")
+            canvas.put(_LABELS - 1, y, "┤", "plot--axis")
+        else:
+            canvas.put(_LABELS - 1, y, "│", "plot--axis")
+    canvas.write(0, plot_height, "0┼".rjust(_LABELS), "plot--axis")
+    for x in range(plot_width):
+        canvas.put(_LABELS + x, plot_height, "─", "plot--axis")
+    ticks = max(1, plot_width // 20)
+    for tick in range(ticks):
+        x = round(plot_width * tick / ticks)
+        ago_s = (end_ns - start_ns) * (1 - x / plot_width) / NS_PER_S
+        canvas.write(_LABELS + x, plot_height, f"┬ -{span(ago_s)} ", "plot--axis")
+    canvas.write(_LABELS + plot_width - 4, plot_height, " now", "plot--axis")
+
+
+def _draw_area(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
+    for offset, height in enumerate(heights):
+        # What isn't nothing must not look like nothing.
+        eighths = max(round(height * 8), 1 if height > 0 else 0)
+        for row in range(plot_height):
+            part = min(8, eighths - 8 * row)
+            if part > 0:
+                canvas.put(_LABELS + offset, plot_height - 1 - row, _EIGHTHS[part], style)
+
+
+def _draw_line(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
+    before: int | None = None
+    for offset, height in enumerate(heights):
+        x = _LABELS + offset
+        if height < 0:
+            before = None
+            continue
+        y = _row(height, plot_height)
+        if before is None or before == y:
+            canvas.put_behind(x, y, "─", style)
+        else:
+            canvas.put_behind(x, before, "╯" if y < before else "╮", style)
+            canvas.put_behind(x, y, "╭" if y < before else "╰", style)
+            for between in range(min(y, before) + 1, max(y, before)):
+                canvas.put_behind(x, between, "│", style)
+        before = y
+
+
+def curves_of(points: Points) -> list[Curve]:
+    """Heap and resident memory."""
+    return [
+        Curve("heap", points.time_ns, points.live_bytes, "plot--heap"),
+        Curve("RSS", points.time_ns, points.rss_bytes, "plot--rss"),
+    ]
+
+
+class Plot(Widget):
+    """Shows what it was given last."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"plot--axis", "plot--heap", "plot--rss", "plot--mark"}
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._draw: Callable[[int, int], Drawing] | None = None
+        self._drawing = Drawing([])
+
+    def show(
+        self, curves: Sequence[Curve], flags: Sequence[Flag], start_ns: int, end_ns: int
+    ) -> None:
+        """Draws these from now on."""
+        self._draw = lambda width, height: draw(
+            curves, flags, start_ns, end_ns, width=width, height=height
+        )
+        self._redraw()
+
+    def on_resize(self) -> None:
+        """The same in another size."""
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._draw is not None:
+            self._drawing = self._draw(self.size.width, self.size.height)
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """One line of the screen."""
+        if y >= len(self._drawing.rows):
+            return Strip.blank(self.size.width, self.rich_style)
+        styles: dict[str, Style] = {"": self.rich_style}
+        segments = []
+        for character, name in self._drawing.rows[y]:
+            if name not in styles:
+                styles[name] = self.get_component_rich_style(name)
+            segments.append(Segment(character, styles[name]))
+        return Strip(segments, len(segments)).simplify()

@@ -1,0 +1,104 @@
+"""What the user wants to see: one frozen value, so that a picture says what it is of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+from tracelloc.analysis import ALL, Limits, Mark
+from tracelloc.units import NS_PER_S, format_duration, format_size
+
+
+class View(Enum):
+    """The tabs. The value is the tab's id; the order that of the number keys."""
+
+    STACKS = "stacks"
+    BLOCKS = "blocks"
+    FLAME = "flame"
+    TREE = "tree"
+    SIZES = "sizes"
+    AGES = "ages"
+    THREADS = "threads"
+    LOG = "log"
+
+
+TITLES: Final = {
+    View.STACKS: "Allocators",
+    View.BLOCKS: "Allocations",
+    View.FLAME: "Flame",
+    View.TREE: "Tree",
+    View.SIZES: "Sizes",
+    View.AGES: "Ages",
+    View.THREADS: "Threads",
+    View.LOG: "Log",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Sorting:
+    """By which column."""
+
+    column: str
+    descending: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """From one mark to another, or to now."""
+
+    before: Mark
+    after: Mark | None = None
+
+    @property
+    def title(self) -> str:
+        """``m1 → m2``, ``m1 → now``."""
+        return f"{self.before.name} → {self.after.name if self.after else 'now'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that has a say in what the views show."""
+
+    view: View = View.STACKS
+    stacks: Sorting = Sorting("bytes")
+    blocks: Sorting = Sorting("size")
+    search: str = ""
+    limits: Limits = ALL
+    """Sizes, ages and thread."""
+    baseline: Mark | None = None
+    """Only what has come since and is still there."""
+    difference: Difference | None = None
+    inverted: bool = False
+    filters_on: bool = True
+    selected: int | None = None
+    """The stack whose details are wanted."""
+    marks: tuple[Mark, ...] = field(default=())
+
+    @property
+    def all_limits(self) -> Limits:
+        """The limits, the baseline among them."""
+        if self.baseline is None:
+            return self.limits
+        return replace(self.limits, born_after_ns=self.baseline.now_ns)
+
+    @property
+    def narrows(self) -> bool:
+        """Whether anything keeps stacks out of the views."""
+        return bool(self.search) or not self.all_limits.is_open or self.difference is not None
+
+
+def describe_limits(limits: Limits) -> list[str]:
+    """What limits there are, in words: ``age ≥ 5m``, ``size ≤ 4.00 KiB``."""
+    words = []
+    if limits.min_age_ns > 0:
+        words.append(f"age ≥ {format_duration(limits.min_age_ns / NS_PER_S)}")
+    if limits.max_age_ns is not None:
+        words.append(f"age ≤ {format_duration(limits.max_age_ns / NS_PER_S)}")
+    if limits.min_size_bytes > 0:
+        words.append(f"size ≥ {format_size(limits.min_size_bytes)}")
+    if limits.max_size_bytes is not None:
+        words.append(f"size ≤ {format_size(limits.max_size_bytes)}")
+    if limits.tid is not None:
+        words.append(f"thread {limits.tid}")
+    return words

@@ -1,0 +1,87 @@
+"""The frames of one stack as a table, and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from rich.text import Text
+
+from tracelloc.calltree import frame_name
+from tracelloc.procfs import base_name
+from tracelloc.report import format_frame
+from tracelloc.stacks import NO_STACK
+from tracelloc.symbols import Frame
+from tracelloc.ui.figures import clean
+from tracelloc.ui.naming import place
+from tracelloc.ui.table import Cell, Column, Rows
+from tracelloc.units import plural
+from tracelloc.view import NamedStack
+
+FRAME_COLUMNS: Final = (
+    Column("name", "function, innermost first", 0, right=False, sorts=False),
+    Column("place", "where", 28, right=False, from_width=70, sorts=False),
+    Column("module", "module", 16, right=False, from_width=110, sorts=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row: a frame, a run that was taken together, or a number of hidden frames."""
+
+    frame: Frame | None
+    text: str
+    is_hidden: bool = False
+    """Shown only because everything is."""
+
+
+def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[Line]:
+    """The rows of a stack. ``everything``: hidden frames as well."""
+    if not stack.frames:
+        return [Line(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
+    if everything:
+        return [
+            Line(frame, _name(frame), hidden)
+            for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
+        ]
+    lines = []
+    for part in stack.parts():
+        if part.frame is None:
+            lines.append(Line(None, f"({plural(part.count, 'frame')} hidden)", True))
+        elif part.label is not None:
+            frames = plural(part.count, "frame")
+            lines.append(Line(part.frame, f"[{clean(part.label)}] ({frames})"))
+        else:
+            lines.append(Line(part.frame, _name(part.frame)))
+    return lines
+
+
+def _name(frame: Frame) -> str:
+    name = clean(frame_name(frame))
+    if frame.symbol is None and frame.reason is not None:
+        return f"{name} [{frame.reason.value}]"
+    return f"{name} [inlined]" if frame.inlined else name
+
+
+def frame_rows(lines: list[Line]) -> Rows:
+    """The table of frames; the key is the number of the row."""
+
+    def cell(key: Hashable, column: str) -> Cell:
+        assert isinstance(key, int)
+        line = lines[key]
+        if column == "name":
+            return Text(line.text, "dim italic") if line.is_hidden else line.text
+        if line.frame is None:
+            return ""
+        if column == "module":
+            return clean(base_name(line.frame.module)) if line.frame.module else ""
+        where = place(line.frame)
+        return f"…{where[-27:]}" if len(where) > 28 else where
+
+    return Rows(range(len(lines)), cell, empty="")
+
+
+def stack_text(stack: NamedStack) -> str:
+    """All frames for the clipboard, one per line, as in text reports."""
+    return "\n".join(f"0x{frame.address:016x}: {format_frame(frame)}" for frame in stack.frames)

@@ -1,0 +1,244 @@
+"""What the user has asked for, and everything that changes it.
+
+Screens call this from their actions; it hands new settings to the refresher. All of it
+runs in the thread that draws, but for the jobs it gives to the refresher's.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from textual.app import App
+
+from tracelloc import analysis
+from tracelloc.analysis import ALL, Limits
+from tracelloc.errors import TracellocError
+from tracelloc.filters import Rule
+from tracelloc.filters.files import append_rules
+from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.export_dialog import ExportDialog
+from tracelloc.ui.filter_dialog import FilterDialog, Group
+from tracelloc.ui.help import HelpScreen
+from tracelloc.ui.limits_dialog import LimitsDialog
+from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.settings import Difference, Settings, Sorting, View
+from tracelloc.ui.source import Source
+from tracelloc.ui.stackpane import stack_text
+
+_COSTS: Final = 32
+LEFT_TO_PICKER = "processes"
+"""What the application returns if another process is wanted."""
+
+
+class State:
+    """See the module."""
+
+    def __init__(self, app: App[str], source: Source, refresher: Refresher) -> None:
+        self.app = app
+        self.source = source
+        self.settings = Settings()
+        self.picture: Picture | None = None
+        """The newest."""
+        self.ended = ""
+        """Why nothing new comes any more."""
+        self.paused = False
+        self.costs: dict[View, deque[tuple[float, float]]] = {}
+        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
+        self._refresher = refresher
+        self._switched_off: list[str] = []
+        """Groups of filters that ``n`` has switched off."""
+
+    @property
+    def condition(self) -> str:
+        """What is unusual, for the header."""
+        return self.ended or ("PAUSED (space)" if self.paused else "")
+
+    def note_cost(self, picture: Picture, drawing_s: float) -> None:
+        """For the log."""
+        costs = self.costs.setdefault(picture.settings.view, deque(maxlen=_COSTS))
+        costs.append((picture.took_s, drawing_s))
+
+    def change(self, **fields: Any) -> None:
+        """Other settings."""
+        new = replace(self.settings, **fields)
+        if new != self.settings:
+            self.settings = new
+            self._refresher.ask(new)
+
+    # --- order and limits ---
+
+    @property
+    def sorting(self) -> Sorting:
+        """Of the view on top."""
+        blocks = self.settings.view is View.BLOCKS
+        return self.settings.blocks if blocks else self.settings.stacks
+
+    def sort(self, column: str) -> None:
+        """By this column; once more turns the order round."""
+        now = self.sorting
+        same = now.column == column
+        new = Sorting(column, not now.descending if same else column != "name")
+        name = "blocks" if self.settings.view is View.BLOCKS else "stacks"
+        self.change(**{name: new})
+
+    def lift_limits(self) -> None:
+        """Everything counts again."""
+        self.change(limits=ALL)
+
+    def ask_limits(self) -> None:
+        """Opens the dialog."""
+
+        def take(limits: Limits | None) -> None:
+            if limits is not None:
+                self.change(limits=limits)
+
+        self.app.push_screen(LimitsDialog(self.settings.limits), take)
+
+    # --- threads ---
+
+    def _tids(self) -> list[int]:
+        """Threads that hold blocks, by id."""
+        picture = self.picture
+        if picture is None or picture.snapshot.blocks is None:
+            return []
+        return sorted(set(picture.snapshot.blocks.blocks().tid.tolist()))
+
+    def toggle_threads(self) -> None:
+        """Merged, or the first one."""
+        limits = self.settings.limits
+        if limits.tid is not None:
+            self.change(limits=replace(limits, tid=None))
+        else:
+            self.step_thread(1)
+
+    def step_thread(self, step: int) -> None:
+        """The next thread, or the one before."""
+        tids = self._tids()
+        if not tids:
+            return
+        now = self.settings.limits.tid
+        at = (0 if step > 0 else -1) if now not in tids else tids.index(now) + step
+        self.change(limits=replace(self.settings.limits, tid=tids[at % len(tids)]))
+
+    # --- moments ---
+
+    def toggle_baseline(self) -> None:
+        """Only what comes from now on, or everything again."""
+        if self.settings.baseline is not None:
+            self.change(baseline=None)
+        elif self.picture is not None:
+            self.change(baseline=analysis.mark(self.picture.snapshot, "baseline"))
+            self.app.notify("showing what comes from now on and stays; b shows all", timeout=3)
+
+    def set_mark(self) -> None:
+        """Notes the moment that is on the screen."""
+        if self.picture is None:
+            return
+        marks = self.settings.marks
+        mark = analysis.mark(self.picture.snapshot, f"m{len(marks) + 1}")
+        self.change(marks=(*marks, mark))
+        self.app.notify(f"{mark.name} is set; d shows what changes", timeout=2)
+
+    def next_difference(self) -> None:
+        """Last mark to now, then each pair of neighbours backwards, then none."""
+        marks = self.settings.marks
+        if not marks:
+            self.app.notify("set a mark first (M)", timeout=2)
+            return
+        choices: list[Difference | None] = [Difference(marks[-1])]
+        choices += [
+            Difference(before, after)
+            for before, after in zip(marks[-2::-1], marks[:0:-1], strict=True)
+        ]
+        choices.append(None)
+        now = self.settings.difference
+        at = choices.index(now) + 1 if now in choices[:-1] else 0
+        self.change(difference=choices[at])
+
+    def toggle_pause(self) -> None:
+        """The screen stands still; capture goes on."""
+        self.paused = not self.paused
+        self._refresher.pause(self.paused)
+
+    # --- filters ---
+
+    def _with_filters(self, job: Callable[[], None]) -> None:
+        """The refresher's thread alone may touch the filters."""
+
+        def guarded() -> None:
+            try:
+                job()
+            except TracellocError as error:
+                self.app.call_later(self.app.notify, str(error), severity="error")
+
+        self._refresher.do(guarded)
+
+    def toggle_filters(self) -> None:
+        """All groups and added rules off, or as they were."""
+        filters = self.source.namer.filters
+        on = not self.settings.filters_on
+        self.change(filters_on=on)
+
+        def switch() -> None:
+            filters.set_enabled(on)
+
+        self._with_filters(switch)
+
+    def set_group(self, group: str, enabled: bool) -> None:
+        """Switches a group of rules."""
+        self._with_filters(lambda: self.source.namer.filters.set_group(group, enabled))
+
+    def add_rule(self, rule: Rule) -> None:
+        """A rule for as long as this runs."""
+        self._with_filters(lambda: self.source.namer.filters.add(rule))
+
+    def remove_rule(self, rule: Rule) -> None:
+        """Takes one back."""
+        self._with_filters(lambda: self.source.namer.filters.remove(rule))
+
+    def save_rules(self, rules: Sequence[Rule]) -> None:
+        """Writes rules to the user's own file."""
+        try:
+            path = append_rules(self.source.caller, rules)
+        except TracellocError as error:
+            self.app.notify(str(error), severity="error", markup=False)
+        else:
+            self.app.notify(f"saved to {path}", markup=False)
+
+    def show_filters(self) -> None:
+        """Opens the dialog."""
+        filters = self.source.namer.filters
+        groups = [Group(name, on) for name, on in filters.groups.items()]
+        self.app.push_screen(FilterDialog(self, groups, list(filters.added)))
+
+    # --- screens ---
+
+    def open_details(self, stack: int) -> None:
+        """One stack, in full."""
+        self.change(selected=stack)
+        self.app.push_screen(DetailScreen(self, stack))
+
+    def ask_export(self) -> None:
+        """Opens the dialog."""
+        if self.picture is not None:
+            snapshot = self.picture.snapshot
+            self.app.push_screen(ExportDialog(snapshot, self.source.export_namer()))
+
+    def show_help(self) -> None:
+        """Opens it."""
+        self.app.push_screen(HelpScreen(self.app.screen))
+
+    def copy_stack(self, details: Details | None) -> None:
+        """To the clipboard of the terminal (OSC 52)."""
+        if details is not None:
+            self.app.copy_to_clipboard(stack_text(details.stack))
+            frames = len(details.stack.frames)
+            self.app.notify(f"{frames} frames sent to the terminal's clipboard", timeout=2)
+
+    def leave(self, *, to_picker: bool = False) -> None:
+        """Ends the screen; probes go and files are written after it."""
+        self.app.exit(LEFT_TO_PICKER if to_picker else None)

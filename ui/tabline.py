@@ -1,0 +1,81 @@
+"""One line with the names of the views and, at its right, what narrows them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.segment import Segment
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
+from textual.widget import Widget
+
+from tracelloc.ui.cells import crop
+from tracelloc.ui.settings import TITLES, View
+
+
+class TabLine(Widget):
+    """Tabs that take one line. At narrow widths the others show their numbers only."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
+
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, view: View) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._active = View.STACKS
+        self._notes = ""
+
+    def show(self, active: View, notes: str) -> None:
+        """Which tab is on top, and what is to be said at the right."""
+        if (active, notes) != (self._active, self._notes):
+            self._active, self._notes = active, notes
+            self.refresh()
+
+    def _labels(self, width: int) -> list[tuple[View, str]]:
+        """As much of the titles as leaves room for the notes."""
+        full = [(view, f" {n} {TITLES[view]} ") for n, view in enumerate(View, 1)]
+        tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
+        bare = [
+            (view, label if view is self._active else f" {n} ")
+            for n, (view, label) in enumerate(full, 1)
+        ]
+        room = width - min(len(self._notes) + 3, 40) if self._notes else width
+        for labels in (full, tight):
+            if sum(len(label) for _, label in labels) <= room:
+                return labels
+        return bare
+
+    def render_line(self, y: int) -> Strip:
+        """The line."""
+        width = self.size.width
+        base = self.rich_style
+        if y:
+            return Strip.blank(width, base)
+        active = self.get_component_rich_style("tabs--active")
+        labels = self._labels(width)
+        segments = [
+            Segment(label, active if view is self._active else base) for view, label in labels
+        ]
+        room = width - sum(len(label) for _, label in labels) - 2
+        if self._notes and room >= 8:
+            notes = crop(self._notes, room)
+            style = self.get_component_rich_style("tabs--note")
+            space = Strip([Segment(notes)]).cell_length
+            segments.append(Segment(" " * (room - space + 1), base))
+            segments.append(Segment(notes, style))
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def on_click(self, event: events.Click) -> None:
+        """Chooses the tab under the pointer."""
+        left = 0
+        for view, label in self._labels(self.size.width):
+            left += len(label)
+            if event.x < left:
+                self.post_message(self.Chosen(view))
+                return

@@ -1,0 +1,276 @@
+"""The call tree as lines that open and close: callers first, or, inverted, allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import ClassVar, Final
+
+from textual.binding import Binding, BindingType
+
+from tracelloc.calltree import Metric, Step
+from tracelloc.procfs import base_name
+from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
+from tracelloc.ui.lines import Piece
+from tracelloc.ui.nodes import ROOT, Nodes, Path
+from tracelloc.ui.nodesview import NodesView
+from tracelloc.units import format_size
+
+_WORTH_OPENING: Final = 0.01
+"""Share of all from which on ``open all`` opens a function."""
+_WIDE: Final = 76
+"""Cells from which on there is room for all columns."""
+
+
+class TreeView(NodesView):
+    """The tree. Right and left open and close, Enter does either or shows the stack."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("right,l", "open_node", "Open", tooltip="Open the function, go on below it"),
+        Binding("left,h", "close_node", "Close", tooltip="Close the function, go to its parent"),
+        Binding("asterisk,plus", "open_all", "Open all", tooltip="Open what holds 1 % or more"),
+        Binding("minus", "close_all", "Close all", tooltip="Close all functions"),
+        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
+        Binding("enter", "choose", "Open/close", show=False),
+    ]
+    header_lines = 1
+    footer_lines = 1
+
+    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id, classes=classes)
+        self._open: set[int] = set()
+        self._touched = False
+        self._rows: list[tuple[int, int]] = []
+
+    # Data.
+
+    def _take(self, nodes: Nodes, *, inverted: bool) -> None:
+        selected: Path = ()
+        if self._data is not None and self.inverted == inverted:
+            selected = self._data.path(self.selected)
+            if self._touched:
+                self._open = _carried_over(self._data, self._open, nodes)
+        else:
+            self._touched = False
+        self._data, self.inverted = nodes, inverted
+        if not self._touched:
+            self._open = {ROOT, *nodes.hottest_path(ROOT)}
+        self._search()
+        self._flatten(nodes.nearest(selected))
+
+    def find_next(self, step: int = 1) -> bool:
+        """Opens the way to the next match after the cursor, heaviest branches first."""
+        if self._data is None or not self._matches:
+            return False
+        order = self._walk(None)
+        at = order.index(self.selected)
+        after = (
+            order[at + 1 :] + order[:at] if step > 0 else order[:at][::-1] + order[at + 1 :][::-1]
+        )
+        found = next((node for node in after if node in self._matches), None)
+        if found is None:
+            return False
+        node = found
+        while node != ROOT:
+            node = self._data.parent(node)
+            self._open.add(node)
+        self._touch(found)
+        return True
+
+    @property
+    def selected(self) -> int:
+        """The node of the cursor's row."""
+        return self._rows[self.cursor][0] if self.cursor < len(self._rows) else ROOT
+
+    def _walk(self, opened: set[int] | None) -> list[int]:
+        """Nodes from top to bottom, below those that are open (None: all)."""
+        assert self._data is not None
+        found: list[int] = []
+        waiting = [ROOT]
+        while waiting:
+            node = waiting.pop()
+            found.append(node)
+            if opened is None or node in opened:
+                waiting.extend(reversed(self._weighty(node)))
+        return found
+
+    def _weighty(self, node: int) -> list[int]:
+        """Children that weigh something."""
+        assert self._data is not None
+        children = self._data.children(node)
+        while children and not self._data.weight(children[-1]):
+            children.pop()
+        return children
+
+    def _flatten(self, selected: int) -> None:
+        """Makes the rows of what is open. Only where paths part, lines move to the right."""
+        assert self._data is not None
+        indents = {ROOT: 0}
+        self._rows = []
+        for node in self._walk(self._open) if self._data.weight(ROOT) else []:
+            if node != ROOT:
+                parent = self._data.parent(node)
+                parts = parent == ROOT or len(self._weighty(parent)) > 1
+                indents[node] = indents[parent] + parts
+            self._rows.append((node, indents[node]))
+        places = {node: row for row, (node, _) in enumerate(self._rows)}
+        while selected not in places and selected != ROOT:
+            selected = self._data.parent(selected)
+        self.cursor = places.get(selected, 0)
+        self.rows_changed()
+
+    def _touch(self, selected: int) -> None:
+        self._touched = True
+        self._flatten(selected)
+        self.show_cursor()
+
+    def row_count(self) -> int:
+        """Nodes that are in the open."""
+        return len(self._rows)
+
+    def empty_text(self) -> str:
+        """Nothing is held."""
+        return " No stack holds anything within the limits."
+
+    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+        """Above the titles, below the whole name under the cursor."""
+        if line == 0:
+            title = f"{_title(self._data):>11} {'share':>7}"
+            if width >= _WIDE:
+                title += f" {'own':>10} {'blocks':>9} {'growth/min':>14}"
+            yield f"{title}  {self._title()}", "lines--header"
+        elif self._data is not None:
+            step = self._data.tree.steps[self.selected]
+            found = ""
+            if self._pattern is not None:
+                share = self._matching / max(self._data.weight(ROOT), 1)
+                found = f" found: {percent(share)} "
+                yield found, "lines--match"
+            module = f"  {base_name(step.module)}" if step.module else ""
+            yield crop(f" {step.name}{module}", width - len(found)), "lines--header"
+
+    def _title(self) -> str:
+        return "function, callers ↓" if self.inverted else "function, callees ↓"
+
+    def row(self, row: int, width: int) -> Iterable[Piece]:
+        """A node."""
+        assert self._data is not None
+        node, indent = self._rows[row]
+        nodes, tree = self._data, self._data.tree
+        blocks = nodes.metric is Metric.BLOCKS
+        figure = f"{nodes.weight(node):,}" if blocks else format_size(nodes.weight(node))
+        figures = f"{figure:>11} {percent(nodes.share(node)):>7}"
+        yield figures, None
+        used = len(figures)
+        if width >= _WIDE:
+            own = int(tree.own[nodes.metric][node])
+            owned = f"{own:,}" if blocks else format_size(own)
+            more = f" {owned if own else '':>10} {int(tree.totals[Metric.BLOCKS][node]):>9,}"
+            growth = int(tree.totals[Metric.GROWTH][node])
+            grown = f" {signed_size(growth) + ' ' + trend(growth):>14}"
+            yield more, None
+            yield grown, "lines--grown" if growth > 0 else "lines--shrunk" if growth < 0 else None
+            used += len(more) + len(grown)
+        room = width - used - 2
+        # However deep, a third of the room stays for the name.
+        shift = min(2 * indent, max(0, 2 * room // 3))
+        sign = " " if not self._weighty(node) else "▾" if node in self._open else "▸"
+        yield f"  {' ' * shift}{sign} ", None
+        name = tree.steps[node].name
+        found = node in self._matches
+        yield (
+            fit(f"*{name}" if found else name, room - shift - 2),
+            "lines--match" if found else None,
+        )
+
+    # Opening and closing.
+
+    def action_open_node(self) -> None:
+        """Opens down to where paths part; if it is open, goes to the heaviest below."""
+        node = self.selected
+        if self._data is None or not self._weighty(node):
+            return
+        if node in self._open:
+            self.move_to(self.cursor + 1)
+            return
+        self._open.add(node)
+        below = node
+        while len(children := self._weighty(below)) == 1:
+            below = children[0]
+            self._open.add(below)
+        self._touch(node)
+
+    def action_close_node(self) -> None:
+        """Closes; if it is closed, goes to the function above."""
+        node = self.selected
+        if self._data is None:
+            return
+        if node in self._open and self._weighty(node) and node != ROOT:
+            self._open.discard(node)
+            self._touch(node)
+        else:
+            parent = self._data.parent(node)
+            self.move_to(next((r for r, (n, _) in enumerate(self._rows) if n == parent), 0))
+
+    def chosen(self) -> None:
+        """Opens or closes; where there is nothing below, the stack."""
+        node = self.selected
+        if self._data is None or not self._weighty(node):
+            self.action_open()
+        elif node in self._open:
+            self.action_close_node()
+        else:
+            self.action_open_node()
+
+    def action_open_all(self) -> None:
+        """Opens everything below the cursor that holds a share worth it."""
+        if self._data is None:
+            return
+        waiting = [self.selected]
+        while waiting:
+            node = waiting.pop()
+            if node == self.selected or self._data.share(node) >= _WORTH_OPENING:
+                self._open.add(node)
+                waiting.extend(
+                    child
+                    for child in self._weighty(node)
+                    if self._data.share(child) >= _WORTH_OPENING
+                )
+        self._touch(self.selected)
+
+    def action_close_all(self) -> None:
+        """Leaves the root open only."""
+        if self._data is not None:
+            self._open = {ROOT}
+            self._touch(self.selected)
+
+    def action_open(self) -> None:
+        """Asks for the stack under the cursor."""
+        stack = self.selected_stack
+        if stack is not None:
+            self.post_message(self.Opened(self, stack))
+
+
+def _title(nodes: Nodes | None) -> str:
+    titles = {Metric.BYTES: "outstanding", Metric.GROWTH: "growth/min"}
+    metric = Metric.BYTES if nodes is None else nodes.metric
+    return titles.get(metric, metric.value)
+
+
+def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
+    """The same functions in another tree. Parents have lower numbers than children."""
+    places: dict[int, int | None] = {ROOT: ROOT}
+    names: dict[int, dict[Step, int]] = {}
+
+    def place(node: int) -> int | None:
+        if node not in places:
+            parent = place(old.parent(node))
+            if parent is None:
+                places[node] = None
+            else:
+                if parent not in names:
+                    names[parent] = {new.tree.steps[c]: c for c in new.children(parent)}
+                places[node] = names[parent].get(old.tree.steps[node])
+        return places[node]
+
+    found = {place(node) for node in sorted(opened)}
+    return {node for node in found if node is not None}
