@@ -6,16 +6,16 @@ SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEMO := $(VENV)/demo
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench clean
+.PHONY: help install demo test lint bench screenshots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
-	    awk -F': *' '{ printf "  make %-8s %s\n", $$1, $$2 }'
+	    awk -F': *' '{ printf "  make %-11s %s\n", $$1, $$2 }'
 
 install: $(VENV)/.installed ## make .venv with .venv/bin/tracelloc, and install the system's bcc
 
 demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds
-	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.folded
+	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -28,6 +28,10 @@ lint: $(VENV)/.developer ## check types and style
 bench: $(VENV)/.tools ## measure the cost beside other tools' (BENCH_ARGS='--plot cost.svg')
 	$(SUDO) tests/bench/peers.sh
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+screenshots: $(VENV)/.tools ## make the pictures in img/ again
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.screenshots
+	$(BIN)/python -m tests.ui.pictures img
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build *.egg-info

@@ -11,6 +11,9 @@ from tests.harness import Builder, Target
 from tracelloc import system
 from tracelloc.errors import TracellocError
 
+# Nobody's own filters have a say in what tests see.
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+
 
 def _cannot_trace() -> str | None:
     try:

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Traces the sample program for a while. Arguments: the program, tracelloc, the file
-# for the folded stacks.
+# for the flame graph.
 set -eu
 
 seconds=${DEMO_SECONDS:-15}
@@ -9,7 +9,6 @@ report=$3
 target=$!
 trap 'kill $target 2>/dev/null || true' EXIT INT TERM
 
-"$2" -p "$target" --text --interval 5 --duration "$seconds" --flamegraph "$report"
+"$2" -p "$target" --text --interval 5 --duration "$seconds" -o "$report"
 echo
-echo "Outstanding memory as folded stacks: $(pwd)/$report"
-echo "Draw it with flamegraph.pl, or open it in https://www.speedscope.app"
+echo "Outstanding memory as a flame graph, to be opened in a browser: $(pwd)/$report"

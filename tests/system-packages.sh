@@ -49,8 +49,22 @@ test)
     need_any "libtcmalloc-minimal4 libtcmalloc-minimal4t64" \
         is_there "$libraries/libtcmalloc_minimal.so.*"
     need_any "libmimalloc2.0 libmimalloc3 libmimalloc2" is_there "$libraries/libmimalloc.so.*"
-    need musl is_there "/lib/ld-musl-x86_64.so.1"
+    need musl-tools has musl-gcc
+    need sqlite3 has sqlite3
+    need tmux has tmux
     need util-linux has setpriv
+    need binutils has addr2line
+    need llvm has llvm-symbolizer
+    need libc6-dbg is_there "/usr/lib/debug/.build-id/*/*.debug"
+    need nodejs has node
+    need golang-go has go
+    need graphviz has dot
+    need_any "chromium-headless-shell chromium" \
+        sh -c 'command -v chromium-headless-shell || command -v chromium'
+    need_any "libpython3.11 libpython3.12 libpython3.13 libpython3.14" \
+        is_there "$libraries/libpython3.*.so.1.0"
+    need_any "libssl3 libssl3t64" is_there "$libraries/libcrypto.so.3"
+    need_any "libllvm14 libllvm18 libllvm19" is_there "$libraries/libLLVM-1*.so*"
     ;;
 esac
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.bench.processes import SkippedError
+from tests.bench.processes import figures_of
 from tracelloc.abi import EVENT_SIZE_BITS, Counter, EventKind, StackFlag
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
@@ -118,19 +117,7 @@ def measure_here(blocks: int) -> dict[str, Any]:
 
 def measure(blocks: int = BLOCKS) -> dict[str, Any]:
     """The figures, from a process of its own. Raises SkippedError."""
-    command = [sys.executable, "-m", "tests.bench.capacity", str(blocks)]
-    try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
-            timeout=TIMEOUT_S,
-        )  # fmt: skip
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
-        raise SkippedError(f"capacity: {lines[-1]}") from error
-    except subprocess.TimeoutExpired as error:
-        raise SkippedError(f"capacity: took longer than {TIMEOUT_S:.0f} s") from error
-    figures: dict[str, Any] = json.loads(done.stdout)
-    return figures
+    return figures_of("capacity", str(blocks), timeout_s=TIMEOUT_S)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ NOTE = (
     "logarithmic axes; medians of {} interleaved rounds; "
     "heaptrack and massif start the program themselves, the others attach to it"
 )
-OWN = ("tracelloc", "tracelloc-perf")
+OWN = ("tracelloc", "tracelloc-fp", "tracelloc-perf")
 BOUNDS = ("untraced", "entry-probes", "floor")
 
 STYLE = """

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from tests.harness import read_line
 
@@ -34,6 +37,23 @@ def end(process: subprocess.Popen[bytes], *, whole_group: bool = False) -> None:
             else:
                 process.kill()
     process.wait(PATIENCE_S)
+
+
+def figures_of(part: str, *arguments: str, timeout_s: float) -> dict[str, Any]:
+    """The JSON object that ``tests.bench.PART`` prints, run as a program. Raises SkippedError."""
+    command = [sys.executable, "-m", f"tests.bench.{part}", *arguments]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
+            timeout=timeout_s,
+        )  # fmt: skip
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or [f"status {error.returncode}"]
+        raise SkippedError(f"{part}: {lines[-1]}") from error
+    except subprocess.TimeoutExpired as error:
+        raise SkippedError(f"{part}: took longer than {timeout_s:.0f} s") from error
+    figures: dict[str, Any] = json.loads(done.stdout)
+    return figures
 
 
 class Program:

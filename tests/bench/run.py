@@ -11,15 +11,16 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, storm, workloads
+from tests.bench import capacity, naming, storm, tui, workloads
 from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 
-PARTS = ("storm", "capacity", *workloads.NAMES)
+PARTS = ("storm", "capacity", "naming", "tui", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 RATIOS = (
     ("tracelloc", "floor", "at most", 1.35),
+    ("tracelloc", "tracelloc-fp", "at most", 1.15),
     ("memleak", "tracelloc", "at least", 9.0),
     ("bpftrace", "tracelloc", "at least", 9.0),
 )
@@ -51,6 +52,8 @@ class Results:
     workloads: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Units of work per second, by tool."""
     capacity: dict[str, Any] | None = None
+    naming: dict[str, Any] | None = None
+    tui: dict[str, Any] | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     """Why a tool or a part is missing."""
 
@@ -86,6 +89,18 @@ class Bench:
                 self.results.capacity = capacity.measure()
             except SkippedError as reason:
                 self._skip("capacity", str(reason))
+        if "naming" in plan.parts:
+            self._say(f"names: {naming.STACKS:,} stacks of {naming.FRAMES} frames")
+            try:
+                self.results.naming = naming.measure()
+            except SkippedError as reason:
+                self._skip("naming", str(reason))
+        if "tui" in plan.parts:
+            self._say(f"tui: {1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks")
+            try:
+                self.results.tui = tui.measure()
+            except (*TROUBLE, AssertionError) as reason:
+                self._skip("tui", str(reason))
         return self.results
 
     def _tools(self, names: Iterable[str]) -> list[Tool]:
@@ -185,4 +200,6 @@ def as_json(results: Results) -> dict[str, Any]:
         "ratios": storm_ratios(results),
         "workloads": slowdowns(results),
         "capacity": results.capacity,
+        "naming": results.naming,
+        "tui": results.tui,
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from tests.bench import storm
+from tests.bench import storm, tui
 from tests.bench.run import Results, slowdowns, storm_ratios
 from tests.bench.storm import Case
 from tests.bench.tools import TOOLS
@@ -39,7 +39,7 @@ def _costs(results: Results) -> Iterator[str]:
 def _profiler(results: Results) -> Iterator[str]:
     rows = []
     for case, by_tool in results.storm.items():
-        for name in ("tracelloc", "tracelloc-perf"):
+        for name in ("tracelloc", "tracelloc-fp", "tracelloc-perf"):
             if name not in by_tool:
                 continue
             middle = storm.median(by_tool[name])
@@ -100,12 +100,55 @@ def _capacity(results: Results) -> Iterator[str]:
     )  # fmt: skip
 
 
+def _naming(results: Results) -> Iterator[str]:
+    figures = results.naming
+    if figures is None:
+        return
+    yield (
+        f"Names and filters of {figures['stacks']:,} stacks of {figures['frames']} frames, "
+        f"{figures['distinct_addresses']:,} distinct addresses"
+    )
+    yield from _table(
+        ["", "seconds"],
+        [
+            ["reading all symbol tables", f"{figures['load_tables_s']:.3f}"],
+            ["the first time", f"{figures['cold_s']:.3f}"],
+            ["again", f"{figures['warm_s']:.3f}"],
+            [f"lines, for {figures['share_with_lines']:.0%} of the addresses",
+             f"{figures['with_lines_s']:.3f}"],
+        ],
+    )  # fmt: skip
+
+
+def _tui(results: Results) -> Iterator[str]:
+    figures = results.tui
+    if figures is None:
+        return
+    yield (
+        f"The screen, with {figures['stacks']:,} stacks and {figures['blocks']:,} blocks at "
+        f"{figures['events_per_s']} events/s, {figures['lost_events']} lost"
+    )
+    targets = tui.TARGETS
+    yield from _table(
+        ["", "", "target"],
+        [
+            ["profiler's CPU, share of a core", f"{figures['profiler_cpu_share']:.0%}",
+             f"{targets['profiler_cpu_share']:.0%}"],
+            ["ms per refresh", f"{figures['refresh_ms']:.0f}", f"{targets['refresh_ms']:.0f}"],
+            ["at most", f"{figures['refresh_worst_ms']:.0f}", ""],
+            ["ms from key to paint", f"{figures['key_to_paint_ms']:.0f}",
+             f"{targets['key_to_paint_ms']:.0f}"],
+            ["at most", f"{figures['key_to_paint_worst_ms']:.0f}", ""],
+        ],
+    )  # fmt: skip
+
+
 def text(results: Results) -> str:
     """All tables, and what is missing from them."""
     sections = []
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
-    sections += [_workloads(results), _capacity(results)]
+    sections += [_workloads(results), _capacity(results), _naming(results), _tui(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]

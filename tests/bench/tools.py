@@ -198,6 +198,7 @@ TOOLS = (
     Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
     Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
+    Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),

@@ -122,6 +122,22 @@ def tracing(target: Target, **config: int) -> Iterator[Session]:
         session.close()
 
 
+def test_times_of_birth(builder: Builder, targets: list[Target]) -> None:
+    """They are of the timer's last tick: at most one tick too early, never too late."""
+    target = Target([builder.c("jumper", "-rdynamic", "-foptimize-sibling-calls")])
+    targets.append(target)
+    longest_tick_ns = 10_000_000
+    with tracing(target) as session:
+        before_ns = time.monotonic_ns()
+        assert target.ask("go") == "first"
+        after_ns = time.monotonic_ns()
+        asked_ns = time.monotonic_ns()
+        (block,) = session.snapshot(top=50).top_blocks.largest
+        answered_ns = time.monotonic_ns()
+    assert asked_ns - block.age_ns <= after_ns
+    assert answered_ns - block.age_ns >= before_ns - longest_tick_ns
+
+
 def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
     """Threads that ended leave nothing behind in the probes' tables."""
     target = Target([builder.c("churn"), 300])

@@ -42,7 +42,8 @@ def test_wheel_is_complete(wheel: Path) -> None:
         path.relative_to(ROOT)
         for folder in ("tracelloc", "probes", "ui")
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and path.suffix in (".py", ".c", ".h", ".toml", ".typed", ".tcss")
+        if path.is_file()
+        and path.suffix in (".py", ".c", ".h", ".toml", ".typed", ".tcss", ".html", ".css", ".js")
     ]
     assert len(tracked) > 40
     for path in tracked:

@@ -1,0 +1,102 @@
+"""How fast call stacks become readable: 10,000 distinct stacks of 40 frames.
+
+Their frames are functions of this very process, which loads bcc and so LLVM, C++ and C.
+Runs in a process of its own: ``python -m tests.bench.naming`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.bench.processes import figures_of
+from tracelloc.capture import import_bcc
+from tracelloc.filters import caller, load_filters
+from tracelloc.procfs import Process
+from tracelloc.space import AddressSpace
+from tracelloc.symbols import Symbolizer
+from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.view import Namer
+
+STACKS = 10_000
+FRAMES = 40
+SITES = 20_000
+"""Distinct return addresses: stacks share most of their callers."""
+TIMEOUT_S = 240.0
+
+
+def _sites(symbolizer: Symbolizer, space: AddressSpace, order: np.random.Generator) -> list[int]:
+    """Addresses in named functions of every mapped file, in proportion to how many it has."""
+    functions = []
+    for module in space.modules:
+        table = symbolizer.module(module).table
+        base = next((m for m in space.mappings if m.path == module.path and m.offset == 0), None)
+        if base is not None:
+            starts = table._address.tolist()
+            functions += [base.start + start + 2 for start in starts if start]
+    picked = order.choice(len(functions), SITES, replace=len(functions) < SITES)
+    return [functions[n] for n in picked.tolist()]
+
+
+def _seconds_for(namer: Namer, snapshot: Any) -> float:
+    began_s = time.perf_counter()
+    namer.prepare(snapshot, range(STACKS))
+    for index in range(STACKS):
+        namer.stack(snapshot, index)
+    return time.perf_counter() - began_s
+
+
+def measure_here() -> dict[str, Any]:
+    """The figures, in this process. Lines are left out and measured apart."""
+    import_bcc()
+    order = np.random.default_rng(1)
+    space = AddressSpace(Process(os.getpid()))
+    space.refresh()
+    symbolizer = Symbolizer(space)
+    began_s = time.perf_counter()
+    sites = _sites(symbolizer, space, order)
+    load_s = time.perf_counter() - began_s
+    # Towards the root, stacks are alike.
+    picks = order.integers(0, SITES, (STACKS, FRAMES)) % np.geomspace(SITES, 2, FRAMES).astype(int)
+    stacks = [tuple(sites[n] for n in row) for row in picks.tolist()]
+    assert len(set(stacks)) == STACKS
+    snapshot = SimpleNamespace(frames=stacks.__getitem__, why_partial=lambda index: None)
+    filters, _ = load_filters([], [], standing=True, who=caller({"HOME": "/nonexistent"}))
+    namer = Namer(symbolizer, filters)
+    with_lines_s = None
+    may_have_lines = ModuleSymbols.may_have_lines
+    ModuleSymbols.may_have_lines = False  # type: ignore[assignment]
+    cold_s = _seconds_for(namer, snapshot)
+    warm_s = min(_seconds_for(namer, snapshot) for _ in range(5))
+    ModuleSymbols.may_have_lines = may_have_lines  # type: ignore[method-assign]
+    again = Symbolizer(space)
+    began_s = time.perf_counter()
+    again.prepare(sites)
+    with_lines_s = time.perf_counter() - began_s
+    frames = again.frames(sites)
+    again.close()
+    symbolizer.close()
+    return {
+        "stacks": STACKS,
+        "frames": FRAMES,
+        "distinct_addresses": len({a for stack in stacks for a in stack}),
+        "load_tables_s": load_s,
+        "cold_s": cold_s,
+        "warm_s": warm_s,
+        "with_lines_s": with_lines_s,
+        "share_with_lines": sum(frame.line is not None for frame in frames) / len(frames),
+    }
+
+
+def measure() -> dict[str, Any]:
+    """The figures, from a process of its own. Raises SkippedError."""
+    return figures_of("naming", timeout_s=TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_here()))

@@ -1,0 +1,110 @@
+"""What the screen costs: 16,384 stacks, 327,680 live blocks, events as fast as they come.
+
+The screen stands in a real terminal (tmux) of 120 by 40 cells. ``python -m
+tests.bench.tui`` prints one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.bench.processes import Program, cpu_seconds
+from tests.harness import Builder, tracelloc_command
+from tests.terminal import Terminal
+
+DEPTH = 14
+BLOCKS = 20
+"""Per stack."""
+SETTLE_S = 3.0
+"""Names are read, figures settle."""
+KEYS = 12
+TARGETS = {"refresh_ms": 50.0, "key_to_paint_ms": 100.0, "profiler_cpu_share": 0.25}
+
+
+def measure(seconds: float = 6.0) -> dict[str, Any]:
+    """All figures. Raises SkippedError."""
+    with tempfile.TemporaryDirectory(prefix="bench-tui-") as name:
+        program = Program([Builder(Path(name)).c("thicket", "-O2"), str(DEPTH), str(BLOCKS)])
+        try:
+            command = tracelloc_command("-p", program.pid, "--events-size", "64MiB")
+            with Terminal(command, Path(name), width=120, height=40) as terminal:
+                return _measure(program, terminal, seconds)
+        finally:
+            program.close()
+
+
+def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, Any]:
+    terminal.wait_for("no allocations seen yet")
+    shell = terminal.pid
+    profiler = int(Path(f"/proc/{shell}/task/{shell}/children").read_text().split()[0])
+    tracelloc = profiler
+    # All blocks are there before anything is measured.
+    assert program.process.stdin is not None
+    whole_s = 2 * SETTLE_S + 5 * seconds + 20
+    program.process.stdin.write(f"{int(whole_s * 1000)}\n".encode())
+    terminal.wait_for(r"16,3\d\d stacks")
+    terminal.wait_for(r"32\d,\d{3} blocks")
+    time.sleep(SETTLE_S)
+    shares = {}
+    for key, view in (("1", "allocators"), ("4", "tree"), ("3", "flame")):
+        terminal.press(key)
+        time.sleep(SETTLE_S / 2)
+        shares[view] = _cpu_share(tracelloc, seconds)
+    terminal.press("1")
+    keys = _key_times_ms(terminal)
+    terminal.press("8")
+    costs = _costs_ms(terminal)
+    lines = terminal.screen()
+    rate = next((m[1] for line in lines if (m := re.search(r"(\S+) events/s", line))), "?")
+    lost = next((m[1] for line in lines if (m := re.search(r"lost ([\d,]+)", line))), "?")
+    return {
+        "stacks": 1 << DEPTH,
+        "blocks": BLOCKS << DEPTH,
+        "events_per_s": rate,
+        "lost_events": lost,
+        "profiler_cpu_share": shares["allocators"],
+        "profiler_cpu_share_by_view": shares,
+        "refresh_ms": costs["stacks"][0] + costs["stacks"][1],
+        "refresh_worst_ms": costs["stacks"][2],
+        "views_ms": costs,
+        "key_to_paint_ms": statistics.median(keys),
+        "key_to_paint_worst_ms": max(keys),
+    }
+
+
+def _cpu_share(pid: int, seconds: float) -> float:
+    before_s, began_s = cpu_seconds(pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_seconds(pid) - before_s) / (time.monotonic() - began_s)
+
+
+def _key_times_ms(terminal: Terminal) -> list[float]:
+    """From a key to the order it asks for being on the screen, looking included."""
+    times = []
+    for number in range(KEYS):
+        marker = "outstanding ▲" if number % 2 == 0 else "outstanding ▼"
+        began_s = time.monotonic()
+        terminal.press("S")
+        terminal.wait_for(marker)
+        times.append(1000 * (time.monotonic() - began_s))
+    return times
+
+
+def _costs_ms(terminal: Terminal) -> dict[str, tuple[float, float, float]]:
+    """Per view what the log says: worked out and drawn (medians), both at most."""
+    pattern = re.compile(r"(\w+): ([\d.]+) ms worked out aside, ([\d.]+) ms drawn, ([\d.]+) ms at")
+    lines = terminal.wait_for(r"flame: .* ms worked out aside")
+    matches = [match for line in lines if (match := pattern.search(line))]
+    return {m[1]: (float(m[2]), float(m[3]), float(m[4])) for m in matches}
+
+
+if __name__ == "__main__":
+    json.dump(measure(), sys.stdout)
+    print()

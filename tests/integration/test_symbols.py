@@ -1,0 +1,153 @@
+"""Names in reports of real processes, and what ``tracelloc symbols`` says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, tracelloc_command
+
+
+def wait_for_block(tracer: Tracelloc, size: int) -> None:
+    """Until a report has a block of this size."""
+    deadline = time.monotonic() + PATIENCE_S
+    while f'"size_bytes":{size},' not in tracer.text():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def symbols(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        tracelloc_command("symbols", *map(str, arguments)),
+        capture_output=True, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+
+
+@pytest.mark.bpf
+def test_generated_code_in_a_report(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("jit"), "JS:*render /srv/page.js:12:3"])
+    targets.append(target)
+    try:
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 3, directory=tmp_path)
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 0
+    finally:
+        Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
+    (site,) = tracer.last()["top_allocators"]
+    frames = [(f["symbol"], f["file"] and Path(f["file"]).name, f["line"]) for f in site["stack"]]
+    assert frames[0][:2] == ("keep", "jit.c")
+    assert frames[1] == ("render", "/srv/page.js".rpartition("/")[2], 12)
+    assert frames[2][:2] == ("main", "jit.c")
+
+
+@pytest.mark.bpf
+def test_javascript(targets: list[Target], tmp_path: Path) -> None:
+    """Functions of a real just-in-time compiler, named with file and line."""
+    script = tmp_path / "shop.js"
+    script.write_text(
+        "const kept = []; let round = 6;\n"
+        "function keepOrder(n) {\n"
+        "  kept.push(Buffer.allocUnsafeSlow(round * 10000 + 1 + n));\n"
+        "}\n"
+        "function takeOrders() { for (let n = 0; n < 20; n++) keepOrder(n); }\n"
+        "process.stdin.on('data', () => {\n"
+        "  takeOrders(); round++; process.stdout.write('done\\n');\n"
+        "});\n"
+        "process.stdout.write('ready\\n');\n"
+    )
+    target = Target(
+        [
+            shutil.which("node") or "node",
+            "--perf-basic-prof",
+            "--interpreted-frames-native-stack",
+            script,
+        ],
+        cwd=tmp_path,  # it leaves a log there
+    )
+    targets.append(target)
+    try:
+        tracer = Tracelloc(
+            "-p", target.pid, "--json", "--top", 400, "--interval", "100ms", directory=tmp_path
+        )
+        # The first time brings what the probes don't know yet, in one burst.
+        assert target.ask("go") == "done"
+        wait_for_block(tracer, 60001)
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 0
+    finally:
+        Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
+    blocks = [b for b in tracer.last()["top_allocations"] if 70001 <= b["size_bytes"] < 70021]
+    assert len(blocks) == 20
+    for block in blocks:
+        frames = {(f["symbol"], f["file"], f["line"]) for f in block["stack"]}
+        assert ("keepOrder", str(script), 2) in frames
+        assert ("takeOrders", str(script), 5) in frames
+
+
+def test_symbols_of_a_process(builder: Builder, targets: list[Target]) -> None:
+    path = builder.c("chain")
+    target = Target([path])
+    targets.append(target)
+    done = symbols("-p", target.pid)
+    assert (done.returncode, done.stderr) == (0, "")
+    paragraphs = done.stdout.split(f"{path}\n")
+    assert len(paragraphs) == 2
+    lines = paragraphs[1].splitlines()[:3]
+    assert lines[0].endswith("functions from its symbol table")
+    assert lines[1] == "    lines   from its own DWARF"
+    assert lines[2] == "    unwind  .eh_frame"
+    reports = {report["module"]: report for report in json.loads(symbols(
+        "-p", target.pid, "--json").stdout)}  # fmt: skip
+    assert reports[str(path)]["advice"] is None
+    assert reports["[vdso]"]["functions"] >= 4
+    nm = subprocess.run(["nm", "-n", path], capture_output=True, text=True, check=True).stdout
+    functions = {line.split()[2] for line in nm.splitlines() if " t " in line or " T " in line}
+    assert reports[str(path)]["functions"] >= len(functions) - 3  # some are no functions
+    assert len(reports[str(path)]["build_id"]) == 40
+
+
+def test_symbols_of_a_stripped_program(targets: list[Target], tmp_path: Path) -> None:
+    path = tmp_path / "stripped"
+    subprocess.run(
+        ["gcc", "-O1", "-s", "-pthread", TARGETS / "chain.c", "-o", path],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    target = Target([path])
+    targets.append(target)
+    text = symbols("-p", target.pid).stdout.partition(f"{path}\n")[2]
+    lines = text.splitlines()[:4]
+    assert lines[0].endswith("functions from its exported functions only (.dynsym)")
+    assert lines[1] == "    lines   none: no debug information (DWARF)"
+    assert lines[3] == "    to add  build it with -g, don't strip it"
+
+
+def test_symbols_of_a_packaged_program() -> None:
+    """The package that would help is named. The shell that runs this: no debug files here."""
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as process:
+        try:
+            while Path(f"/proc/{process.pid}/exe").readlink() == Path("/proc/self/exe").readlink():
+                os.sched_yield()
+            reports = json.loads(symbols("-p", process.pid, "--json").stdout)
+        finally:
+            process.kill()
+    sleep = next(r for r in reports if r["module"].endswith("/sleep"))
+    assert sleep["advice"] == (
+        "apt install coreutils-dbgsym, from the distribution's archive of debug symbols"
+    )
+
+
+def test_symbols_without_a_process() -> None:
+    done = symbols("-p", 4194304)
+    assert done.returncode == 1
+    assert done.stderr == "tracelloc: error: there is no process 4194304\n"
+    done = symbols()
+    assert done.returncode == 2
+    assert "-p/--pid" in done.stderr

@@ -1,0 +1,54 @@
+"""What views are given of a real process: copies, the time line, marks, thread names."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target
+from tracelloc.analysis import Limits, change, held_by_stack, mark, stack_figures
+from tracelloc.capture import CaptureConfig
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+from tracelloc.snapshot import Wanted
+
+pytestmark = pytest.mark.bpf
+
+EVERYTHING = Wanted(blocks=True, history=True, series=True)
+TICK_NS = 10_000_000
+"""Births are of the timer's last tick: up to this much too early."""
+
+
+def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("crowd"), 6, 200])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig())
+    session.start()
+    try:
+        before = mark(session.snapshot(), "start")
+        time.sleep(TICK_NS / 1e9)
+        assert target.ask("go") == "done"
+        snapshot = session.snapshot(wanted=EVERYTHING)
+        assert session.snapshot().blocks is None
+        assert session.thread_names()[target.pid].startswith("crowd")
+        deadline = time.monotonic() + PATIENCE_S
+        while session.snapshot(wanted=EVERYTHING).series.live_bytes[-1] != snapshot.live_bytes:
+            assert time.monotonic() < deadline
+    finally:
+        session.close()
+    assert session.thread_names()[target.pid].startswith("crowd")
+    assert snapshot.blocks is not None
+    blocks = snapshot.blocks.blocks()
+    assert len(blocks) == snapshot.live_count > 200
+    held = held_by_stack(blocks, len(snapshot.totals), None)
+    assert held.size_bytes.tolist() == snapshot.totals.live_bytes.tolist()
+    assert held.count.tolist() == snapshot.totals.live_count.tolist()
+    since = stack_figures(snapshot, before, Limits(born_after_ns=before.now_ns))
+    moved = change(before, snapshot)
+    assert moved.allocated_count.sum() >= 1200
+    assert since.live_bytes.tolist() == moved.live_bytes.tolist()
+    assert 0 <= since.mean_age_ns.max() <= snapshot.elapsed_ns + TICK_NS
+    assert snapshot.series is not None
+    assert (snapshot.series.time_ns <= snapshot.now_ns).all()
+    assert snapshot.series.rss_bytes[0] > 0
