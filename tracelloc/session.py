@@ -1,4 +1,4 @@
-"""One traced process: a thread that pumps events into the table, snapshots for views.
+"""Tracing: a thread that pumps events into the tables, snapshots for views.
 
 The pump thread drains the rings, applies what it finds and does the housekeeping; it
 never symbolizes. Views ask for snapshots from any thread. A lock keeps the two apart
@@ -12,25 +12,19 @@ import platform
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS
-from tracelloc.allocators import AllocatorFunction, Module, discover
-from tracelloc.attach import Attachment, Method
+from tracelloc.allocators import AllocatorFunction, Module
+from tracelloc.attach import Method
 from tracelloc.capture import Capture, CaptureConfig
-from tracelloc.errors import TargetError, UnsupportedError
-from tracelloc.history import History
+from tracelloc.errors import UnsupportedError
 from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
-from tracelloc.placement import ProbePoint, place, place_loader
 from tracelloc.procfs import Process
-from tracelloc.series import Series
-from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
-from tracelloc.space import AddressSpace
-from tracelloc.stacks import Stacks
-from tracelloc.stacksource import StackSource
+from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
 from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
-from tracelloc.table import LiveTable
+from tracelloc.tracee import Tracee
 from tracelloc.units import NS_PER_S
 
 _SHORTEST_WAIT_MS: Final = 5
@@ -39,8 +33,6 @@ _FULL_SHARE: Final = 3
 """The reader hurries when it finds more than one part in this many of the ring filled."""
 _IDLE_SHARE: Final = 6
 """And takes its time below one part in this many: large batches cost least."""
-_PREWARM_S: Final = 0.5
-"""How long tracing waits for rows; those that take longer are made on the way."""
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 
@@ -53,7 +45,7 @@ def _methods() -> list[Method]:
 
 
 class Session:
-    """Tracing of one process, from ``start`` to ``stop``."""
+    """Tracing, from ``start`` to ``stop``."""
 
     def __init__(
         self,
@@ -67,31 +59,18 @@ class Session:
         wall_clock_s: Callable[[], float] = time.time,
     ) -> None:
         """``method`` forces one way of attaching; else it is the best that the kernel has."""
-        self._process = process
         self._config = config
-        self._only = only_allocator
         self._methods = _methods() if method is None else [method]
         self._debug = debug
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
-        self.target = Target(process.pid, process.command())
-        self.space = AddressSpace(process)
-        self.stacks = Stacks()
-        self.table = LiveTable(self.stacks, config.sample_bytes)
-        self.functions: list[AllocatorFunction] = []
-        self._points: list[ProbePoint] = []
-        self._stack_source: StackSource | None = None
-        self._attachments: list[Attachment] = []
+        self.root = Tracee(process, config, only_allocator)
+        """The process that was asked for."""
         self._capture: Capture | None = None
         self._lock = threading.Lock()
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
-        self._started_ns = 0
-        self._history = History(0)
-        self._series = Series(0)
-        self._thread_names: dict[int, str] = {}
         self._stopped_ns: int | None = None
-        self._trampoline: int | None = None
         self._swept_ns = 0
         self._failure: BaseException | None = None
         self._rate = RateMeter()
@@ -100,47 +79,23 @@ class Session:
 
     def start(self) -> None:
         """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
-        modules = self.space.refresh()
-        functions = self._discover(modules)
+        functions, modules = self.root.find()
         self._capture = Capture(self._config, debug=self._debug)
         try:
-            self._stack_source = StackSource(
-                self.space, self.stacks, self._capture, self._config.max_frames, self._see
-            )
+            self.root.connect(self._capture)
             self._attach_first(functions, modules)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self._started_ns = self._clock_ns()
-            self._history = History(self._started_ns)
-            self._stack_source.await_rows(_PREWARM_S)
-            self._series = Series(self._started_ns)
+            self.root.begin(self._clock_ns())
             self._capture.set_live(True)
         except BaseException:
-            self._detach()
+            self.root.detach()
             self._capture.close()
             self._capture = None
             raise
         self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._thread.start()
         self._watch = OverheadWatch(
-            self._process, self.method, self._capture.programs, self._points
-        )
-
-    def _discover(self, modules: Iterable[Module]) -> list[AllocatorFunction]:
-        modules = list(modules)
-        if not modules:
-            raise TargetError(f"process {self._process.pid} has ended")
-        functions = discover(modules, self._only)
-        if functions:
-            return functions
-        if self._only is not None:
-            raise TargetError(
-                f"no allocator {self._only!r} in process {self._process.pid}",
-                hint="leave --allocator out to search everywhere",
-            )
-        raise TargetError(
-            f"process {self._process.pid} ({self.target.command}) has no allocator that "
-            "tracelloc knows",
-            hint="none of its files defines malloc and free",
+            self.root.process, self.method, self._capture.programs, self.root.points
         )
 
     def _attach_first(self, functions: list[AllocatorFunction], modules: Iterable[Module]) -> None:
@@ -150,26 +105,13 @@ class Session:
             method = self._methods[0]
             try:
                 self._capture.load(method.attach_type)
-                self._attach(functions, modules)
+                self.root.attach(method, functions, modules)
             except UnsupportedError:
-                self._points.clear()
                 if len(self._methods) == 1:
                     raise
                 del self._methods[0]
             else:
                 return
-
-    def _attach(self, functions: list[AllocatorFunction], modules: Iterable[Module]) -> None:
-        assert self._capture is not None
-        points = place(functions)
-        if self._config.use_rows:
-            points += place_loader(modules)
-        if not points:
-            return
-        self._points.extend(points)
-        attachment = Attachment(self._methods[0], self._process.pid, points, self._capture.program)
-        self._attachments.append(attachment)
-        self.functions.extend(functions)
 
     @property
     def method(self) -> Method:
@@ -186,46 +128,36 @@ class Session:
         if self._failure is not None:
             raise self._failure
         assert self._capture is not None
-        rss_bytes = self._process.rss_bytes()
+        tracee = self.root
+        rss_bytes = tracee.process.rss_bytes()
         with self._lock:
             if self._stopped_ns is None:
                 self._drain()
             now_ns = self._stopped_ns or self._clock_ns()
             return take_snapshot(
-                self.table,
-                target=self.target,
+                tracee.table,
+                target=tracee.target,
                 time_s=self._wall_clock_s(),
                 now_ns=now_ns,
-                started_ns=self._started_ns,
-                history=self._history,
+                started_ns=tracee.started_ns,
+                history=tracee.history,
                 overhead=Overhead(
-                    self._rate.per_second(now_ns - self._started_ns, self.table.events),
+                    self._rate.per_second(now_ns - tracee.started_ns, tracee.table.events),
                     self._watch.probe_share if self._watch is not None else None,
-                    tuple(p.label for p in self._points if p.is_dear and not p.is_return),
+                    tuple(p.label for p in tracee.points if p.is_dear and not p.is_return),
                 ),
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),
                 top=top,
                 min_age_ns=min_age_ns,
-                series=self._series,
+                series=tracee.series,
                 wanted=wanted,
             )
-
-    def thread_names(self) -> dict[int, str]:
-        """The threads by id, those included that have ended since this was last asked."""
-        self._thread_names.update(self._process.thread_names())
-        return dict(self._thread_names)
 
     def take_ring_share(self) -> float:
         """How full the ring of events was at most since this was last asked, 0 to 1."""
         fullest_bytes, self._fullest_bytes = self._fullest_bytes, 0
         return fullest_bytes / self._config.events_size_bytes
-
-    def drop_ended_threads(self) -> int:
-        """Frees what the probes keep of threads that are gone. Returns how many they were."""
-        assert self._capture is not None
-        alive = self._process.thread_ids()
-        return self._capture.forget_threads(self._process.pid, alive) if alive else 0
 
     def stop(self) -> None:
         """Takes the probes away, then applies what they had reported. May be called twice."""
@@ -238,7 +170,7 @@ class Session:
         if self._thread is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
-        self._detach()
+        self.root.detach()
         with self._lock:
             if self._failure is None:
                 while self._drain():
@@ -251,16 +183,9 @@ class Session:
         self.stop()
         if self._watch is not None:
             self._watch.join()
-        if self._stack_source is not None:
-            self._stack_source.close()
+        self.root.close()
         if self._capture is not None:
             self._capture.close()
-        self.space.close()
-
-    def _detach(self) -> None:
-        for attachment in self._attachments:
-            attachment.close()
-        self._attachments.clear()
 
     def _pump(self) -> None:
         try:
@@ -292,40 +217,22 @@ class Session:
     def _drain(self) -> int:
         """Applies what the rings hold. Returns the bytes of events there were."""
         assert self._capture is not None
-        assert self._stack_source is not None
         self._capture.clear_woken()
         events = self._capture.events.take()
         # Only now: whatever stack these events name was sent before them.
-        self._stack_source.take(self._clock_ns())
+        self.root.source.take(self._clock_ns())
         if len(events):
             counters = self._capture.counters()
             if any(counters[counter] for counter in LOST_EVENT_COUNTERS):
-                self.table.trusting = False
-            self.table.apply(events)
+                self.root.table.trusting = False
+            self.root.table.apply(events)
         self._fullest_bytes = max(self._fullest_bytes, int(events.nbytes))
         return int(events.nbytes)
 
-    def _see(self, modules: Sequence[Module]) -> None:
-        """Something else is mapped: perhaps an allocator, too."""
-        self._attach(discover(modules, self._only), modules)
-        trampoline = self.space.trampoline()
-        if trampoline is not None and trampoline != self._trampoline:
-            assert self._capture is not None
-            self._trampoline = trampoline
-            self._capture.set_trampoline(trampoline)
-
     def _keep_house(self) -> None:
-        assert self._capture is not None
-        assert self._stack_source is not None
-        if self._trampoline is None and self.table.events:
-            self._stack_source.refresh()
         now_ns = self._clock_ns()
-        self._rate.note(now_ns, self.table.events)
-        if self._history.is_due(now_ns):
-            self._history.sample(now_ns, self.table.totals.live_bytes)
-        if self._series.is_due(now_ns):
-            held = int(self.table.totals.live_bytes.sum())
-            self._series.add(now_ns, held, self._process.rss_bytes())
+        self.root.keep_house(now_ns)
+        self._rate.note(now_ns, self.root.table.events)
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
-            self.drop_ended_threads()
+            self.root.drop_ended_threads()

@@ -62,7 +62,7 @@ class Tracer:
             method=options.method,
             debug=options.debug,
         )
-        self._symbolizer = Symbolizer(self._session.space, SourceMap(options.sources))
+        self._symbolizer = Symbolizer(self._session.root.space, SourceMap(options.sources))
         self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
         self._sharing = self._prepare_sharing()
         self._reports = 0
@@ -89,7 +89,7 @@ class Tracer:
         return Sharing(
             listen=options.listen,
             push=options.push,
-            target=self._session.target,
+            target=self._session.root.target,
             take=take,
             namer=namer,
             say=self._say_aside,
@@ -103,7 +103,8 @@ class Tracer:
             self._session.start()
             for warning in self._warnings:
                 self._say(f"warning: {warning}")
-            self._say(f"tracing {self._process.pid} ({printable(self._session.target.command)})…")
+            command = printable(self._session.root.target.command)
+            self._say(f"tracing {self._process.pid} ({command})…")
             try:
                 if self._sharing is not None:
                     self._sharing.start()

@@ -61,7 +61,7 @@ class ScreenTracer(Tracer):
 
         def ended() -> None:
             asyncio.get_running_loop().remove_reader(pidfd)
-            app.end(f"process {session.target.pid} has ended", session.stop)
+            app.end(f"process {session.root.target.pid} has ended", session.stop)
 
         app = self.app = make_app(
             LiveSource(session, self._namer, self._facts(), caller()),
@@ -79,7 +79,7 @@ class ScreenTracer(Tracer):
         failure_of(app)
 
     def _facts(self) -> Facts:
-        functions = self._session.functions
+        functions = self._session.root.functions
         paths = dict.fromkeys(base_name(function.module.path) for function in functions)
         return Facts(
             allocators=tuple(paths),

@@ -87,7 +87,7 @@ class LiveSource:
     @property
     def target(self) -> Target:
         """Who is traced."""
-        return self._session.target
+        return self._session.root.target
 
     @property
     def namer(self) -> Namer:
@@ -114,7 +114,7 @@ class LiveSource:
 
     def thread_names(self) -> Mapping[int, str]:
         """Threads of the target by id."""
-        return self._session.thread_names()
+        return self._session.root.thread_names()
 
     def export_namer(self) -> Namer:
         """Another namer with the same rules."""
@@ -123,7 +123,7 @@ class LiveSource:
     def read_source(self, path: str) -> list[str]:
         """The lines of a source file, as the target sees it or as it lies here."""
         last: OSError = FileNotFoundError(2, "No such file or directory")
-        for root in (f"/proc/{self._session.target.pid}/root", ""):
+        for root in (f"/proc/{self._session.root.target.pid}/root", ""):
             try:
                 return _lines(root + path)
             except OSError as error:

@@ -145,8 +145,8 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
     with tracing(target, max_threads=512) as session:
         for _ in range(3):
             assert target.ask("go") == "done"
-            session.drop_ended_threads()
-            assert session.drop_ended_threads() == 0
+            session.root.drop_ended_threads()
+            assert session.root.drop_ended_threads() == 0
         session.stop()
         snapshot = session.snapshot(top=0)
         assert snapshot.losses.events == 0

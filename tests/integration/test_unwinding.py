@@ -73,7 +73,7 @@ def compare(
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         session = Session(Process(process.pid), CaptureConfig(min_block_bytes=FIRST_SIZE, **config))
         stack_ids: dict[int, int] = {}
-        apply = session.table.apply
+        apply = session.root.table.apply
 
         def note(events: np.ndarray) -> None:  # type: ignore[type-arg]
             kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(15)
@@ -86,7 +86,7 @@ def compare(
             )
             apply(events)
 
-        session.table.apply = note  # type: ignore[method-assign]
+        session.root.table.apply = note  # type: ignore[method-assign]
         session.start()
         os.kill(process.pid, signal.SIGCONT)
         process.wait(PATIENCE_S)
@@ -102,9 +102,9 @@ def compare(
             continue
         # Innermost is the place of the call itself: of backtrace here, of malloc there.
         expected = tuple(records[number][2 : 1 + count].tolist())
-        index = session.stacks._index(stack_id)
+        index = session.root.stacks._index(stack_id)
         assert index is not None
-        frames, flags = session.stacks.frames(index), session.stacks.flags(index)
+        frames, flags = session.root.stacks.frames(index), session.root.stacks.flags(index)
         assert frames is not None
         result.flags[flags] += 1
         if flags & ~StackFlag.TRUNCATED:

@@ -31,13 +31,13 @@ def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> No
         assert target.ask("go") == "done"
         snapshot = session.snapshot(wanted=EVERYTHING)
         assert session.snapshot().blocks is None
-        assert session.thread_names()[target.pid].startswith("crowd")
+        assert session.root.thread_names()[target.pid].startswith("crowd")
         deadline = time.monotonic() + PATIENCE_S
         while session.snapshot(wanted=EVERYTHING).series.live_bytes[-1] != snapshot.live_bytes:
             assert time.monotonic() < deadline
     finally:
         session.close()
-    assert session.thread_names()[target.pid].startswith("crowd")
+    assert session.root.thread_names()[target.pid].startswith("crowd")
     assert snapshot.blocks is not None
     blocks = snapshot.blocks.blocks()
     assert len(blocks) == snapshot.live_count > 200

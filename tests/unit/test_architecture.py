@@ -23,6 +23,7 @@ LAYERS = [
     {"attach", "capture", "unwind", "unwinding", "symbols"},
     {"overhead", "filters", "inventory", "stacksource"},
     {"snapshot"},
+    {"tracee"},
     {"session", "analysis"},
     {"spread"},
     {"view"},

@@ -1,0 +1,152 @@
+"""One traced process: its probes, its address space, and what it holds.
+
+A session has at least one of these. All of them are fed by the session's pump, under
+the session's lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracelloc.allocators import AllocatorFunction, Module, discover
+from tracelloc.attach import Attachment, Method
+from tracelloc.capture import Capture, CaptureConfig
+from tracelloc.errors import TargetError
+from tracelloc.history import History
+from tracelloc.placement import ProbePoint, place, place_loader
+from tracelloc.procfs import Process
+from tracelloc.series import Series
+from tracelloc.snapshot import Target
+from tracelloc.space import AddressSpace
+from tracelloc.stacks import Stacks
+from tracelloc.stacksource import StackSource
+from tracelloc.table import LiveTable
+
+_PREWARM_S: Final = 0.5
+"""How long tracing waits for rows; those that take longer are made on the way."""
+
+
+class Tracee:
+    """What belongs to one process. Not thread safe, but for ``thread_names``."""
+
+    def __init__(self, process: Process, config: CaptureConfig, only: str | None) -> None:
+        """``only``: the allocator to trace, of ``discover``; None: all of them."""
+        self.process = process
+        self.target = Target(process.pid, process.command())
+        self.space = AddressSpace(process)
+        self.stacks = Stacks()
+        self.table = LiveTable(self.stacks, config.sample_bytes)
+        self.functions: list[AllocatorFunction] = []
+        self.points: list[ProbePoint] = []
+        self.history = History(0)
+        self.series = Series(0)
+        self.started_ns = 0
+        self._config = config
+        self._only = only
+        self._method = Method.PERF
+        self._capture: Capture | None = None
+        self._stack_source: StackSource | None = None
+        self._attachments: list[Attachment] = []
+        self._thread_names: dict[int, str] = {}
+        self._trampoline: int | None = None
+
+    def find(self) -> tuple[list[AllocatorFunction], list[Module]]:
+        """Looks for its allocator. Raises TargetError if there is none."""
+        modules = self.space.refresh()
+        if not modules:
+            raise TargetError(f"process {self.process.pid} has ended")
+        functions = discover(modules, self._only)
+        if functions:
+            return functions, modules
+        if self._only is not None:
+            raise TargetError(
+                f"no allocator {self._only!r} in process {self.process.pid}",
+                hint="leave --allocator out to search everywhere",
+            )
+        raise TargetError(
+            f"process {self.process.pid} ({self.target.command}) has no allocator that "
+            "tracelloc knows",
+            hint="none of its files defines malloc and free",
+        )
+
+    def connect(self, capture: Capture) -> None:
+        """Takes stacks from here on."""
+        self._capture = capture
+        self._stack_source = StackSource(
+            self.space, self.stacks, capture, self._config.max_frames, self._see
+        )
+
+    @property
+    def source(self) -> StackSource:
+        """Where its stacks come from."""
+        assert self._stack_source is not None
+        return self._stack_source
+
+    def attach(
+        self, method: Method, functions: list[AllocatorFunction], modules: Iterable[Module]
+    ) -> None:
+        """Puts the probes in place that are called for by these functions and files.
+
+        Raises TracellocError, and has then attached nothing.
+        """
+        assert self._capture is not None
+        self._method = method
+        points = place(functions)
+        if self._config.use_rows:
+            points += place_loader(modules)
+        if not points:
+            return
+        attachment = Attachment(method, self.process.pid, points, self._capture.program)
+        self.points.extend(points)
+        self._attachments.append(attachment)
+        self.functions.extend(functions)
+
+    def begin(self, now_ns: int) -> None:
+        """Tracing starts: nothing is outstanding."""
+        self.started_ns = now_ns
+        self.history = History(now_ns)
+        self.source.await_rows(_PREWARM_S)
+        self.series = Series(now_ns)
+
+    def keep_house(self, now_ns: int) -> None:
+        """To be called now and then: looks at what has changed, takes samples that are due."""
+        if self._trampoline is None and self.table.events:
+            self.source.refresh()
+        if self.history.is_due(now_ns):
+            self.history.sample(now_ns, self.table.totals.live_bytes)
+        if self.series.is_due(now_ns):
+            held = int(self.table.totals.live_bytes.sum())
+            self.series.add(now_ns, held, self.process.rss_bytes())
+
+    def thread_names(self) -> dict[int, str]:
+        """The threads by id, those included that have ended since this was last asked."""
+        self._thread_names.update(self.process.thread_names())
+        return dict(self._thread_names)
+
+    def drop_ended_threads(self) -> int:
+        """Frees what the probes keep of threads that are gone. Returns how many they were."""
+        assert self._capture is not None
+        alive = self.process.thread_ids()
+        return self._capture.forget_threads(self.process.pid, alive) if alive else 0
+
+    def detach(self) -> None:
+        """Takes the probes away. May be called twice."""
+        for attachment in self._attachments:
+            attachment.close()
+        self._attachments.clear()
+
+    def close(self) -> None:
+        """Closes its files; the probes must be gone."""
+        if self._stack_source is not None:
+            self._stack_source.close()
+        self.space.close()
+
+    def _see(self, modules: Sequence[Module]) -> None:
+        """Something else is mapped: perhaps an allocator, too."""
+        assert self._capture is not None
+        self.attach(self._method, discover(modules, self._only), modules)
+        trampoline = self.space.trampoline()
+        if trampoline is not None and trampoline != self._trampoline:
+            self._trampoline = trampoline
+            self._capture.set_trampoline(trampoline)
