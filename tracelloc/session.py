@@ -152,6 +152,7 @@ class Session:
                 min_age_ns=min_age_ns,
                 series=tracee.series,
                 wanted=wanted,
+                findings=self.root.findings,
             )
 
     def take_ring_share(self) -> float:
@@ -175,6 +176,7 @@ class Session:
             if self._failure is None:
                 while self._drain():
                     pass
+                self.root.judge(stopped_ns)
             self._stopped_ns = stopped_ns
         os.close(self._wake_fd)
 

@@ -23,6 +23,7 @@ from tracelloc.series import Points, Series
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.table import LiveTable, Oddities
 from tracelloc.totals import I64, Totals
+from tracelloc.verdict.findings import Findings
 
 _SLICE: Final = 1 << 20
 """Rows looked at together when the largest blocks are picked."""
@@ -153,6 +154,8 @@ class Snapshot:
     """If wanted."""
     series: Points | None = None
     """If wanted."""
+    findings: Findings | None = None
+    """Which stacks leak, as of some seconds ago; None until there was time to look."""
 
     @property
     def sample_bytes(self) -> int | None:
@@ -292,6 +295,7 @@ def take_snapshot(
     min_age_ns: int | None,
     series: Series | None = None,
     wanted: Wanted = NOTHING_ELSE,
+    findings: Findings | None = None,
 ) -> Snapshot:
     """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
     stacks = table.stacks
@@ -333,4 +337,5 @@ def take_snapshot(
         blocks=table.blocks.copy() if wanted.blocks else None,
         history=history.copy(len(stacks)) if wanted.history else None,
         series=series.points() if wanted.series and series is not None else None,
+        findings=findings,
     )

@@ -19,6 +19,7 @@ from tracelloc.blocks import Blocks, BlockStore
 from tracelloc.ring import RECORD_DTYPE, Events
 from tracelloc.stacks import Stacks
 from tracelloc.totals import Sums, Totals
+from tracelloc.verdict.cohorts import Cohorts
 
 U64 = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp]
@@ -45,6 +46,8 @@ class _Pending:
     address: int
     block: Blocks | None
     """One row, or None if the block was not known."""
+    time_ns: int
+    """When it was taken, CLOCK_MONOTONIC."""
 
 
 class _Batch:
@@ -118,6 +121,7 @@ class LiveTable:
         self.stacks = stacks
         self.blocks = BlockStore()
         self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
+        self.cohorts = Cohorts()
         self.oddities = Oddities()
         self.events = 0
         """Events applied since the start."""
@@ -134,12 +138,17 @@ class LiveTable:
         for start in range(0, len(events), CHUNK):
             self._apply_chunk(events[start : start + CHUNK])
         self.totals.note_peaks()
+        if len(events):
+            self.cohorts.note_floor(self.totals.live_bytes)
 
     def _apply_chunk(self, events: Events) -> None:
         batch = _Batch(events, self.stacks)
         born = np.flatnonzero(batch.kind == EventKind.ALLOC)
         stack = self.stacks.indices(events["stack_id"][born])
         self.totals.grow(len(self.stacks))
+        self.cohorts.grow(len(self.totals))
+        self.cohorts.advance(int(events["time_ns"].max()), self.totals.live_bytes)
+        self.cohorts.bear(stack, events["time_ns"][born])
         made = self.totals.allocate(
             stack, events["size_tag"][born] & _SIZE_MASK, events["time_ns"][born]
         )
@@ -187,12 +196,23 @@ class LiveTable:
         if pending is None or pending.address != int(batch.address[row]):
             self.oddities.odd_restores += 1
             return False
-        if pending.block is None:
+        block = pending.block
+        if block is None:
             self.oddities.unmatched_frees -= 1
+            self.cohorts.note_strangers(-1)
             return False
-        batch.restored[row] = pending.block
-        self.totals.free(pending.block.stack, pending.block.size, sign=-1)
+        batch.restored[row] = block
+        self.totals.free(block.stack, block.size, sign=-1)
+        self._count_deaths(block, np.array([pending.time_ns], np.uint64), sign=-1)
         return True
+
+    def _count_deaths(self, blocks: Blocks, death_ns: U64, sign: int = 1) -> None:
+        life_ns = death_ns.astype(np.int64) - blocks.birth_ns.astype(np.int64)
+        self.cohorts.note_lifetimes(blocks.stack, life_ns, sign)
+
+    def _count_alive(self, blocks: Blocks, sign: int) -> None:
+        size_bytes = self.totals.bytes_of(blocks.size)
+        self.cohorts.keep(blocks.stack, size_bytes, blocks.birth_ns, sign)
 
     def _settle(self, order: Rows, address: U64, batch: _Batch, made: Sums) -> _Taken:
         """Matches allocations and frees. ``made``: what the batch allocated, per stack."""
@@ -204,13 +224,17 @@ class LiveTable:
         last[:-1] = first[1:]
         # Two frees, or two allocations, in a row on one address.
         repeated = ~first[1:] & (alloc[1:] == alloc[:-1])
-        self.oddities.unmatched_frees += int(np.count_nonzero(repeated & free[1:]))
+        unmatched = int(np.count_nonzero(repeated & free[1:]))
         self.oddities.address_reuses += int(np.count_nonzero(repeated & alloc[1:]))
 
         first_frees = order[free & first]
         found, taken = self.blocks.take(batch.address[first_frees])
         self.totals.free(taken.stack, taken.size)
-        self.oddities.unmatched_frees += int(np.count_nonzero(~found))
+        self._count_alive(taken, -1)
+        self._count_deaths(taken, batch.events["time_ns"][first_frees[found]])
+        unmatched += int(np.count_nonzero(~found))
+        self.oddities.unmatched_frees += unmatched
+        self.cohorts.note_strangers(unmatched)
 
         if not self.trusting:
             stale = self.blocks.take(batch.address[order[alloc & first & ~last]])[1]
@@ -220,9 +244,12 @@ class LiveTable:
         # Every block that was made here counts as freed, but for those that are left.
         self.totals.free_sums(made)
         self.totals.free(blocks.stack, blocks.size, sign=-1)
-        for block in batch.restored.values():
+        self._count_alive(blocks, 1)
+        for row, block in batch.restored.items():
             # Not made here: freed by now, or among those that were just taken back.
             self.totals.free(block.stack, block.size)
+            if not (survivors == row).any():
+                self._count_deaths(block, batch.events["time_ns"][-1:])
         self._close_stale(self.blocks.put(blocks))
         return _Taken(first_frees, found, taken)
 
@@ -230,6 +257,7 @@ class LiveTable:
         """Blocks whose address was handed out again: their free went unseen."""
         if len(stale):
             self.totals.free(stale.stack, stale.size)
+            self._count_alive(stale, -1)
             self.oddities.address_reuses += len(stale)
             self.trusting = False
 
@@ -251,7 +279,9 @@ class LiveTable:
                 before = order[at - 1 : at]
                 if len(before) and _made(before[0], row, batch):
                     block = batch.blocks(before)
-            self._pending[int(caller[row])] = _Pending(int(batch.address[row]), block)
+            self._pending[int(caller[row])] = _Pending(
+                int(batch.address[row]), block, int(batch.events["time_ns"][row])
+            )
 
 
 def _made(before: np.intp, row: int, batch: _Batch) -> bool:

@@ -113,14 +113,21 @@ class Totals:
         self.freed_count[: len(sums[0])] += sign * sums[0]
         self.freed_bytes[: len(sums[1])] += sign * sums[1]
 
+    def bytes_of(self, size: U64) -> I64:
+        """What each block counts for: its size, or what it stands for if it is a sample."""
+        if self.sample_bytes is None:
+            return size.astype(np.int64)
+        scaled: I64 = np.rint(weights(size, self.sample_bytes) * size).astype(np.int64)
+        return scaled
+
     def _sums(self, stack: U32, size: U64) -> Sums:
         if self.sample_bytes is None or not len(stack):
             return _sums(stack, size)
-        weight = weights(size, self.sample_bytes)
         # Whole numbers, the same each time that a block comes by: what is freed is what
         # was allocated.
+        weight = weights(size, self.sample_bytes)
         counts = np.bincount(stack, weights=np.rint(weight * COUNT_PARTS))
-        sizes = np.bincount(stack, weights=np.rint(weight * size))
+        sizes = np.bincount(stack, weights=self.bytes_of(size))
         return counts.astype(np.int64), sizes.astype(np.int64)
 
     def note_peaks(self) -> None:

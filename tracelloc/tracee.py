@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
 from tracelloc.allocators import AllocatorFunction, Module, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
@@ -22,6 +23,8 @@ from tracelloc.space import AddressSpace
 from tracelloc.stacks import Stacks
 from tracelloc.stacksource import StackSource
 from tracelloc.table import LiveTable
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judge import Judge, Losses
 
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
@@ -41,7 +44,10 @@ class Tracee:
         self.points: list[ProbePoint] = []
         self.history = History(0)
         self.series = Series(0)
+        self.findings: Findings | None = None
+        """What was found out about its stacks; None until anything happened."""
         self.started_ns = 0
+        self._judge = Judge()
         self._config = config
         self._only = only
         self._method = Method.PERF
@@ -106,6 +112,7 @@ class Tracee:
         """Tracing starts: nothing is outstanding."""
         self.started_ns = now_ns
         self.history = History(now_ns)
+        self.table.cohorts.begin(now_ns)
         self.source.await_rows(_PREWARM_S)
         self.series = Series(now_ns)
 
@@ -118,6 +125,20 @@ class Tracee:
         if self.series.is_due(now_ns):
             held = int(self.table.totals.live_bytes.sum())
             self.series.add(now_ns, held, self.process.rss_bytes())
+        if self._judge.is_due(now_ns):
+            self.judge(now_ns)
+
+    def judge(self, now_ns: int) -> None:
+        """Looks at all stacks: which of them leak."""
+        assert self._capture is not None
+        counters = self._capture.counters()
+        losses = Losses(
+            events=sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS),
+            frees=int(counters[Counter.LOST_FREES]),
+            address_reuses=self.table.oddities.address_reuses,
+        )
+        table = self.table
+        self.findings = self._judge.judge(table.cohorts, table.totals, self.stacks, now_ns, losses)
 
     def thread_names(self) -> dict[int, str]:
         """The threads by id, those included that have ended since this was last asked."""

@@ -19,6 +19,7 @@ LAYERS = [
     {"syscalls", "packages"},
     {"demangle", "elf", "procfs", "system", "ring", "rowtable"},
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
+    {"verdict"},
     {"placement", "table", "space", "processes"},
     {"attach", "capture", "unwind", "unwinding", "symbols"},
     {"overhead", "filters", "inventory", "stacksource"},

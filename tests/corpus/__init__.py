@@ -1,0 +1,1 @@
+"""Programs of known truth, as streams of events on a clock of their own."""

@@ -1,0 +1,126 @@
+"""Feeds a program's blocks to the live table as events, and notes the verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tests.corpus.streams import Stream
+from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
+from tracelloc.ring import RECORD_DTYPE, Events
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+from tracelloc.units import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judge import Judge
+from tracelloc.verdict.judgement import Suspect, Verdict
+
+START_NS = 1000 * NS_PER_S
+TICK_S = 1.0
+LOOK_S = 5.0
+
+
+def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> Events:
+    """All births and deaths between 0 and ``end_s`` in their order; stack id n + 1 is the
+    n-th stream's.
+    """
+    columns = []
+    address = 0x7F00_0000_0000
+    for number, stream in enumerate(streams):
+        count = len(stream.birth)
+        where = np.uint64(address) + np.uint64(16) * np.arange(count, dtype=np.uint64)
+        address += 16 * count
+        born = (stream.birth >= 0) & (stream.birth < end_s)
+        died = (stream.death >= 0) & (stream.death < end_s) & (stream.birth < end_s)
+        columns.append((stream.birth[born], where[born], stream.size[born], number + 1,
+                        EventKind.ALLOC))  # fmt: skip
+        columns.append((stream.death[died], where[died], np.zeros(died.sum()), 0, EventKind.FREE))
+    events = np.zeros(sum(len(times) for times, *_ in columns), RECORD_DTYPE)
+    at = 0
+    for times, where, size, stack_id, kind in columns:
+        rows = events[at : at + len(times)]
+        rows["time_ns"] = (times * NS_PER_S).astype(np.uint64) + np.uint64(start_ns)
+        rows["address"] = where
+        rows["size_tag"] = size.astype(np.uint64) | np.uint64(kind << EVENT_SIZE_BITS)
+        rows["stack_id"] = stack_id
+        rows["tid"] = rows["tgid"] = 1
+        at += len(times)
+    return events[np.argsort(events["time_ns"], kind="stable")]
+
+
+@dataclass
+class Course:
+    """What was said of each stack, look by look."""
+
+    times_s: list[float] = field(default_factory=list)
+    verdicts: list[list[Verdict]] = field(default_factory=list)
+    """Per look, by stack index."""
+    suspects: list[list[Suspect]] = field(default_factory=list)
+    findings: Findings | None = None
+    """The last look's."""
+
+    def first(self, stack: int, among: set[Verdict], after_s: float = 0.0) -> float | None:
+        """When a stack first got one of these verdicts."""
+        for time_s, verdicts in zip(self.times_s, self.verdicts, strict=True):
+            if time_s >= after_s and stack < len(verdicts) and verdicts[stack] in among:
+                return time_s
+        return None
+
+    def lasting(self, stack: int, among: set[Verdict]) -> float | None:
+        """From when on it had one of these to the end."""
+        since = None
+        for time_s, verdicts in zip(self.times_s, self.verdicts, strict=True):
+            fits = stack < len(verdicts) and verdicts[stack] in among
+            since = (since if since is not None else time_s) if fits else None
+        return since
+
+    def first_rank(self, stacks: set[int], after_s: float) -> float | None:
+        """When one of these stacks was first the best suspect."""
+        for time_s, suspects in zip(self.times_s, self.suspects, strict=True):
+            if time_s < after_s or not suspects:
+                continue
+            if {member.stack for member in suspects[0].members} & stacks:
+                return time_s
+        return None
+
+
+def looks(
+    events: Events, stacks: Stacks, end_s: float, *, start_ns: int = START_NS
+) -> Iterator[tuple[float, LiveTable, Findings]]:
+    """Applies the events tick by tick. Yields (time, table, findings) at each look."""
+    table = LiveTable(stacks)
+    table.cohorts.begin(start_ns)
+    judge = Judge()
+    ticks = np.arange(TICK_S, end_s + TICK_S / 2, TICK_S)
+    cuts = np.searchsorted(events["time_ns"], (ticks * NS_PER_S).astype(np.uint64) + start_ns)
+    before = 0
+    for tick, cut in zip(ticks.tolist(), cuts.tolist(), strict=True):
+        table.apply(events[before:cut])
+        before = cut
+        if tick % LOOK_S < TICK_S / 2:
+            now_ns = start_ns + int(tick * NS_PER_S)
+            findings = judge.judge(table.cohorts, table.totals, stacks, now_ns)
+            if findings is not None:
+                yield tick, table, findings
+
+
+def stacks_of(count: int) -> Stacks:
+    """Stacks with ids 1 to count, each with a frame of its own below main."""
+    stacks = Stacks()
+    for stack_id in range(1, count + 1):
+        stacks.add(stack_id, (0x400000 + 16 * stack_id, 0x401000), StackFlag(0))
+    return stacks
+
+
+def watch(streams: list[Stream], end_s: float) -> Course:
+    """The whole course of a program; stack n + 1 is the n-th stream's."""
+    course = Course()
+    events = events_of(streams, end_s)
+    for time_s, _table, findings in looks(events, stacks_of(len(streams)), end_s):
+        course.times_s.append(time_s)
+        course.verdicts.append([findings.verdict(n) for n in range(len(findings.codes))])
+        course.suspects.append(list(findings.suspects))
+        course.findings = findings
+    return course

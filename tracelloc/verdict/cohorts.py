@@ -1,0 +1,236 @@
+"""What became of the blocks that were made at one time: births and survivors per slice.
+
+Each stack has a row of figures per *slice* of time: how many blocks were born in it, how
+many of those are alive, and their bytes; beside them a histogram of the lifetimes of the
+blocks that died. All are kept up to date by births and deaths alone: a block needs no
+more than its stack and the time of its birth to find its slice.
+
+A slice is opened each second. When there is no room for another one, two neighbours
+become one: those whose common width is least beside their age. So slices are about
+0.13 of their age wide after ten minutes and 0.25 after a day, the newest are one second
+wide, and the whole traced time is always covered, at about 1.8 KiB per stack.
+
+All figures but the floor can be added up over stacks: the sum of some stacks' rows is
+what one stack would have had that stood for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.units import NS_PER_S
+
+I64 = npt.NDArray[np.int64]
+U64 = npt.NDArray[np.uint64]
+F64 = npt.NDArray[np.float64]
+Stacks = npt.NDArray[Any]
+"""Indices of stacks."""
+
+SLICES: Final = 48
+"""Most slices."""
+SLICE_NS: Final = NS_PER_S
+"""How wide slices are at first."""
+_PAUSE_SLICES: Final = 8
+"""When nothing happened for so many slices, one is enough for all of them."""
+_AGE_OFFSET_NS: Final = 4 * SLICE_NS
+"""Added to ages, so that the newest slices are not all alike."""
+LIFETIMES: Final = 32
+"""Classes of lifetimes: half octaves."""
+SHORTEST_NS: Final = NS_PER_S // 16
+"""Where the first class begins. Shorter lives are in no class."""
+LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 2)
+"""Lower bounds of the classes: 62 ms to 48 min; the last one is open."""
+
+_PER_SLICE: Final = ("born", "alive", "alive_bytes", "floor_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Population:
+    """The figures of some sites (stacks, or groups of stacks) at one moment: a row each.
+
+    Slice ``k`` lasts from ``edges_s[k]`` to ``edges_s[k + 1]``, seconds since the start;
+    the first one begins at 0, the last one ends now.
+    """
+
+    edges_s: F64
+    born: F64
+    """Blocks born, per slice."""
+    alive: F64
+    """Of those, alive."""
+    alive_bytes: F64
+    floor_bytes: F64
+    """The least that was outstanding during each slice."""
+    lifetimes: F64
+    """Deaths by lifetime: a column per class."""
+    load: F64
+    """Blocks born in the whole process, per slice."""
+    strangers: F64
+    """Frees of blocks that were never seen to be made, in the whole process, per slice."""
+
+    @property
+    def now_s(self) -> float:
+        """Since the start."""
+        return float(self.edges_s[-1])
+
+    def select(self, rows: Stacks) -> Population:
+        """Some of the sites."""
+        return self._with(lambda column: column[rows])
+
+    def sums(self, rows: Stacks, starts: Stacks) -> Population:
+        """One site per stretch of ``rows``; the n-th stretch begins at ``starts[n]``.
+
+        The sum of floors is a lower bound of the sum's floor.
+        """
+        return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
+
+    def _with(self, change: Callable[[F64], F64]) -> Population:
+        """The same moment with the columns of other sites."""
+        return Population(
+            edges_s=self.edges_s,
+            born=change(self.born),
+            alive=change(self.alive),
+            alive_bytes=change(self.alive_bytes),
+            floor_bytes=change(self.floor_bytes),
+            lifetimes=change(self.lifetimes),
+            load=self.load,
+            strangers=self.strangers,
+        )
+
+
+class Cohorts:
+    """Births and survivors of all stacks of one address space. Not thread safe."""
+
+    def __init__(self) -> None:
+        self.start_ns: int | None = None
+        """When the first slice began, CLOCK_MONOTONIC: the first event's time, if not set."""
+        self._starts = np.empty(0, np.int64)
+        # Which row holds each slice, the oldest first: rows never move.
+        self._row_of = np.empty(0, np.int64)
+        self._room = 64
+        # Row by row in memory, so that a slice of all stacks is one stretch.
+        self.born: I64 = np.zeros((SLICES, self._room), np.int64)
+        self.alive = self.born.copy()
+        self.alive_bytes = self.born.copy()
+        self.floor_bytes = self.born.copy()
+        self.lifetimes = np.zeros((LIFETIMES, self._room), np.int64)
+        self._load = np.zeros(SLICES, np.int64)
+        self._strangers = np.zeros(SLICES, np.int64)
+
+    def begin(self, start_ns: int) -> None:
+        """Sets when tracing began. To be called before the first event, if at all."""
+        self.start_ns = start_ns
+        self._starts = np.array([start_ns], np.int64)
+        self._row_of = np.zeros(1, np.int64)
+
+    def grow(self, stacks: int) -> None:
+        """Makes room for this many stacks; at least doubles."""
+        if stacks <= self._room:
+            return
+        room = max(stacks, 2 * self._room)
+        for name in (*_PER_SLICE, "lifetimes"):
+            old = getattr(self, name)
+            grown = np.zeros((len(old), room), np.int64)
+            grown[:, : self._room] = old
+            setattr(self, name, grown)
+        self._room = room
+
+    def advance(self, now_ns: int, live_bytes: I64) -> None:
+        """Opens the slices until this moment. ``live_bytes``: what each stack holds."""
+        if self.start_ns is None:
+            self.begin(now_ns)
+        newest_ns = int(self._starts[-1])
+        missing = (now_ns - newest_ns) // SLICE_NS
+        if missing > _PAUSE_SLICES:
+            # One for the last moment before the pause, one for all of it.
+            self._open(newest_ns + SLICE_NS, live_bytes)
+            self._open(newest_ns + missing * SLICE_NS, live_bytes)
+            return
+        for number in range(missing):
+            self._open(newest_ns + (number + 1) * SLICE_NS, live_bytes)
+
+    def _open(self, start_ns: int, live_bytes: I64) -> None:
+        room = len(self._starts) < SLICES
+        row = len(self._starts) if room else self._merge_two(start_ns)
+        self.floor_bytes[row, : len(live_bytes)] = live_bytes
+        self._starts = np.append(self._starts, start_ns)
+        self._row_of = np.append(self._row_of, row)
+
+    def _merge_two(self, now_ns: int) -> int:
+        """Makes one slice of two neighbours. Returns the row that is free now."""
+        ends = np.append(self._starts[1:], now_ns)
+        width = ends[1:] - self._starts[:-1]
+        pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))
+        kept, freed = self._row_of[pair : pair + 2].tolist()
+        for name in ("born", "alive", "alive_bytes", "_load", "_strangers"):
+            rows = getattr(self, name)
+            rows[kept] += rows[freed]
+            rows[freed] = 0
+        floor = self.floor_bytes
+        np.minimum(floor[kept], floor[freed], out=floor[kept])
+        floor[freed] = 0
+        self._starts = np.delete(self._starts, pair + 1)
+        self._row_of = np.delete(self._row_of, pair + 1)
+        return int(freed)
+
+    def note_floor(self, live_bytes: I64) -> None:
+        """To be called whenever what stacks hold may have become less."""
+        floor = self.floor_bytes[self._row_of[-1], : len(live_bytes)]
+        np.minimum(floor, live_bytes, out=floor)
+
+    def _rows(self, time_ns: U64) -> I64:
+        """The row of each moment; what is older than the first slice counts with it."""
+        slices = np.searchsorted(self._starts, time_ns.astype(np.int64), side="right") - 1
+        rows: I64 = self._row_of[np.maximum(slices, 0)]
+        return rows
+
+    def bear(self, stack: Stacks, birth_ns: U64) -> None:
+        """Counts births, whether or not the blocks are still alive."""
+        rows = self._rows(birth_ns)
+        np.add.at(self.born.reshape(-1), rows * self._room + stack, 1)
+        self._load += np.bincount(rows, minlength=SLICES)
+
+    def keep(self, stack: Stacks, size_bytes: I64, birth_ns: U64, sign: int = 1) -> None:
+        """Counts blocks as alive; with a sign of -1, no longer."""
+        cells = self._rows(birth_ns) * self._room + stack
+        np.add.at(self.alive.reshape(-1), cells, sign)
+        np.add.at(self.alive_bytes.reshape(-1), cells, sign * size_bytes)
+
+    def note_lifetimes(self, stack: Stacks, life_ns: I64, sign: int = 1) -> None:
+        """Files deaths by how long the blocks had lived; -1 takes that back."""
+        long = life_ns >= SHORTEST_NS
+        if not long.any():
+            return
+        classes = (2 * np.log2(life_ns[long] / SHORTEST_NS)).astype(np.int64)
+        np.minimum(classes, LIFETIMES - 1, out=classes)
+        np.add.at(self.lifetimes.reshape(-1), classes * self._room + stack[long], sign)
+
+    def note_strangers(self, count: int) -> None:
+        """Counts frees of blocks that are not known, which happened just now."""
+        self._strangers[self._row_of[-1]] += count
+
+    def population(self, now_ns: int, stacks: Stacks) -> Population:
+        """The figures of some stacks. To be called only after the first event."""
+        assert self.start_ns is not None
+        # A slice that has hardly begun still has a length.
+        edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))
+        rows = self._row_of
+
+        def columns(of: I64) -> F64:
+            picked: F64 = of[rows[:, None], stacks].T.astype(np.float64)
+            return picked
+
+        return Population(
+            edges_s=(edges_ns - self.start_ns) / NS_PER_S,
+            born=columns(self.born),
+            alive=columns(self.alive),
+            alive_bytes=columns(self.alive_bytes),
+            floor_bytes=columns(self.floor_bytes),
+            lifetimes=self.lifetimes[:, stacks].T.astype(np.float64),
+            load=self._load[rows].astype(np.float64),
+            strangers=self._strangers[rows].astype(np.float64),
+        )

@@ -1,0 +1,86 @@
+"""How many blocks may look alive only because their frees were lost.
+
+One lost free in 10,000 is enough to make a busy site look like a slow leak. Known losses
+are counted by the probes. Where something proves that there are losses, what sites have
+in common gives their size: a lost free hits all busy sites alike, a leak does not.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelloc.units import NS_PER_S
+from tracelloc.verdict.cohorts import F64
+
+_BUSY: Final = 1000
+"""Births that make a site busy enough to take part."""
+_QUANTILE: Final = 0.25
+_IMPLAUSIBLE: Final = 0.1
+"""A share above this is no loss: these sites keep blocks."""
+_SAME_GAP_NS: Final = 60 * NS_PER_S
+"""Losses that follow each other more closely are one gap."""
+_LASTING_NS: Final = 120 * NS_PER_S
+"""A gap this long is no gap any more, but how things are."""
+
+
+class Gaps:
+    """When events were lost, so that what was counted before is not relied upon.
+
+    After a gap, the count starts afresh: only blocks born since can be survivors. Where
+    losses never cease that would be for ever, so there the loss's share is allowed for.
+    """
+
+    def __init__(self) -> None:
+        self._lost = 0
+        self._from_ns = 0
+        self._until_ns: int | None = None
+
+    def note(self, lost: int, now_ns: int) -> None:
+        """Tells how many events were lost until now."""
+        if lost <= self._lost:
+            return
+        self._lost = lost
+        if self._until_ns is None or now_ns - self._until_ns > _SAME_GAP_NS:
+            self._from_ns = now_ns
+        self._until_ns = now_ns
+
+    @property
+    def last(self) -> bool:
+        """Whether losses go on and on."""
+        return self._until_ns is not None and self._until_ns - self._from_ns > _LASTING_NS
+
+    def clean_from_ns(self) -> int | None:
+        """From when on nothing is missing; None: from the start, but for what goes on."""
+        return None if self.last else self._until_ns
+
+
+def common_share(alive: F64, born: F64) -> F64:
+    """Per site, the lower quartile (by births) of the share that the other sites keep.
+
+    0 where there are no others that are busy.
+    """
+    share_of = np.zeros(len(born))
+    busy = np.flatnonzero(born >= _BUSY)
+    if len(busy) == 0:
+        return share_of
+    share = alive[busy] / born[busy]
+    order = np.argsort(share)
+    share, weight = share[order], born[busy[order]]
+    until = np.cumsum(weight)
+    total = until[-1]
+
+    def quantile(own_weight: F64, own_until: F64) -> F64:
+        """Of all but the site with this weight, which is found at that sum of weights."""
+        goal = _QUANTILE * (total - own_weight)
+        before = np.searchsorted(until, goal)
+        after = np.searchsorted(until, goal + own_weight)
+        at = np.where(goal <= own_until - own_weight, before, after)
+        found: F64 = np.append(share, 0.0)[np.minimum(at, len(share))]
+        return found
+
+    share_of[:] = quantile(np.zeros(1), np.full(1, total))
+    share_of[busy[order]] = quantile(weight, until) if len(busy) > 1 else 0.0
+    share_of[share_of > _IMPLAUSIBLE] = 0.0
+    return share_of

@@ -1,0 +1,152 @@
+"""Judges sites by their figures alone: no memory of earlier verdicts in here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.onset import find_onset
+from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others
+from tracelloc.verdict.rule import NEVER_FREED, Growth, find_growth
+from tracelloc.verdict.survival import Mask, find_tails
+
+Codes = npt.NDArray[np.uint8]
+
+VERDICTS: Final = tuple(Verdict)
+"""The verdict of each code."""
+CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
+_STRANGERS_SHARE: Final = 0.5
+"""So many frees of old blocks for each survivor, and a site may be a cache that was full
+when tracing began: what it replaces was never seen to be made."""
+_AFTER_GAP: Final = 0.7
+"""Confidence is less once events were lost."""
+_QUANTILE: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What else there is to know at this moment."""
+
+    loss_share: float
+    """Share of frees that are known to be lost."""
+    loss_floor: F64
+    """Per site, the share of blocks that other sites seem to lose (``loss``)."""
+    clean_from_s: float
+    """Events are complete from here on, seconds since tracing began."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """What is known of each site: a column per figure, a row per site."""
+
+    code: Codes
+    """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
+    rate_bytes_per_min: F64
+    since_s: F64
+    confidence: F64
+    watch_more_s: F64
+    never_freed: Mask
+    rising_only: Mask
+    """Growing by its floor: old blocks still get freed."""
+    replaces_old: Mask
+    """Would be leaking, but may be a cache that was full at the start."""
+    survivors: F64
+    born_in_window: F64
+    alive: F64
+    alive_bytes: F64
+    born: F64
+    most_live_s: F64
+    """Nearly all blocks that died had lived no longer than this."""
+    loss_share: F64
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def select(self, rows: npt.NDArray[np.intp] | Mask) -> Sites:
+        """Some of the sites."""
+        return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+
+def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
+    """Judges all sites of a population."""
+    loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
+    tail = find_tails(population)
+    growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
+    others = look_at_others(population, tail, loss_share)
+    never_freed = growth.survivors >= NEVER_FREED * growth.born
+    replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
+    leaking = growth.leaking & ~replaces_old
+    growing = growth.growing & ~leaking
+    rising_only = others.rising & ~growth.growing
+    rate = np.where(growth.growing, growth.rate_bytes_per_min, 0.0)
+    confidence = np.where(growth.growing, growth.confidence, 0.0)
+    if circumstances.clean_from_s > 0:
+        confidence *= _AFTER_GAP
+    watched_s = growth.end_s - growth.start_s
+    return Sites(
+        code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
+        rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
+        since_s=_since(population, growth),
+        confidence=confidence,
+        watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
+        never_freed=never_freed & growth.growing,
+        rising_only=rising_only,
+        replaces_old=replaces_old,
+        survivors=growth.survivors,
+        born_in_window=growth.born,
+        alive=population.alive.sum(axis=1),
+        alive_bytes=population.alive_bytes.sum(axis=1),
+        born=population.born.sum(axis=1),
+        most_live_s=_quantile_of_lives(population),
+        loss_share=loss_share,
+    )
+
+
+def _codes(  # noqa: PLR0917
+    leaking: Mask,
+    growing: Mask,
+    growth: Growth,
+    others: Others,
+    population: Population,
+    circumstances: Circumstances,
+) -> Codes:
+    """The first that holds."""
+    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < WATCH_FIRST_S)
+    return np.select(
+        [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
+        [
+            CODE_OF[verdict]
+            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.WATCHING,
+                            Verdict.START_UP, Verdict.BUSY)
+        ],
+        CODE_OF[Verdict.CACHE_OR_POOL],
+    ).astype(np.uint8)  # fmt: skip
+
+
+def _since(population: Population, growth: Growth) -> F64:
+    since = np.zeros(len(growth.growing))
+    rows = np.flatnonzero(growth.growing)
+    if len(rows):
+        since[rows] = find_onset(
+            population.select(rows),
+            growth.start_s[rows],
+            growth.end_s[rows],
+            growth.rate_bytes_per_min[rows] / 60,
+        )
+    return since
+
+
+def _quantile_of_lives(population: Population) -> F64:
+    """The upper bound of the class up to which nearly all deaths are."""
+    freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
+    longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
+    allowed = (1 - _QUANTILE) * freed
+    classes = np.count_nonzero(longer > allowed[:, None], axis=1)
+    bounds = np.append(LIFETIME_EDGES_S, np.inf)
+    quantile: F64 = bounds[classes]
+    return quantile

@@ -1,0 +1,96 @@
+"""The survival tail: from what age on the blocks of a site stop dying.
+
+The actuarial life table (Cutler and Ederer, 1958; the grouped form of Kaplan and Meier's
+estimate): at the age ``x`` those blocks are at risk that have died later, or are alive and
+older. Blocks that are alive are censored: their lifetime is only known to be longer than
+their age. A class's hazard is its deaths over the blocks at risk, half of those counted
+that are censored within it. Blocks from before the start were never seen to be born and
+are in no class, so lifetimes longer than the watch are unseen, but nothing is biased.
+
+The chance that a block which has reached ``x`` is never freed is estimated by the product
+of the survival of all classes from there on, as far as ages have been seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, LIFETIMES, Population
+
+Mask = npt.NDArray[np.bool_]
+
+FEWEST_AT_RISK: Final = 3
+"""A hazard is not estimated from fewer blocks."""
+_KEPT: Final = 0.7
+"""The tail is flat where at least this share of the blocks is never freed."""
+_FEWEST_OLD: Final = 4
+_DEAD_SHARE: Final = 0.35
+"""Most deaths beyond the tail's age, for each block that is alive beyond it."""
+_SHORTEST_S: Final = 2.0
+"""Ages below are not told apart well enough by slices of a second."""
+_LONGEST_SHARE: Final = 0.4
+"""The tail's age is at most this part of the time watched."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """Where each site's survival curve is flat."""
+
+    found: Mask
+    age_s: F64
+    """From this age on; 0 where none was found."""
+    kept: F64
+    """The share of blocks of that age that is never freed, by estimate."""
+
+
+def ages_reached(population: Population) -> F64:
+    """Blocks alive that are at least as old as each class begins: a row per site.
+
+    Births are taken as spread evenly over their slice.
+    """
+    starts, ends = population.edges_s[:-1], population.edges_s[1:]
+    born_by = population.now_s - LIFETIME_EDGES_S
+    share = (born_by[None, :] - starts[:, None]) / (ends - starts)[:, None]
+    reached: F64 = population.alive @ np.clip(share, 0, 1)
+    return reached
+
+
+def deaths_from(population: Population) -> F64:
+    """Deaths at the beginning of each class or later: a row per site."""
+    return np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
+
+
+def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
+    """The share of blocks that have reached each class's age and are never freed."""
+    at_risk = reached + deaths
+    censored = reached - np.append(reached[:, 1:], np.zeros((len(reached), 1)), axis=1)
+    hazard = lifetimes / np.maximum(1, at_risk - censored / 2)
+    hazard = np.where(at_risk >= FEWEST_AT_RISK, np.minimum(1, hazard), 0)
+    return np.exp(-np.cumsum(hazard[:, ::-1], axis=1)[:, ::-1])
+
+
+def find_tails(population: Population) -> Tail:
+    """The least age from which on each site's blocks have stopped dying."""
+    reached = ages_reached(population)
+    deaths = deaths_from(population)
+    kept = kept_from(reached, deaths, population.lifetimes)
+    age_s = LIFETIME_EDGES_S
+    flat = (
+        (age_s >= _SHORTEST_S)
+        & (age_s <= _LONGEST_SHARE * population.now_s)
+        & (kept >= _KEPT)
+        & (reached >= _FEWEST_OLD)
+        & (deaths <= _DEAD_SHARE * reached)
+    )
+    found: Mask = np.any(flat, axis=1)
+    at = np.where(found, flat.argmax(axis=1), LIFETIMES - 1)
+    rows = np.arange(len(at))
+    return Tail(
+        found,
+        np.where(found, age_s[at], 0.0),
+        np.where(found, kept[rows, at], 0.0),
+    )
