@@ -80,6 +80,7 @@ enum miss_register {
 struct miss {
 	__u64 stack_id;      /* made up for this record: what its event has */
 	__u64 generation;    /* of the rows that were looked at */
+	__u64 missing;       /* address without a row: what makes others wait, too */
 	__u64 stack_address; /* of the copy's first byte */
 	__u32 stack_bytes;   /* that could be copied */
 	__u32 tid;

@@ -60,10 +60,11 @@ static __always_inline u64 generation_of(struct control *words)
 
 /* The head of a miss, and the registers it needs to be finished. */
 static __always_inline void fill_miss(struct pt_regs *ctx, struct control *words,
-				      struct miss *miss, u64 id, u64 start)
+				      struct miss *miss, u64 id, u64 missing, u64 start)
 {
 	miss->stack_id = id;
 	miss->generation = generation_of(words) >> KEY_GENERATION_SHIFT;
+	miss->missing = missing;
 	miss->stack_address = start;
 	miss->tid = (u32)bpf_get_current_pid_tgid();
 	miss->registers[MISS_IP] = PT_REGS_IP(ctx);
@@ -94,7 +95,8 @@ static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
  * Leaves the stack to user space: sends registers and the stack's memory. `far`: the
  * walk came far up already. Returns the id of what will be found, 0 if there is no room.
  */
-static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words, u64 hash, bool far)
+static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words, u64 hash,
+				     u64 missing, bool far)
 {
 	u64 start = PT_REGS_SP(ctx) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
@@ -105,7 +107,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
 		if (large) {
-			fill_miss(ctx, words, &large->miss, id, start);
+			fill_miss(ctx, words, &large->miss, id, missing, start);
 			large->miss.stack_bytes = copy_stack(large->stack, start, LARGE_MISS_PAGES);
 			misses.ringbuf_submit(large, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -114,7 +116,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct small_miss *small = misses.ringbuf_reserve(sizeof(struct small_miss));
 
 		if (small) {
-			fill_miss(ctx, words, &small->miss, id, start);
+			fill_miss(ctx, words, &small->miss, id, missing, start);
 			small->miss.stack_bytes = copy_stack(small->stack, start, SMALL_MISS_PAGES);
 			misses.ringbuf_submit(small, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -206,7 +208,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		}
 	}
 	if (stack->flags == STACK_LOST_MISS) {
-		u64 id = send_miss(ctx, words, hash, sp - PT_REGS_SP(ctx) > SMALL_MISS_REACH);
+		u64 id = send_miss(ctx, words, hash, pc - before,
+				   sp - PT_REGS_SP(ctx) > SMALL_MISS_REACH);
 
 		if (id) {
 			stack->n_frames = 0;

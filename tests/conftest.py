@@ -12,7 +12,7 @@ from tracelloc import system
 from tracelloc.errors import TracellocError
 
 # Nobody's own filters have a say in what tests see.
-os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = "/nonexistent"
 
 
 def _cannot_trace() -> str | None:

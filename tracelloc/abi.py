@@ -48,6 +48,7 @@ MISS_REGISTERS: Final = 8
 MISS_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("generation", "<u8"),
+    ("missing", "<u8"),
     ("stack_address", "<u8"),
     ("stack_bytes", "<u4"),
     ("tid", "<u4"),

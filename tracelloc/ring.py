@@ -117,6 +117,8 @@ class Miss:
 
     stack_id: int
     generation: int
+    missing: int
+    """The address that has no row."""
     registers: tuple[int, ...]
     """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
     stack_address: int
@@ -144,6 +146,7 @@ class MissRing(Ring):
                     Miss(
                         stack_id=int(head["stack_id"]),
                         generation=int(head["generation"]),
+                        missing=int(head["missing"]),
                         registers=tuple(head["registers"].tolist()),
                         stack_address=int(head["stack_address"]),
                         stack=bytes(self.data[at : at + int(head["stack_bytes"])]),

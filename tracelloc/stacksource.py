@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from tracelloc.abi import StackFlag
 from tracelloc.allocators import Module
+from tracelloc.caller import caller
 from tracelloc.capture import Capture
+from tracelloc.ring import Miss
 from tracelloc.rowtable import RowTable
+from tracelloc.sitememory import SiteMemory
 from tracelloc.space import AddressSpace
 from tracelloc.stacks import Frames, Stacks
 from tracelloc.units import NS_PER_S
@@ -21,7 +25,9 @@ _R_STATE: Final = 24
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
 _MISSES_AT_ONCE: Final = 64
-"""Stacks that are finished before their rows are given to the probes."""
+"""Stacks that are finished before the ring is looked at again."""
+_MOST_WAITING: Final = 4096
+"""Misses that are held here at once: 80 MiB of stack memory if all are small."""
 _LARGE_NS: Final = 5 * NS_PER_S
 """How long misses bring larger copies after one was too short."""
 
@@ -52,7 +58,8 @@ class StackSource:
         self._large_until_ns = 0
         if capture.rows is not None:
             table = RowTable(capture.rows)
-            self._unwinder = Unwinder(space, table, max_frames, self.refresh)
+            memory = SiteMemory(caller())
+            self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
             self._renew(capture.generation)
 
     def await_rows(self, timeout_s: float) -> None:
@@ -66,6 +73,8 @@ class StackSource:
             self._unwinder.stop()
         if self._prewarming is not None:
             self._prewarming.join()
+        if self._unwinder is not None:
+            self._unwinder.remember()
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
@@ -121,14 +130,19 @@ class StackSource:
         """Finishes stacks that the probes could not follow, and supplies the rows."""
         if self._unwinder is None or self._capture.misses is None:
             return
+        waiting: deque[Miss] = deque()
         while True:
-            misses = self._capture.misses.take(_MISSES_AT_ONCE)
-            # Only now: none of them is from a later generation than what is read here.
-            if self._capture.generation != self._unwinder.table.generation:
-                self.refresh()
-            if not misses:
+            if len(waiting) < _MOST_WAITING:
+                misses = self._capture.misses.take(_MOST_WAITING)
+                # Only now: none of them is from a later generation than what is read here.
+                if self._capture.generation != self._unwinder.table.generation:
+                    self.refresh()
+                self._unwinder.hasten(misses)
+                waiting.extend(misses)
+            if not waiting:
                 break
-            for stack in self._unwinder.finish(misses):
+            some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
+            for stack in self._unwinder.finish(some):
                 if stack.flags & StackFlag.SHORT_COPY:
                     self._large_until_ns = now_ns + _LARGE_NS
                 self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))

@@ -1,7 +1,8 @@
 """Stacks without frame pointers: rows for the probes, and what they could not finish.
 
 The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows of the
-program and of libraries of moderate size are there from the start; others are made when
+program and of libraries of moderate size are there from the start, and of large files those
+that earlier runs needed; others are made when
 a stack first comes by: the probes then send its registers and memory (a miss), from which
 it is finished here by the full rules, exactly, while the row serves for the next time.
 
@@ -30,6 +31,7 @@ from tracelloc.errors import UnsupportedError
 from tracelloc.procfs import AddressMap, Mapping
 from tracelloc.ring import Miss
 from tracelloc.rowtable import RowTable
+from tracelloc.sitememory import SiteMemory
 from tracelloc.space import AddressSpace, Unresolved
 
 U64 = npt.NDArray[np.uint64]
@@ -39,7 +41,10 @@ _REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
 _PREWARM_PARTS: Final = 4
 """One part in so many of the table is filled beforehand: sets rarely overflow then."""
 _PREWARM_SITES: Final = 100_000
-"""Call sites of a file that is prewarmed; rows of larger ones are made on demand."""
+"""Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
+
+_MOST_KNOWN: Final = 1 << 16
+"""Addresses whose rules are at hand. A hot program needs a few thousand."""
 
 _FLAGS: Final = {
     End.OUTERMOST: StackFlag(0),
@@ -69,10 +74,12 @@ class Unwinder:
         space: AddressSpace,
         table: RowTable,
         max_frames: int,
+        memory: SiteMemory,
         refresh: Callable[[], None],
     ) -> None:
         """``refresh`` is called when a stack comes by code that was not mapped before."""
         self._space = space
+        self._memory = memory
         self._refresh = refresh
         self._may_refresh = False
         self.table = table
@@ -82,6 +89,14 @@ class Unwinder:
         self._maps = AddressMap([])
         self._since: dict[Mapping, int] = {}
         """Generation from which on a mapping is known to have been there all the time."""
+        self._known: dict[int, tuple[Mapping, RuleSet]] = {}
+        """By address, as long as the mappings stay as they are."""
+        self._large: set[int] = set()
+        """Modules with too many call sites to have all their rows made."""
+        self._met: dict[int, list[int]] = {}
+        """By module: where stacks came by without a row, as the file counts addresses."""
+        self._made: dict[int, int] = {}
+        """Rows by address that the probes don't have yet."""
         self._prewarmed: set[tuple[int, int]] = set()
         self._stopped = False
 
@@ -100,6 +115,8 @@ class Unwinder:
         if read() != generation:
             return False
         self._maps = AddressMap(code)
+        self._known.clear()
+        self._made.clear()
         if generation == self.table.generation:
             self._since = {m: self._since.get(m, generation) for m in code}
         else:
@@ -128,30 +145,42 @@ class Unwinder:
         """Ends prewarming after the file it is at."""
         self._stopped = True
 
-    def prewarm(self) -> int:
-        """Makes the rows of what is mapped, small files first. Returns how many it made.
+    def remember(self) -> None:
+        """Notes for the next run where stacks came by in large files."""
+        for module in self._space.modules:
+            if id(module) in self._large:
+                met = np.array(self._met.get(id(module), ()), np.uint64)
+                self._memory.remember(module.elf.build_id, met)
 
-        May run on a thread of its own.
+    def prewarm(self) -> int:
+        """Makes the rows that are likely to be needed. Returns how many it made.
+
+        Those that earlier runs needed come first, then those of whole files, small ones
+        first. May run on a thread of its own.
         """
         generation = self.table.generation
         made = 0
         budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
         mappings = [m for m in self._maps.mappings if (m.start, m.end) not in self._prewarmed]
-        for mapping in sorted(mappings, key=lambda m: m.end - m.start):
-            if self._stopped or made >= budget:
-                break
-            self._prewarmed.add((mapping.start, mapping.end))
-            sites, rows = self._rows_of(mapping)
-            if not 0 < len(sites) <= min(_PREWARM_SITES, budget - made):
-                continue
-            if not self.table.insert(sites, rows, generation):
-                self._prewarmed.discard((mapping.start, mapping.end))
-                break
-            made += len(sites)
+        mappings.sort(key=lambda m: m.end - m.start)
+        for sites_of in (self._remembered_sites, self._call_sites):
+            for mapping in mappings:
+                if self._stopped or made >= budget:
+                    return made
+                self._prewarmed.add((mapping.start, mapping.end))
+                sites, rows = self._rows_of(mapping, sites_of)
+                if not 0 < len(sites) <= budget - made:
+                    continue
+                if not self.table.insert(sites, rows, generation):
+                    self._prewarmed.discard((mapping.start, mapping.end))
+                    return made
+                made += len(sites)
         return made
 
-    def _rows_of(self, mapping: Mapping) -> tuple[U64, U64]:
-        """The call sites in a mapping, as addresses of the process, and their rows."""
+    def _rows_of(
+        self, mapping: Mapping, sites_of: Callable[[Module, Cfi], U64]
+    ) -> tuple[U64, U64]:
+        """Call sites in a mapping, as addresses of the process, and their rows."""
         nothing = np.empty(0, np.uint64)
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
@@ -160,13 +189,20 @@ class Unwinder:
         start = place.module.elf.address_of(place.file_offset)
         if cfi is None or start is None:
             return nothing, nothing
-        sites = cfi.call_sites()
+        sites = sites_of(place.module, cfi)
         first = np.uint64(start)
         size = np.uint64(mapping.end - mapping.start)
         sites = sites[(sites >= first) & (sites < first + size)]
         if len(sites) > _PREWARM_SITES:
-            return sites, nothing
+            self._large.add(id(place.module))
+            return nothing, nothing
         return sites - first + np.uint64(mapping.start), cfi.rows(sites)
+
+    def _remembered_sites(self, module: Module, _: Cfi) -> U64:
+        return self._memory.recall(module.elf.build_id)
+
+    def _call_sites(self, _: Module, cfi: Cfi) -> U64:
+        return cfi.call_sites()
 
     def _cfi_of(self, module: Module) -> Cfi | None:
         with self._lock:
@@ -188,45 +224,37 @@ class Unwinder:
         inside, cfi = place.module.elf.address_of(place.file_offset), self._cfi_of(place.module)
         return cfi is not None and inside is not None and cfi.is_start(inside)
 
+    def hasten(self, misses: Iterable[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        Until they are there, thousands more come for want of the same few.
+        """
+        self._may_refresh = True
+        for missing, miss in {miss.missing: miss for miss in misses}.items():
+            if missing not in self._known:
+                self._finish(miss)
+        self._supply()
+
     def finish(self, misses: Iterable[Miss]) -> list[Finished]:
         """The stacks of these misses; their rows are in the table when this returns."""
-        misses = list(misses)
         self._may_refresh = True
-        rows: dict[int, int] = {}
-        finished = [self._finish(miss, rows) for miss in misses]
+        finished = [self._finish(miss) for miss in misses]
+        self._supply()
+        return finished
+
+    def _supply(self) -> None:
+        """Gives the probes the rows that were made on the way."""
+        rows, self._made = self._made, {}
         if rows:
             addresses = np.fromiter(rows.keys(), np.uint64, len(rows))
             values = np.fromiter(rows.values(), np.uint64, len(rows))
             self.table.insert(addresses, values, self.table.generation)
-        return finished
 
-    def _finish(self, miss: Miss, rows: dict[int, int]) -> Finished:
+    def _finish(self, miss: Miss) -> Finished:
         def look_up(address: int) -> RuleSet | None:
-            mapping = self._maps.find(address)
-            if mapping is None and self._may_refresh:
-                self._may_refresh = False
-                generation = self.table.generation
-                self._refresh()
-                if self.table.generation != generation:
-                    rows.clear()  # they are for what was mapped before
-                mapping = self._maps.find(address)
-            if mapping is None or self._since[mapping] > miss.generation:
-                # Nothing, or perhaps something else then.
-                return None
-            place = self._space.place(address)
-            if isinstance(place, Unresolved) or place.mapping != mapping:
-                return None
-            if place.reason is Unresolved.ANONYMOUS:
-                rows[address] = FALLBACK_ROW
-                return FRAME_POINTER
-            cfi = self._cfi_of(place.module) if place.module is not None else None
-            inside = place.module.elf.address_of(place.file_offset) if place.module else None
-            if cfi is None or inside is None:
-                # A file that can't be read: to guess would be to invent.
-                return None
-            if address not in rows:
-                rows[address] = cfi.row(inside)
-            return cfi.rules(inside)
+            known = self._known.get(address) or self._look_up(address)
+            # It may be that something else was mapped there then.
+            return known[1] if known and self._since[known[0]] <= miss.generation else None
 
         walk = unwind(
             dict(zip(_REGISTERS, miss.registers, strict=True)),
@@ -238,3 +266,31 @@ class Unwinder:
         if walk.fallback_count:
             flags |= StackFlag.GUESSED
         return Finished(miss.stack_id, walk.frames, flags)
+
+    def _look_up(self, address: int) -> tuple[Mapping, RuleSet] | None:
+        """What is mapped at an address, and the rules there; notes the row for both sides."""
+        mapping = self._maps.find(address)
+        if mapping is None and self._may_refresh:
+            self._may_refresh = False
+            self._refresh()
+            mapping = self._maps.find(address)
+        if mapping is None:
+            return None
+        place = self._space.place(address)
+        if isinstance(place, Unresolved) or place.mapping != mapping:
+            return None
+        if place.reason is Unresolved.ANONYMOUS:
+            row, rules = FALLBACK_ROW, FRAME_POINTER
+        else:
+            cfi = self._cfi_of(place.module) if place.module is not None else None
+            inside = place.module.elf.address_of(place.file_offset) if place.module else None
+            if cfi is None or inside is None:
+                # A file that can't be read: to guess would be to invent.
+                return None
+            row, rules = cfi.row(inside), cfi.rules(inside)
+            self._met.setdefault(id(place.module), []).append(inside)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._made[address] = row
+        self._known[address] = mapping, rules
+        return mapping, rules

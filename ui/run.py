@@ -10,8 +10,8 @@ import socket
 from textual.app import App
 
 from tracelloc import system
+from tracelloc.caller import caller
 from tracelloc.errors import TracellocError
-from tracelloc.filters.files import caller
 from tracelloc.options import Options
 from tracelloc.procfs import base_name
 from tracelloc.target import open_target

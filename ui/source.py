@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from tracelloc.filters.files import Caller
+from tracelloc.caller import Caller
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot, Target, Wanted
 from tracelloc.view import Namer

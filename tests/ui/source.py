@@ -16,8 +16,9 @@ from textual.pilot import Pilot
 
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
+from tracelloc.caller import Caller
 from tracelloc.filters import Filters
-from tracelloc.filters.files import Caller, shipped_rules
+from tracelloc.filters.files import shipped_rules
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
 from tracelloc.series import Series
@@ -114,7 +115,7 @@ class FakeSource:
         self.table = LiveTable(known, self.sample_bytes)
         self.history = History(START_NS)
         self.series = Series(START_NS)
-        self.caller = Caller(0, 0, self.directory)
+        self.caller = Caller(0, 0, self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
         self.namer = Namer(FakeSymbolizer(frames), self.filters)
         self.next_address = 0x7F0000001000

@@ -15,9 +15,9 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "units", "text", "probes", "abi", "sampling"},
+    {"errors", "units", "text", "probes", "abi", "sampling", "caller"},
     {"syscalls", "packages"},
-    {"demangle", "elf", "procfs", "system", "ring", "rowtable"},
+    {"demangle", "elf", "procfs", "system", "ring", "rowtable", "sitememory"},
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
     {"verdict"},
     {"placement", "table", "space", "processes"},

@@ -10,16 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tracelloc.caller import Caller, caller, rights_of
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.filters.files import (
-    Caller,
-    _rights_of,
-    append_rules,
-    caller,
-    load_filters,
-    own_rules,
-    read_rules,
-)
+from tracelloc.filters.files import append_rules, load_filters, own_rules, read_rules
 from tracelloc.filters.rules import Action, Match, On, Rule, parse_rules
 from tracelloc.filters.tomllines import Lines
 from tracelloc.options import parse_options
@@ -152,6 +145,8 @@ def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).config == Path("/x")
     assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "x"}).config == Path("/h/.config")
     assert caller({}).config == Path("/nonexistent/.config")
+    assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).cache == Path("/h/.cache")
+    assert caller({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache == Path("/x")
     # Who is not root has not been made so by sudo.
     assert caller({"HOME": "/h", "SUDO_UID": "65534"}).uid == 1000
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -165,7 +160,7 @@ def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def me(tmp_path: Path) -> Caller:
-    who = Caller(os.geteuid(), os.getegid(), tmp_path / "config")
+    who = Caller(os.geteuid(), os.getegid(), tmp_path / "config", tmp_path / "cache")
     who.filters.parent.mkdir(parents=True, mode=0o700)
     return who
 
@@ -230,7 +225,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 def test_no_file_of_ones_own(me: Caller) -> None:
     assert own_rules(me) == (None, "")
-    assert own_rules(Caller(me.uid, me.gid, me.config / "nowhere")) == (None, "")
+    assert own_rules(Caller(me.uid, me.gid, me.config / "nowhere", me.cache)) == (None, "")
 
 
 def test_an_own_file_is_read_and_checked(me: Caller) -> None:
@@ -296,7 +291,7 @@ def test_appending_keeps_what_is_there(me: Caller) -> None:
 
 
 def test_appending_makes_the_file(tmp_path: Path) -> None:
-    me = Caller(os.geteuid(), os.getegid(), tmp_path / "a" / "b")
+    me = Caller(os.geteuid(), os.getegid(), tmp_path / "a" / "b", tmp_path)
     append_rules(me, [Rule("x")])
     assert me.filters.read_text() == (
         '[[rule]]\npattern = "x"\nmatch = "prefix"\non = "symbol"\naction = "hide"\n'
@@ -331,7 +326,7 @@ def test_under_sudo_files_are_the_callers(tmp_path: Path) -> None:
     os.chown(home, NOBODY, NOBODY)
     for folder in (home, *tmp_path.parents[:2], tmp_path):
         folder.chmod(0o755)
-    who = Caller(NOBODY, NOBODY, home / ".config")
+    who = Caller(NOBODY, NOBODY, home / ".config", home / ".cache")
     append_rules(who, [Rule("x")])
     for path in (who.config, who.filters.parent, who.filters):
         assert (path.stat().st_uid, path.stat().st_gid) == (NOBODY, NOBODY)
@@ -350,7 +345,7 @@ def test_under_sudo_files_are_the_callers(tmp_path: Path) -> None:
 @needs_root
 def test_other_threads_keep_their_rights(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    who = Caller(NOBODY, NOBODY, tmp_path)
+    who = Caller(NOBODY, NOBODY, tmp_path, tmp_path)
     ready = threading.Event()
     asked = threading.Event()
 
@@ -361,7 +356,7 @@ def test_other_threads_keep_their_rights(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=standing)
     thread.start()
-    with _rights_of(who):
+    with rights_of(who):
         ready.set()
         assert asked.wait(10)
         with pytest.raises(PermissionError):

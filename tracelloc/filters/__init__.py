@@ -1,6 +1,6 @@
 """Which frames of a call stack are noise: rules, where they come from, what they do."""
 
-from tracelloc.filters.files import append_rules, caller, load_filters
+from tracelloc.filters.files import append_rules, load_filters
 from tracelloc.filters.filters import REVEALED, Filters, NamedStack, Part
 from tracelloc.filters.rules import Action, Match, On, Rule
 
@@ -14,6 +14,5 @@ __all__ = [
     "Part",
     "Rule",
     "append_rules",
-    "caller",
     "load_filters",
 ]

@@ -1,0 +1,125 @@
+"""Who runs the program, and files that are read and written on that user's behalf.
+
+Under sudo that is who called sudo: such files are reached with that user's rights and not
+root's, and what others could have written is not believed. The directories are those of
+https://specifications.freedesktop.org/basedir-spec/latest/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import pwd
+import stat
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.text import printable
+
+_OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who runs the program, on whose behalf files are read and written."""
+
+    uid: int
+    gid: int
+    config: Path
+    """The directory of this user's configuration."""
+    cache: Path
+    """The directory of what can be made again at any time."""
+
+    @property
+    def filters(self) -> Path:
+        """The user's own rules, whether there are any or not."""
+        return self.config / "tracelloc" / "filters.toml"
+
+
+def caller(environment: Mapping[str, str] = os.environ) -> Caller:
+    """Who called the program, or called sudo to run it."""
+    uid, gid = os.geteuid(), os.getegid()
+    home = environment.get("HOME", "")
+    called_by = environment.get("SUDO_UID", "")
+    if uid == 0 and called_by.isascii() and called_by.isdigit() and len(called_by) < 10:
+        with contextlib.suppress(KeyError):
+            entry = pwd.getpwuid(int(called_by))
+            uid, gid, home = entry.pw_uid, entry.pw_gid, entry.pw_dir
+
+    def directory(variable: str, usual: str) -> Path:
+        # What is no absolute path is to be ignored, says the specification.
+        given = environment.get(variable, "")
+        return Path(given) if given.startswith("/") else Path(home or "/nonexistent") / usual
+
+    return Caller(
+        uid, gid, directory("XDG_CONFIG_HOME", ".config"), directory("XDG_CACHE_HOME", ".cache")
+    )
+
+
+@contextlib.contextmanager
+def rights_of(who: Caller) -> Iterator[None]:
+    """The thread's rights on files become the user's: root must not follow their links.
+
+    setfsuid(2) is the only way that leaves the other threads alone.
+    """
+    if os.geteuid() == who.uid:
+        yield
+        return
+    libc = ctypes.CDLL(None)
+    user, group = libc.setfsuid(-1), libc.setfsgid(-1)
+    libc.setfsgid(who.gid)
+    libc.setfsuid(who.uid)
+    try:
+        if libc.setfsuid(-1) != who.uid:
+            raise PermissionError(0, f"the rights of user {who.uid} could not be taken on")
+        yield
+    finally:
+        libc.setfsuid(user)
+        libc.setfsgid(group)
+
+
+def trusted_bytes(path: Path, who: Caller, most_bytes: int) -> bytes:
+    """The content of a user's own file. Raises OSError if others could have written it."""
+    # Whoever can write a directory can put another file into it.
+    for folder in (path.parent, Path(os.path.realpath(path)).parent):
+        with contextlib.suppress(FileNotFoundError):
+            _check_writers(folder.stat(), who, f"its directory {printable(str(folder))}")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(0, "it is no regular file")
+        _check_writers(status, who, "it")
+        content = stream.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise OSError(0, f"it is larger than {most_bytes >> 20} MiB")
+    return content
+
+
+def _check_writers(status: os.stat_result, who: Caller, what: str) -> None:
+    if status.st_uid not in (0, who.uid):
+        raise PermissionError(0, f"{what} belongs to another user")
+    if status.st_mode & _OTHERS_WRITE:
+        raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
+
+
+def replace(path: Path, content: bytes) -> None:
+    """Writes beside the file and renames: readers see the old content or the new."""
+    mode = 0o600
+    with contextlib.suppress(FileNotFoundError):
+        mode = stat.S_IMODE(path.stat().st_mode)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tracelloc-")
+    try:
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
