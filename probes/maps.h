@@ -62,6 +62,13 @@ struct row_set {
  */
 #define KEY_GENERATION_SHIFT 48
 
+/*
+ * The key of a region of 64 KiB that is generated code throughout: one row is for all of
+ * its addresses that have none of their own. Addresses of programs are below 2^47.
+ */
+#define REGION_SHIFT 16
+#define REGION_KEY(address) ((address) >> REGION_SHIFT | 1ULL << 47)
+
 /* Ring of struct miss, in pages: 16 MiB hold 800 of the smaller ones. */
 #ifndef MISSES_PAGES
 #define MISSES_PAGES 4096

@@ -159,6 +159,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		hash = mix(hash, pc);
 		stack->n_frames = i + 1;
 		row = find_row(pc - before, generation);
+		if (!row)
+			row = find_row(REGION_KEY(pc), generation);
 		kind = ROW_KIND(row);
 		if (STOPPING_ROWS >> (kind & 15) & 1) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;

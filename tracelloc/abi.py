@@ -61,6 +61,8 @@ ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (
 """``struct row_set`` in ``probes/maps.h``."""
 GENERATION_SHIFT: Final = 48
 GENERATION_MASK: Final = 0xFFFF
+REGION_SHIFT: Final = 16
+REGION_TAG: Final = 1 << 47
 
 
 class EventKind(IntEnum):

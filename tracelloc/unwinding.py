@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import StackFlag
+from tracelloc.abi import REGION_SHIFT, REGION_TAG, StackFlag
 from tracelloc.allocators import Module
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.rows import FALLBACK_ROW
@@ -43,6 +43,8 @@ _PREWARM_PARTS: Final = 4
 _PREWARM_SITES: Final = 100_000
 """Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
 
+_MOST_REGIONS: Final = 1 << 14
+"""Regions of generated code with a row: 1 GiB of it."""
 _MOST_KNOWN: Final = 1 << 16
 """Addresses whose rules are at hand. A hot program needs a few thousand."""
 
@@ -125,7 +127,23 @@ class Unwinder:
             kept_for_good = self._space.permanent_files()
             self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
             self.table.renew(generation, starts, ends)
+        self._cover_generated(code)
         return True
+
+    def _cover_generated(self, code: Iterable[Mapping]) -> None:
+        """Rows for whole regions of code that belongs to no file: of it nothing is known.
+
+        A just-in-time compiler makes new code all the time; nothing has to be asked for it.
+        """
+        regions = [
+            np.arange(-(-m.start >> REGION_SHIFT), m.end >> REGION_SHIFT, dtype=np.uint64)
+            for m in code
+            if not m.is_file and not m.path.startswith("[")
+        ]
+        keys = np.concatenate([np.empty(0, np.uint64), *regions])[:_MOST_REGIONS]
+        if len(keys):
+            rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
+            self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
 
     def lost_code(self) -> bool:
         """Whether code that was there the last time is gone or another, by the maps."""
@@ -177,9 +195,7 @@ class Unwinder:
                 made += len(sites)
         return made
 
-    def _rows_of(
-        self, mapping: Mapping, sites_of: Callable[[Module, Cfi], U64]
-    ) -> tuple[U64, U64]:
+    def _rows_of(self, mapping: Mapping, sites_of: Callable[[Module, Cfi], U64]) -> tuple[U64, U64]:
         """Call sites in a mapping, as addresses of the process, and their rows."""
         nothing = np.empty(0, np.uint64)
         place = self._space.place(mapping.start)
@@ -193,16 +209,17 @@ class Unwinder:
         first = np.uint64(start)
         size = np.uint64(mapping.end - mapping.start)
         sites = sites[(sites >= first) & (sites < first + size)]
-        if len(sites) > _PREWARM_SITES:
-            self._large.add(id(place.module))
-            return nothing, nothing
         return sites - first + np.uint64(mapping.start), cfi.rows(sites)
 
     def _remembered_sites(self, module: Module, _: Cfi) -> U64:
         return self._memory.recall(module.elf.build_id)
 
-    def _call_sites(self, _: Module, cfi: Cfi) -> U64:
-        return cfi.call_sites()
+    def _call_sites(self, module: Module, cfi: Cfi) -> U64:
+        sites = cfi.call_sites()
+        if len(sites) > _PREWARM_SITES:
+            self._large.add(id(module))
+            return sites[:0]
+        return sites
 
     def _cfi_of(self, module: Module) -> Cfi | None:
         with self._lock:

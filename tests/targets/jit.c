@@ -1,10 +1,11 @@
 // Makes code at run time, tells perf of it as just-in-time compilers do, and allocates
 // through it.
 //
-//   jit NAME
+//   jit NAME [COUNT]
 //
-// The generated function is named NAME in /tmp/perf-PID.map. Says "ready"; at each line it
-// hears it allocates 5000 bytes and answers "done". Leaves the file behind.
+// COUNT functions (one), the first of them named NAME in /tmp/perf-PID.map. Says "ready"; at
+// each line it hears it allocates 5000 bytes through each and answers "done". Leaves the file
+// behind.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,8 @@
 #include <unistd.h>
 
 #include "command.h"
+
+#define SIZE (1 << 20)
 
 static void *kept[64];
 static int count;
@@ -25,15 +28,17 @@ int main(int argc, char **argv)
 {
     // push %rbp; mov %rsp,%rbp; call *%rdi; pop %rbp; ret
     static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xff, 0xd7, 0x5d, 0xc3};
-    unsigned char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+    unsigned char *page = mmap(NULL, SIZE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
                                -1, 0);
+    int functions = argc > 2 ? atoi(argv[2]) : 1;
     char name[64], line[64];
     FILE *map;
 
-    if (argc < 2 || page == MAP_FAILED)
+    if (argc < 2 || page == MAP_FAILED || functions >= SIZE / 256)
         return 1;
-    memcpy(page + 256, code, sizeof(code));
-    mprotect(page, 4096, PROT_READ | PROT_EXEC);
+    for (int n = 1; n <= functions; n++)
+        memcpy(page + 256 * n, code, sizeof(code));
+    mprotect(page, SIZE, PROT_READ | PROT_EXEC);
     snprintf(name, sizeof(name), "/tmp/perf-%d.map", (int)getpid());
     map = fopen(name, "w");
     if (!map)
@@ -43,7 +48,8 @@ int main(int argc, char **argv)
     say("ready\n");
     for (;;) {
         hear(line, sizeof(line));
-        ((void (*)(void (*)(void)))(page + 256))(keep);
+        for (int n = 1; n <= functions; n++)
+            ((void (*)(void (*)(void)))(page + 256 * n))(keep);
         say("done\n");
     }
 }

@@ -15,8 +15,8 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "units", "text", "probes", "abi", "sampling", "caller"},
-    {"syscalls", "packages"},
+    {"errors", "units", "text", "probes", "abi", "sampling"},
+    {"syscalls", "packages", "caller"},
     {"demangle", "elf", "procfs", "system", "ring", "rowtable", "sitememory"},
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
     {"verdict"},

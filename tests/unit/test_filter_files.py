@@ -151,7 +151,7 @@ def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caller({"HOME": "/h", "SUDO_UID": "65534"}).uid == 1000
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert caller({"HOME": "/root", "SUDO_UID": str(NOBODY)}) == Caller(
-        NOBODY, NOBODY, Path("/nonexistent/.config")
+        NOBODY, NOBODY, Path("/nonexistent/.config"), Path("/nonexistent/.cache")
     )
     for strange in ("", "-1", "4000000", "x", "٣", "9" * 30):
         who = caller({"HOME": "/root", "SUDO_UID": strange})
