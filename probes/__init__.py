@@ -30,7 +30,8 @@ def parts(*, use_rows: bool) -> tuple[str, ...]:
 
     ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
     """
-    return ("event.h", "maps.h", "stack.h", *_WALKS[use_rows], "intern.h", "heap.bpf.c")
+    walk = _WALKS[use_rows]
+    return ("event.h", "maps.h", "stack.h", *walk, "intern.h", "spill.h", "emit.h", "heap.bpf.c")
 
 
 def source_text(*, use_rows: bool) -> str:

@@ -18,16 +18,20 @@ enum event_kind {
 	EVENT_FREE = 2,         /* `address` is about to be freed */
 	EVENT_REALLOC_FREE = 3, /* `address` is about to be resized: free for now */
 	EVENT_RESTORE = 4,      /* that resize failed: `address` lives on as it was */
+	/* Made by user space, of an entry of map `spill`: */
+	EVENT_LATE_ALLOC = 5,   /* an allocation at a past time, after which its thread may have
+	                           done other things that come before this event */
 };
 
 /*
  * One record of ring `events`, always 40 bytes, so that user space can look at a
  * stretch of the ring as an array. `size_tag` holds the requested size in bits
  * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59 and, in bit 60,
- * the parity of the overflow epoch (always 0 as long as there is no spill map).
+ * the parity of the epoch it belongs to (spill.h).
  */
 #define EVENT_SIZE_BITS 56
 #define EVENT_KIND_MASK 0xf
+#define EVENT_PARITY_BIT 60
 
 struct event {
 	__u64 address;  /* of the block, in the target */
@@ -36,6 +40,50 @@ struct event {
 	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
 	__u32 tgid;     /* its process */
+};
+
+/* What an entry of map `spill` says of its address since the epoch began (spill.h). */
+enum spill_flag {
+	SPILL_FREED = 1,    /* the block that user space knows of was freed */
+	SPILL_BORN = 2,     /* the block that is described was allocated, and lives */
+	SPILL_RESTORED = 4, /* the block that a resize took lives on; alone or with: */
+	SPILL_TAKEN = 8,    /* a resize took the block that user space knows of; with
+	                       SPILL_FREED or, where a restored block was taken, SPILL_RESTORED */
+};
+
+/* Key of map `spill`. */
+struct spill_key {
+	__u64 address; /* of the block, in the target */
+	__u32 tgid;    /* the process */
+	__u32 parity;  /* of the epoch */
+};
+
+/* What is known of a block; the value of map `spill`. */
+struct spilled {
+	__u64 size;     /* bytes asked for; while SPILL_TAKEN: by which thread */
+	__u64 stack_id; /* as in struct event; while SPILL_TAKEN: number of the taking, which
+	                   is higher for a thread's later ones */
+	__u64 time_ns;  /* of birth, or else of the last event */
+	__u32 tid;      /* thread that allocated it, restored it or freed it */
+	__u32 flags;    /* enum spill_flag */
+};
+
+/* Key of map `pairs`. */
+struct pair_key {
+	__u64 stack_id; /* of the allocations */
+	__u64 size;     /* bytes of each block when sampling, else 0: of any size */
+	__u32 tgid;
+	__u32 parity; /* of the epoch */
+};
+
+/*
+ * Value of map `pairs`: allocations whose frees followed, both seen by the spill map only.
+ * Signed: a pair may turn out to be none in a later epoch than it was counted in.
+ */
+struct pair_sums {
+	__s64 count;
+	__s64 bytes;
+	__u64 time_ns; /* of the birth of the last one */
 };
 
 /* How a stack walk ended. */
@@ -89,9 +137,9 @@ struct miss {
 
 /* What went wrong or missing, counted since the start. Index into `counters`. */
 enum counter {
-	COUNTER_LOST_ALLOCS = 0,       /* ring `events` full: an allocation unseen */
-	COUNTER_LOST_FREES = 1,        /* ring `events` full: a block looks alive that is not */
-	COUNTER_LOST_RESTORES = 2,     /* ring `events` full: a block looks freed that is not */
+	COUNTER_LOST_ALLOCS = 0,       /* no room for an event: an allocation unseen */
+	COUNTER_LOST_FREES = 1,        /* no room for an event: a block looks alive that is not */
+	COUNTER_LOST_RESTORES = 2,     /* no room for an event: a block looks freed that is not */
 	COUNTER_LOST_STACKS = 3,       /* ring `stacks` full: sent again at its next occurrence */
 	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent again and again */
 	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread went unseen */
@@ -102,7 +150,12 @@ enum counter {
 	COUNTER_SAMPLE_TABLE_FULL = 10, /* `sampled` full: a sampled block went unseen */
 	COUNTER_MISSES = 11,            /* stacks that were left to user space to finish */
 	COUNTER_LOST_MISSES = 12,       /* of these, ring `misses` was full: they are cut short */
-	COUNTERS = 13,
+	COUNTER_SPILLED = 13,           /* events that went to map `spill`, `events` being full */
+	COUNTER_SPILL_REUSES = 14,      /* of these: allocations where a block was alive */
+	COUNTER_SPILL_UNMATCHED = 15,   /* of these: frees where no block was alive */
+	COUNTER_SPILL_ODD_RESTORES = 16, /* of these: failed resizes where nothing was taken */
+	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: missing from what was allocated and freed */
+	COUNTERS = 18,
 };
 
 /* Words that user space and the probes share through memory. One element. */
@@ -117,6 +170,9 @@ struct control {
 	__u64 loads;      /* times that the loader has unmapped something; probes only */
 	__u64 changes;    /* other such times, as user space has found out */
 	__u64 large_misses; /* whether misses bring the larger copy of the stack */
+	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */
+	__u32 full[2];    /* by the epoch's parity: events go to map `spill`. Set by the probes,
+	                     cleared by user space */
 };
 
 #endif

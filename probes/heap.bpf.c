@@ -20,7 +20,8 @@
  *
  * Order
  *   A free is reported before it happens, an allocation after it has happened, all
- *   through one ring: of two events on one address the earlier one comes first.
+ *   through one ring: of two events on one address the earlier one comes first. It stays
+ *   so when the ring is full (spill.h).
  *
  * Units: bytes, nanoseconds of CLOCK_MONOTONIC.
  */
@@ -30,6 +31,8 @@
 #include "stack.h"
 #include "walk_rows.h" /* or walk_fp.h */
 #include "intern.h"
+#include "spill.h"
+#include "emit.h"
 
 #ifndef MIN_SIZE
 #define MIN_SIZE 0ULL
@@ -43,85 +46,11 @@
 /* A return has popped the return address; the entry had not. */
 #define RETURN_SP_DELTA 8
 
-/* The reader is woken when the ring is half full; else it looks by itself. */
-#define WAKE_BYTES (EVENTS_PAGES * (u64)PAGE_SIZE / 2)
-#define WAKE_MASK 0xf00
-
 static __always_inline struct control *get_control(void)
 {
 	u32 zero = 0;
 
 	return control.lookup(&zero);
-}
-
-/*
- * Bytes in ring `events` that wait for the reader. bcc before 0.28 cannot say
- * events.ringbuf_query(), but it writes any ringbuf_reserve() as a call
- * bpf_ringbuf_reserve(ring, argument, 0): here that name stands for the query helper.
- */
-static __always_inline u64 waiting_bytes(void)
-{
-	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
-
-	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
-}
-
-/*
- * The time of the timer's last tick. Reading the clock for each event would cost more than
- * all the rest of emit(): it is read by the first event after a tick, for all of them.
- * Two processors may do that at once; the tick is written last, so that whoever sees it
- * sees a time that belongs to it.
- */
-static __always_inline u64 tick_ns(struct control *words)
-{
-	volatile struct control *shared = words;
-	u64 tick = bpf_jiffies64();
-
-	if (shared->tick != tick) {
-		shared->time_ns = bpf_ktime_get_ns();
-		shared->tick = tick;
-	}
-	return shared->time_ns;
-}
-
-/* Whether this record is one of those, about one in sixteen, that look after the ring. */
-static __always_inline bool is_watchful(struct event *event)
-{
-	volatile u64 *scratch = &event->time_ns;
-
-	/* Its place in the ring decides. Through memory: BPF has no masks for pointers. */
-	*scratch = (u64)event;
-	return !(*scratch & WAKE_MASK);
-}
-
-static __always_inline void emit(struct control *words, u64 id, u32 kind, u64 address, u64 size,
-				 u64 stack_id)
-{
-	u64 wake = BPF_RB_NO_WAKEUP;
-	bool watchful;
-	struct event *event = events.ringbuf_reserve(sizeof(struct event));
-
-	if (!event) {
-		if (kind == EVENT_ALLOC)
-			count(COUNTER_LOST_ALLOCS);
-		else if (kind == EVENT_RESTORE)
-			count(COUNTER_LOST_RESTORES);
-		else
-			count(COUNTER_LOST_FREES);
-		return;
-	}
-	event->address = address;
-	event->size_tag = size | (u64)kind << EVENT_SIZE_BITS;
-	event->stack_id = stack_id;
-	event->tid = (u32)id;
-	event->tgid = id >> 32;
-	watchful = is_watchful(event);
-	event->time_ns = tick_ns(words);
-	if (watchful && !words->woken && waiting_bytes() > WAKE_BYTES) {
-		words->woken = 1;
-		wake = BPF_RB_FORCE_WAKEUP;
-	}
-	events.ringbuf_submit(event, wake);
 }
 
 /* Whether a call with this stack pointer happens inside the one on record. */
@@ -214,6 +143,8 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, struct contr
 			count(COUNTER_CALL_TABLE_FULL);
 			return NULL;
 		}
+		/* Above all that an earlier owner of this thread id may have had. */
+		call->takings = bpf_ktime_get_ns();
 	}
 	if (is_nested(words, call, sp))
 		return NULL;
@@ -259,7 +190,7 @@ static __always_inline void begin_realloc(struct pt_regs *ctx, u64 old, u64 size
 		return;
 	if (old && take_sampled(old)) {
 		call->old = old;
-		emit(words, id, EVENT_REALLOC_FREE, old, 0, 0);
+		emit_taking(words, id, call);
 	}
 }
 
@@ -323,7 +254,7 @@ int free_enter(struct pt_regs *ctx)
 	if (call && is_nested(words, call, PT_REGS_SP(ctx)))
 		return 0;
 	if (take_sampled(address))
-		emit(words, id, EVENT_FREE, address, 0, 0);
+		emit_free(words, id, address);
 	return 0;
 }
 
@@ -409,11 +340,10 @@ int call_return(struct pt_regs *ctx)
 	address = call_result(ctx, call);
 	if (!address) {
 		if (call->old && call->size && note_sampled(call->old))
-			emit(words, id, EVENT_RESTORE, call->old, 0, 0);
+			emit_restore(words, id, call);
 		return 0;
 	}
 	if (!call->hidden && note_sampled(address))
-		emit(words, id, EVENT_ALLOC, address, call->size,
-		     capture_stack(ctx, words, call));
+		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, call));
 	return 0;
 }

@@ -21,6 +21,12 @@
 #ifndef MAX_STACKS
 #define MAX_STACKS 262144
 #endif
+#ifdef SPILL_ENTRIES
+/* Stacks, and sizes when sampling, whose pairs are counted in one epoch. */
+#ifndef MAX_PAIRS
+#define MAX_PAIRS 65536
+#endif
+#endif
 
 /*
  * Bytes of stack memory that are read at once. Aligned windows of a power of two up to
@@ -97,6 +103,14 @@ enum call_kind {
 	CALL_POSIX_MEMALIGN = 3, /* the block is written to `out`, the result is an errno */
 };
 
+/* What became of the free that realloc begins with: what is to be done if it fails. */
+enum taking {
+	TAKING_REPORTED = 0,  /* user space has the block, or will have: EVENT_RESTORE */
+	TAKING_KEPT = 1,      /* all that is known of the block is in `taken` */
+	TAKING_UNMATCHED = 2, /* no block was there: is no longer counted */
+	TAKING_LOST = 3,      /* the block was not freed for anybody: is no longer counted */
+};
+
 /*
  * The outermost allocator call that a thread is in. It also holds the scratch
  * memory of the stack walk: programs on uprobes can be preempted by another
@@ -111,6 +125,9 @@ struct call {
 	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
 	__u32 kind;    /* enum call_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */
+	__u64 taking;  /* enum taking, of `old` */
+	__u64 takings; /* counts the blocks that realloc took; never starts lower again */
+	struct spilled taken; /* while TAKING_KEPT */
 	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 #ifdef USE_ROWS
 	__u64 base; /* address of the part of the stack that is in `window` */
@@ -123,6 +140,18 @@ struct call {
 
 /* Blocks that come and go. Reader: tracelloc/ring.py. */
 BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
+
+#ifdef SPILL_ENTRIES
+/*
+ * address, process, parity of the epoch -> what became of blocks there since `events` was
+ * full in that epoch. Read and emptied by user space. Memory is taken for what is in it
+ * only, about 128 bytes an entry.
+ */
+BPF_F_TABLE("hash", struct spill_key, struct spilled, spill, SPILL_ENTRIES, MAP_NO_PREALLOC);
+
+/* stack, process, parity -> blocks that came and went without user space's seeing them. */
+BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_PREALLOC);
+#endif
 
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);

@@ -1,13 +1,25 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* What walking call stacks by either way needs. */
 
-/* Adds one to a counter. */
-static __always_inline void count(u32 which)
+/* Changes a counter. */
+static __always_inline void count_by(u32 which, u64 change)
 {
 	u64 *counter = counters.lookup(&which);
 
 	if (counter)
-		__sync_fetch_and_add(counter, 1);
+		__sync_fetch_and_add(counter, change);
+}
+
+/* Adds one to a counter. */
+static __always_inline void count(u32 which)
+{
+	count_by(which, 1);
+}
+
+/* Takes back what was counted: it turned out to be nothing. */
+static __always_inline void uncount(u32 which)
+{
+	count_by(which, -1ULL);
 }
 
 /* No window is loaded: every frame pointer is further than a window from here. */

@@ -14,6 +14,7 @@ import numpy as np
 EVENT_SIZE_BITS: Final = 56
 EVENT_SIZE_MASK: Final = (1 << EVENT_SIZE_BITS) - 1
 EVENT_KIND_MASK: Final = 0xF
+EVENT_PARITY_BIT: Final = 60
 
 EVENT_FIELDS: Final = [
     ("address", "<u8"),
@@ -24,6 +25,29 @@ EVENT_FIELDS: Final = [
     ("tgid", "<u4"),
 ]
 """``struct event``."""
+
+SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("tgid", "<u4"), ("parity", "<u4")]
+"""``struct spill_key``."""
+
+SPILLED_FIELDS: Final = [
+    ("size", "<u8"),
+    ("stack_id", "<u8"),
+    ("time_ns", "<u8"),
+    ("tid", "<u4"),
+    ("flags", "<u4"),
+]
+"""``struct spilled``."""
+
+PAIR_KEY_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("size", "<u8"),
+    ("tgid", "<u4"),
+    ("parity", "<u4"),
+]
+"""``struct pair_key``."""
+
+PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
+"""``struct pair_sums``."""
 
 STACK_HEAD_FIELDS: Final = [("stack_id", "<u8"), ("n_frames", "<u4"), ("flags", "<u4")]
 """``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
@@ -39,8 +63,13 @@ CONTROL_FIELDS: Final = [
     ("loads", "<u8"),
     ("changes", "<u8"),
     ("large_misses", "<u8"),
+    ("epoch", "<u8"),
+    ("full", ("<u4", (2,))),
 ]
 """``struct control``."""
+
+PARITIES: Final = 2
+"""Epochs that the probes tell apart."""
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 
@@ -72,6 +101,16 @@ class EventKind(IntEnum):
     FREE = 2
     REALLOC_FREE = 3
     RESTORE = 4
+    LATE_ALLOC = 5
+
+
+class SpillFlag(IntFlag):
+    """What an entry of map ``spill`` says of its address (``enum spill_flag``)."""
+
+    FREED = 1
+    BORN = 2
+    RESTORED = 4
+    TAKEN = 8
 
 
 class StackFlag(IntFlag):
@@ -117,7 +156,20 @@ class Counter(IntEnum):
     SAMPLE_TABLE_FULL = 10
     MISSES = 11
     LOST_MISSES = 12
+    SPILLED = 13
+    SPILL_REUSES = 14
+    SPILL_UNMATCHED = 15
+    SPILL_ODD_RESTORES = 16
+    LOST_PAIRS = 17
 
 
 LOST_EVENT_COUNTERS: Final = (Counter.LOST_ALLOCS, Counter.LOST_FREES, Counter.LOST_RESTORES)
-"""Counters of events that never reached user space because their ring was full."""
+"""Counters of events that never reached user space: no room in the ring, nor in the spill map."""
+ODDITY_COUNTERS: Final = (
+    Counter.SPILL_REUSES,
+    Counter.SPILL_UNMATCHED,
+    Counter.SPILL_ODD_RESTORES,
+)
+"""What the spill map finds as the table does otherwise."""
+UNSEEN_FREE_COUNTERS: Final = (*LOST_EVENT_COUNTERS, Counter.SPILL_REUSES)
+"""Where these count, blocks in the table may have been freed without its being told."""

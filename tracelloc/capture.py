@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
+from tracelloc.drain import Drain, Spill
 from tracelloc.errors import UnsupportedError
 from tracelloc.ring import EventRing, MissRing, StackRing
 
@@ -66,6 +67,9 @@ class CaptureConfig:
     """Larger allocations are not reported."""
     sample_bytes: int | None = None
     """Mean distance between samples; None: every allocation is reported."""
+    spill_entries: int = 1 << 18
+    """Addresses whose changes are kept while the ring of events is full; 0: none, they are
+    lost."""
 
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
@@ -87,6 +91,8 @@ class CaptureConfig:
             flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
         if self.sample_bytes is not None:
             flags.append(f"-DSAMPLE_BYTES={self.sample_bytes}ULL")
+        if self.spill_entries:
+            flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
         return flags
 
 
@@ -140,7 +146,6 @@ class Capture:
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
         self._calls: Any = self._bpf[b"calls"]
-        self.events = EventRing(self._bpf[b"events"].map_fd, config.events_size_bytes)
         self.stacks = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
         self.events_fd: int = self._bpf[b"events"].map_fd
         """Readable for epoll when the ring is half full."""
@@ -155,9 +160,20 @@ class Capture:
             self.rows = self._shared(b"rows", abi.ROW_SET_DTYPE, config.row_sets)
         self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
         self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
+        self.drain = self._make_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared(b"gaps", lengths.dtype, len(lengths))[:] = lengths
+
+    def _make_drain(self, config: CaptureConfig) -> Drain:
+        ring = EventRing(self.events_fd, config.events_size_bytes)
+        if not config.spill_entries:
+            return Drain(ring, self._control, None)
+        try:
+            spill = Spill(self._bpf[b"spill"].map_fd, self._bpf[b"pairs"].map_fd)
+        except OSError as error:
+            raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
+        return Drain(ring, self._control, spill)
 
     def _shared(self, table: bytes, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
         """The memory of a mappable array map, which lives as long as the array."""
@@ -254,6 +270,7 @@ class Capture:
 
     def close(self) -> None:
         """Unloads the programs and frees the maps."""
+        self.drain.close()
         self._bpf.cleanup()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from tracelloc.abi import Counter
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.units import NS_PER_S
 from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
@@ -52,6 +53,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "frees": int(totals.freed_count.sum()),
         "unmatched_frees": snapshot.losses.oddities.unmatched_frees,
         "lost_events": snapshot.losses.events,
+        "spilled_events": snapshot.losses.counters[Counter.SPILLED],
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "probe_share": snapshot.overhead.probe_share,
         "dear_probes": list(snapshot.overhead.dear_probes),

@@ -20,6 +20,7 @@ from tracelloc.units import NS_PER_S, parse_duration, parse_size
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_FRAMES: Final = 512
+_MOST_ENTRIES: Final = 1 << 24
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -56,6 +57,7 @@ class Options:
     listen: ListenAddress | None
     push: PushConfig | None
     events_size_bytes: int
+    spill_entries: int
     min_block_bytes: int
     max_block_bytes: int | None
     sample_bytes: int | None
@@ -98,7 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.epilog = _wrapped(parser.epilog or "")
-    for add_group in (_add_tracing, _add_reports, add_files, add_live, _add_names):
+    for add_group in (_add_tracing, _add_probes, _add_reports, add_files, add_live, _add_names):
         add_group(parser)
     add = parser.add_argument_group("about the program").add_argument
     add("--debug", action="store_true", help="show tracebacks and compiler messages")
@@ -135,12 +137,24 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         help="report about one allocation per SIZE allocated bytes and estimate the rest, for "
         "targets that must not pay for every stack (default: report all, exactly)",
     )
+
+
+def _add_probes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how it is traced").add_argument
     add(
         "--events-size",
         type=_size,
         default=8 << 20,
         metavar="SIZE",
-        help="buffer between probes and reader (default 8MiB); larger if events are lost",
+        help="buffer between probes and reader (default 8MiB)",
+    )
+    add(
+        "--spill-entries",
+        type=_entries,
+        default=1 << 18,
+        metavar="N",
+        help="addresses whose changes are kept while that buffer is full, at about 128 bytes of "
+        "kernel memory each while they are (default 262144; 0: events are lost then)",
     )
     add(
         "--stacks",
@@ -279,6 +293,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         listen=given.listen,
         push=push,
         events_size_bytes=_ring_size(given.events_size),
+        spill_entries=given.spill_entries,
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
         sample_bytes=given.sample,
@@ -340,6 +355,13 @@ def _frames(text: str) -> int:
     if frames > _MOST_FRAMES:
         raise argparse.ArgumentTypeError(f"more than {_MOST_FRAMES} frames can't be kept")
     return frames
+
+
+def _entries(text: str) -> int:
+    entries = _integer(text, 0)
+    if entries > _MOST_ENTRIES:
+        raise argparse.ArgumentTypeError(f"more than {_MOST_ENTRIES} entries can't be kept")
+    return entries
 
 
 def _directories(text: str) -> tuple[str, str]:

@@ -15,10 +15,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from tracelloc.abi import LOST_EVENT_COUNTERS
+from tracelloc.abi import UNSEEN_FREE_COUNTERS
 from tracelloc.allocators import AllocatorFunction, Module
 from tracelloc.attach import Method
 from tracelloc.capture import Capture, CaptureConfig
+from tracelloc.drain import Batch
 from tracelloc.errors import UnsupportedError
 from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
 from tracelloc.procfs import Process
@@ -207,7 +208,7 @@ class Session:
             while True:
                 ready = poll.poll(wait_ms / 1000)
                 with self._lock:
-                    drained_bytes = self._drain()
+                    drained_bytes = self._drain().ring_bytes
                     self._keep_house()
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
@@ -216,20 +217,21 @@ class Session:
                 elif drained_bytes * _IDLE_SHARE < self._config.events_size_bytes:
                     wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
 
-    def _drain(self) -> int:
-        """Applies what the rings hold. Returns the bytes of events there were."""
+    def _drain(self) -> Batch:
+        """Applies what the probes have reported. Returns it."""
         assert self._capture is not None
         self._capture.clear_woken()
-        events = self._capture.events.take()
+        batch = self._capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
         self.root.source.take(self._clock_ns())
-        if len(events):
+        if batch:
             counters = self._capture.counters()
-            if any(counters[counter] for counter in LOST_EVENT_COUNTERS):
+            if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
                 self.root.table.trusting = False
-            self.root.table.apply(events)
-        self._fullest_bytes = max(self._fullest_bytes, int(events.nbytes))
-        return int(events.nbytes)
+            self.root.table.apply(batch.events)
+            self.root.table.apply_pairs(batch.pairs)
+        self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
+        return batch
 
     def _keep_house(self) -> None:
         now_ns = self._clock_ns()

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from tracelloc.abi import (
     LOST_EVENT_COUNTERS,
+    ODDITY_COUNTERS,
     PARTIAL,
     PARTIAL_REASONS,
     Counter,
@@ -27,6 +28,9 @@ from tracelloc.verdict.findings import Findings
 
 _SLICE: Final = 1 << 20
 """Rows looked at together when the largest blocks are picked."""
+
+
+_NO_LOSSES: Final = (Counter.EARLIER_CALLS, Counter.MISSES, Counter.SPILLED, *ODDITY_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +85,7 @@ class Losses:
         causes = {
             counter.name.lower(): count
             for counter, count in self.counters.items()
-            if counter not in (Counter.EARLIER_CALLS, Counter.MISSES)
+            if counter not in _NO_LOSSES
         }
         causes["address_reuses"] = self.oddities.address_reuses
         causes["odd_restores"] = self.oddities.odd_restores
@@ -315,9 +319,9 @@ def take_snapshot(
         losses=Losses(
             {counter: int(counters[counter]) for counter in Counter},
             Oddities(
-                table.oddities.unmatched_frees,
-                table.oddities.address_reuses,
-                table.oddities.odd_restores,
+                table.oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),
+                table.oddities.address_reuses + int(counters[Counter.SPILL_REUSES]),
+                table.oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
             ),
         ),
         truncated_stacks=stacks.count(StackFlag.TRUNCATED),

@@ -9,7 +9,7 @@ Everything is vectorised over the batch; loops run over threads and oddities onl
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ from tracelloc.verdict.cohorts import Cohorts
 U64 = npt.NDArray[np.uint64]
 Rows = npt.NDArray[np.intp]
 Kinds = npt.NDArray[np.uint8]
+Columns = npt.NDArray[Any]
+"""A structured array."""
 
 CHUNK: Final = 1 << 16
 """Events handled at once: their numbers fit beside an address in 64 bits."""
@@ -53,13 +55,21 @@ class _Pending:
 class _Batch:
     """Some events, with only those columns taken apart that every one of them needs."""
 
-    __slots__ = ("address", "events", "kind", "restored", "stacks")
+    __slots__ = ("address", "caller", "events", "has_late", "kind", "restored", "stacks")
 
     def __init__(self, events: Events, stacks: Stacks) -> None:
         self.events = events
         self.stacks = stacks
         self.address = np.ascontiguousarray(events["address"])
         self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
+        self.caller = np.ascontiguousarray(events["tid"])
+        """Threads in whose order the events stand; 0 if in none's."""
+        late = self.kind == EventKind.LATE_ALLOC
+        self.has_late = bool(late.any())
+        """Some allocations are not in the order of time."""
+        if self.has_late:
+            self.kind[late] = EventKind.ALLOC
+            self.caller[late] = 0
         self.restored: dict[int, Blocks] = {}
         """By row: events that give back an older block, and that block."""
 
@@ -141,6 +151,19 @@ class LiveTable:
         if len(events):
             self.cohorts.note_floor(self.totals.live_bytes)
 
+    def apply_pairs(self, pairs: Columns) -> None:
+        """Counts blocks that came and went, of ``drain.PAIR_DTYPE``: only totals change."""
+        if len(pairs):
+            stack = self.stacks.indices(pairs["stack_id"])
+            self.totals.grow(len(self.stacks))
+            self.totals.pass_by(
+                stack, pairs["size"], pairs["count"], pairs["bytes"], pairs["time_ns"]
+            )
+            self.cohorts.grow(len(self.totals))
+            self.cohorts.advance(int(pairs["time_ns"].max()), self.totals.live_bytes)
+            self.cohorts.bear(stack, pairs["time_ns"], pairs["count"])
+            self.events += 2 * int(pairs["count"].sum())
+
     def _apply_chunk(self, events: Events) -> None:
         batch = _Batch(events, self.stacks)
         born = np.flatnonzero(batch.kind == EventKind.ALLOC)
@@ -150,7 +173,10 @@ class LiveTable:
         self.cohorts.advance(int(events["time_ns"].max()), self.totals.live_bytes)
         self.cohorts.bear(stack, events["time_ns"][born])
         made = self.totals.allocate(
-            stack, events["size_tag"][born] & _SIZE_MASK, events["time_ns"][born]
+            stack,
+            events["size_tag"][born] & _SIZE_MASK,
+            events["time_ns"][born],
+            in_order=not batch.has_late,
         )
         order, address = _by_address(batch.address)
         if len(born) < len(batch):
@@ -168,7 +194,7 @@ class LiveTable:
         so within a batch the two stand next to each other and cancel. Where the taking
         was in an earlier batch, the restore becomes an allocation of the old block.
         """
-        kind, caller = batch.kind, batch.events["tid"]
+        kind, caller = batch.kind, batch.caller
         restores = np.flatnonzero(kind == EventKind.RESTORE)
         kept = None
         if len(restores):
@@ -269,7 +295,7 @@ class LiveTable:
         takings = np.flatnonzero(batch.kind == EventKind.REALLOC_FREE)
         if not len(takings):
             return
-        caller = np.ascontiguousarray(batch.events["tid"])
+        caller = batch.caller
         self._last_event[caller] = np.arange(len(batch))
         unfinished = takings[self._last_event[caller[takings]] == takings]
         for row in unfinished.tolist():

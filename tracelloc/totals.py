@@ -90,18 +90,46 @@ class Totals:
             column[:old] = getattr(self, name)
             setattr(self, name, column)
 
-    def allocate(self, stack: U32, size: U64, birth_ns: U64) -> Sums:
-        """Adds new blocks, rows in order of time. Returns what was added."""
+    def allocate(self, stack: U32, size: U64, birth_ns: U64, *, in_order: bool = True) -> Sums:
+        """Adds new blocks. Returns what was added. ``in_order``: rows are in order of time."""
         sums = self._sums(stack, size)
         self.allocated_count[: len(sums[0])] += sums[0]
         self.allocated_bytes[: len(sums[1])] += sums[1]
-        if len(stack):
-            # The last of several assignments to one element holds.
-            self.last_ns[stack] = birth_ns
-            fresh = self.first_ns[stack] == 0
-            if fresh.any():
-                self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1]
+        if not in_order:
+            self._note_late(stack, birth_ns)
+        elif len(stack):
+            self._note_times(stack, birth_ns)
         return sums
+
+    def _note_late(self, stack: U32, birth_ns: U64) -> None:
+        """Notes births in any order, which may be older than others that are known."""
+        order = np.argsort(birth_ns, kind="stable")
+        stack, times_ns = stack[order], birth_ns[order].astype(np.int64)
+        self._note_times(stack, np.maximum(times_ns, self.last_ns[stack]))
+
+    def _note_times(self, stack: U32, birth_ns: U64 | I64) -> None:
+        # The last of several assignments to one element holds.
+        self.last_ns[stack] = birth_ns
+        fresh = self.first_ns[stack] == 0
+        if fresh.any():
+            self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1]
+
+    def pass_by(self, stack: U32, size: U64, count: I64, total: I64, time_ns: U64) -> None:
+        """Adds blocks that were allocated and freed again: ``count`` with ``total`` bytes.
+
+        ``size`` of each of them, needed for samples only; ``time_ns`` of the last birth.
+        """
+        if self.sample_bytes is not None:
+            weight = weights(size, self.sample_bytes)
+            total = count * np.rint(weight * size).astype(np.int64)
+            count = count * np.rint(weight * COUNT_PARTS).astype(np.int64)
+        for counts, sizes in (
+            (self.allocated_count, self.allocated_bytes),
+            (self.freed_count, self.freed_bytes),
+        ):
+            np.add.at(counts, stack, count)
+            np.add.at(sizes, stack, total)
+        self._note_late(stack, time_ns)
 
     def free(self, stack: U32, size: U64, sign: int = 1) -> None:
         """Takes blocks away from the stacks that allocated them; -1 takes that back."""

@@ -52,6 +52,7 @@ class Tracer:
             process,
             CaptureConfig(
                 events_size_bytes=options.events_size_bytes,
+                spill_entries=options.spill_entries,
                 min_block_bytes=options.min_block_bytes,
                 max_block_bytes=options.max_block_bytes,
                 sample_bytes=options.sample_bytes,

@@ -168,12 +168,16 @@ def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -
 def test_overflow_is_counted_and_said(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
-    """A ring far too small loses events: each is counted, and the report says what it means."""
+    """Without a spill map, a ring far too small loses events.
+
+    Each is counted, and the report says what it means.
+    """
     target = Target([builder.c("books"), 4, 20_000, 1, 3000])
     targets.append(target)
     tracer = Tracelloc(
-        "-p", target.pid, "--text", "--events-size", 4096, "--interval", "10s", directory=tmp_path
-    )
+        "-p", target.pid, "--text", "--events-size", 4096, "--spill-entries", 0,
+        "--interval", "10s", directory=tmp_path,
+    )  # fmt: skip
     json.loads(target.ask("run"))
     assert tracer.stop() == 0
     last = tracer.text().splitlines()[-2]

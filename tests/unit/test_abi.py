@@ -19,7 +19,7 @@ HEADER = (probes.directory() / "event.h").read_text()
 @pytest.fixture(scope="module")
 def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Sizes, offsets and values as the C compiler sees them."""
-    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK")]
+    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
     wanted += ["COUNTERS"]
@@ -46,11 +46,16 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 ENUMS: list[tuple[str, EnumMeta]] = [
     ("EVENT_", abi.EventKind),
+    ("SPILL_", abi.SpillFlag),
     ("STACK_", abi.StackFlag),
     ("COUNTER_", abi.Counter),
 ]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
+    "spill_key": abi.SPILL_KEY_FIELDS,
+    "spilled": abi.SPILLED_FIELDS,
+    "pair_key": abi.PAIR_KEY_FIELDS,
+    "pair_sums": abi.PAIR_SUMS_FIELDS,
     "stack": abi.STACK_HEAD_FIELDS,
     "control": abi.CONTROL_FIELDS,
     "miss": abi.MISS_FIELDS,
@@ -73,7 +78,8 @@ def test_every_field_is_mirrored() -> None:
     for struct, fields in STRUCTS.items():
         body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
         assert body
-        names = re.findall(r"^\t__u\d+ (\w+)(?:\[MISS_REGISTERS\])?;", body[1], re.MULTILINE)
+        field = r"^\t__[us]\d+ (\w+)(?:\[(?:MISS_REGISTERS|2)\])?;"
+        names = re.findall(field, body[1], re.MULTILINE)
         assert names == [field[0] for field in fields]
 
 
@@ -88,6 +94,7 @@ def test_values(c_side: dict[str, int], prefix: str, enum: EnumMeta) -> None:
 def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_SIZE_BITS"] == abi.EVENT_SIZE_BITS
     assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
+    assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
     # The ring's positions are multiples of eight, so records may follow each other.
     assert ring.RECORD_DTYPE.itemsize == 8 + c_side["sizeof(struct event)"]

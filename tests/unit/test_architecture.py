@@ -17,9 +17,9 @@ MODULES = sorted(
 LAYERS = [
     {"errors", "units", "text", "probes", "abi", "sampling"},
     {"syscalls", "packages", "caller"},
-    {"demangle", "elf", "procfs", "system", "ring", "rowtable", "sitememory"},
+    {"demangle", "elf", "procfs", "system", "ring", "rowtable", "sitememory", "bpfmaps"},
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
-    {"verdict"},
+    {"verdict", "drain"},
     {"placement", "table", "space", "processes"},
     {"attach", "capture", "unwind", "unwinding", "symbols"},
     {"overhead", "filters", "inventory", "stacksource"},

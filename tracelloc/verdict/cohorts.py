@@ -188,11 +188,11 @@ class Cohorts:
         rows: I64 = self._row_of[np.maximum(slices, 0)]
         return rows
 
-    def bear(self, stack: Stacks, birth_ns: U64) -> None:
-        """Counts births, whether or not the blocks are still alive."""
+    def bear(self, stack: Stacks, birth_ns: U64, count: I64 | None = None) -> None:
+        """Counts births, whether or not the blocks are still alive; ``count`` each, if given."""
         rows = self._rows(birth_ns)
-        np.add.at(self.born.reshape(-1), rows * self._room + stack, 1)
-        self._load += np.bincount(rows, minlength=SLICES)
+        np.add.at(self.born.reshape(-1), rows * self._room + stack, 1 if count is None else count)
+        self._load += np.bincount(rows, count, SLICES).astype(np.int64)
 
     def keep(self, stack: Stacks, size_bytes: I64, birth_ns: U64, sign: int = 1) -> None:
         """Counts blocks as alive; with a sign of -1, no longer."""

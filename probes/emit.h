@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/* Telling user space what happened: through ring `events`, or map `spill` when it is full. */
+
+/* The reader is woken when the ring is half full; else it looks by itself. */
+#define WAKE_BYTES (EVENTS_PAGES * (u64)PAGE_SIZE / 2)
+#define WAKE_MASK 0xf00
+
+/*
+ * Bytes in ring `events` that wait for the reader. bcc before 0.28 cannot say
+ * events.ringbuf_query(), but it writes any ringbuf_reserve() as a call
+ * bpf_ringbuf_reserve(ring, argument, 0): here that name stands for the query helper.
+ */
+static __always_inline u64 waiting_bytes(void)
+{
+	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
+
+	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
+}
+
+/*
+ * The time of the timer's last tick. Reading the clock for each event would cost more than
+ * all the rest of emitting: it is read by the first event after a tick, for all of them.
+ * Two processors may do that at once; the tick is written last, so that whoever sees it
+ * sees a time that belongs to it.
+ */
+static __always_inline u64 tick_ns(struct control *words)
+{
+	volatile struct control *shared = words;
+	u64 tick = bpf_jiffies64();
+
+	if (shared->tick != tick) {
+		shared->time_ns = bpf_ktime_get_ns();
+		shared->tick = tick;
+	}
+	return shared->time_ns;
+}
+
+/* Whether this record is one of those, about one in sixteen, that look after the ring. */
+static __always_inline bool is_watchful(struct event *event)
+{
+	volatile u64 *scratch = &event->time_ns;
+
+	/* Its place in the ring decides. Through memory: BPF has no masks for pointers. */
+	*scratch = (u64)event;
+	return !(*scratch & WAKE_MASK);
+}
+
+/* Puts an event into the ring. False if that is full. */
+static __always_inline bool send(struct control *words, u32 kind, const struct spill_key *key,
+				 const struct spilled *block)
+{
+	u64 wake = BPF_RB_NO_WAKEUP;
+	bool watchful;
+	struct event *event = events.ringbuf_reserve(sizeof(struct event));
+
+	if (!event)
+		return false;
+	event->address = key->address;
+	event->size_tag = block->size | (u64)kind << EVENT_SIZE_BITS |
+			  (u64)key->parity << EVENT_PARITY_BIT;
+	event->stack_id = block->stack_id;
+	event->tid = block->tid;
+	event->tgid = key->tgid;
+	watchful = is_watchful(event);
+	event->time_ns = block->time_ns;
+	if (watchful && !words->woken && waiting_bytes() > WAKE_BYTES) {
+		words->woken = 1;
+		wake = BPF_RB_FORCE_WAKEUP;
+	}
+	events.ringbuf_submit(event, wake);
+	return true;
+}
+
+/* What an event says of its block, as far as that is known. */
+static __always_inline struct spilled describe(struct control *words, u64 id, u64 size,
+					       u64 stack_id)
+{
+	struct spilled block = {
+		.size = size,
+		.stack_id = stack_id,
+		.time_ns = tick_ns(words),
+		.tid = (u32)id,
+	};
+
+	return block;
+}
+
+/* What an event of this process on this address goes by now. */
+static __always_inline struct spill_key key_now(struct control *words, u64 id, u64 address)
+{
+	volatile struct control *shared = words;
+	struct spill_key key = {
+		.address = address,
+		.tgid = id >> 32,
+		.parity = shared->epoch & 1,
+	};
+
+	return key;
+}
+
+/* From here on, this epoch's events go to the map; whoever comes later sees that first. */
+static __always_inline void close_ring(struct control *words, const struct spill_key *key)
+{
+	volatile u32 *full = &words->full[key->parity & 1];
+
+	*full = 1;
+}
+
+/*
+ * Puts an event into the ring, if events of its epoch still go there. False if it is to
+ * go to the map.
+ */
+static __always_inline bool sent(struct control *words, u32 kind, const struct spill_key *key,
+				 const struct spilled *block)
+{
+#ifdef SPILL_ENTRIES
+	volatile u32 *full = &words->full[key->parity & 1];
+
+	if (!*full) {
+		if (send(words, kind, key, block))
+			return true;
+		close_ring(words, key);
+	}
+	count(COUNTER_SPILLED);
+	return false;
+#else
+	return send(words, kind, key, block);
+#endif
+}
+
+#ifndef SPILL_ENTRIES
+#define spill_birth(key, block) false
+#define spill_free(key, block) false
+#define spill_taking(key, block, call) TAKING_LOST
+#define spill_restore(key, block) false
+#define count_pair(tgid, parity, block, sign)
+#endif
+
+/* A block was allocated. */
+static __always_inline void emit_alloc(struct control *words, u64 id, u64 address, u64 size,
+				       u64 stack_id)
+{
+	struct spill_key key = key_now(words, id, address);
+	struct spilled block = describe(words, id, size, stack_id);
+
+	if (!sent(words, EVENT_ALLOC, &key, &block) && !spill_birth(&key, &block))
+		count(COUNTER_LOST_ALLOCS);
+}
+
+/* A block is about to be freed. */
+static __always_inline void emit_free(struct control *words, u64 id, u64 address)
+{
+	struct spill_key key = key_now(words, id, address);
+	struct spilled block = describe(words, id, 0, 0);
+
+	if (!sent(words, EVENT_FREE, &key, &block) && !spill_free(&key, &block))
+		count(COUNTER_LOST_FREES);
+}
+
+/* A block is about to be resized: free for now. */
+static __always_inline void emit_taking(struct control *words, u64 id, struct call *call)
+{
+	struct spill_key key = key_now(words, id, call->old);
+	struct spilled block = describe(words, id, 0, 0);
+
+	call->taking = TAKING_REPORTED;
+	if (sent(words, EVENT_REALLOC_FREE, &key, &block))
+		return;
+	call->taking = spill_taking(&key, &block, call);
+	if (call->taking == TAKING_LOST)
+		count(COUNTER_LOST_FREES);
+}
+
+/* That resize failed: the block lives on. */
+static __always_inline void emit_restore(struct control *words, u64 id, struct call *call)
+{
+	struct spill_key key = key_now(words, id, call->old);
+	struct spilled block = describe(words, id, 0, 0);
+
+	if (call->taking == TAKING_LOST) {
+		uncount(COUNTER_LOST_FREES);
+	} else if (call->taking == TAKING_UNMATCHED) {
+		uncount(COUNTER_SPILL_UNMATCHED);
+	} else if (call->taking == TAKING_KEPT) {
+		/* Its free counts in `pairs`: so does this, which the ring is no place for. */
+		close_ring(words, &key);
+		count(COUNTER_SPILLED);
+		if (spill_birth(&key, &call->taken))
+			count_pair(key.tgid, key.parity, &call->taken, -1);
+		else
+			count(COUNTER_LOST_RESTORES);
+	} else if (!sent(words, EVENT_RESTORE, &key, &block) && !spill_restore(&key, &block)) {
+		count(COUNTER_LOST_RESTORES);
+	}
+}

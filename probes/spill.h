@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Staying exact when ring `events` is full: events go to map `spill` instead, which keeps
+ * for each address what became of it, not each event. User space: tracelloc/drain.py.
+ *
+ * Protocol
+ *   control.epoch only grows, and only user space changes it. An event belongs to the
+ *   epoch that its program reads first. The first one that finds the ring full sets
+ *   control.full of that epoch's parity, then goes to the map; whoever of the same epoch
+ *   sees that goes to the map as well, even where the ring has room again. User space,
+ *   when it finds the epoch's `full` set: begins the next epoch, whose events go to the
+ *   ring; waits until every program has ended that may have read the old one; applies the
+ *   old epoch's events from the ring, then its entries from the map, then clears `full`,
+ *   then applies the new epoch's events.
+ *
+ * Why nothing gets out of order
+ *   Of two events on one address, or by one thread, the program that reports the first
+ *   has ended before the target can get to the second: a block is freed after its free
+ *   is reported, and its address is handed out after that. So the second program sees
+ *   what the first one wrote. (1) Epochs never go back along an address. (2) Within an
+ *   epoch, once an event of an address went to the map, `full` is set, and the later ones
+ *   go there too. Thus epoch by epoch, the ring before the map, and each of these in its
+ *   own order, is the order in which things happened on each address, and to each thread.
+ *   (3) No two programs handle one address at a time, so entries need no lock. (4) When
+ *   user space reads an epoch's entries, nobody writes any of that parity: the next epoch
+ *   that has it begins after `full` was cleared. No clock has a say in this.
+ *
+ * What the map has to hold
+ *   An entry says how its address differs from what it was when the epoch's ring was
+ *   full. A block that comes and goes in between leaves none: both count in `pairs` by
+ *   the stack that allocated it. So the room needed is that of net changes: the blocks
+ *   from before that were freed, and those that are new, however many events there were.
+ *   Where there is no room the event is counted as lost, by kind. Every event changes the
+ *   number of blocks by one, so that
+ *     blocks that there are = blocks in the table + reuses - unmatched frees
+ *       + odd restores + lost allocations - lost frees + lost restores
+ *       + freed blocks from before tracing began
+ *   whatever was lost. (Nothing like it holds for bytes: a free does not know its size.)
+ */
+
+#ifdef SPILL_ENTRIES
+/*
+ * Counts a block that came and went (1), or takes that back (-1). Only its sums are kept:
+ * its size would be needed only where samples are weighted by it.
+ */
+static __always_inline void count_pair(u32 tgid, u32 parity, const struct spilled *block, s64 sign)
+{
+	struct pair_key key = {.stack_id = block->stack_id, .tgid = tgid, .parity = parity};
+	struct pair_sums none = {};
+	struct pair_sums *sums;
+
+#ifdef SAMPLE_BYTES
+	key.size = block->size;
+#endif
+	sums = pairs.lookup(&key);
+	if (!sums) {
+		/* Fails if another program was faster, which is as good. */
+		pairs.insert(&key, &none);
+		sums = pairs.lookup(&key);
+	}
+	if (!sums) {
+		count(COUNTER_LOST_PAIRS);
+		return;
+	}
+	__sync_fetch_and_add(&sums->count, sign);
+	__sync_fetch_and_add(&sums->bytes, sign * (s64)block->size);
+	sums->time_ns = block->time_ns;
+}
+
+/* An allocation, or a block that a failed resize gives back. False if there is no room. */
+static __always_inline bool spill_birth(struct spill_key *key, const struct spilled *block)
+{
+	struct spilled *entry = spill.lookup(key);
+	struct spilled fresh = *block;
+
+	fresh.flags = SPILL_BORN;
+	if (!entry)
+		return !spill.insert(key, &fresh);
+	if (entry->flags & SPILL_BORN)
+		count_pair(key->tgid, key->parity, entry, 1);
+	if ((entry->flags & SPILL_BORN) || entry->flags == SPILL_RESTORED)
+		count(COUNTER_SPILL_REUSES);
+	entry->size = fresh.size;
+	entry->stack_id = fresh.stack_id;
+	entry->time_ns = fresh.time_ns;
+	entry->tid = fresh.tid;
+	entry->flags = (entry->flags & SPILL_FREED) | SPILL_BORN;
+	return true;
+}
+
+/* The entry's block, born in this epoch, is no more: what is left to tell? */
+static __always_inline void end_birth(struct spill_key *key, struct spilled *entry)
+{
+	count_pair(key->tgid, key->parity, entry, 1);
+	if (entry->flags & SPILL_FREED)
+		entry->flags = SPILL_FREED;
+	else
+		spill.delete(key);
+}
+
+/* A free. False if there is no room. */
+static __always_inline bool spill_free(struct spill_key *key, const struct spilled *freed)
+{
+	struct spilled *entry = spill.lookup(key);
+	struct spilled fresh = *freed;
+
+	fresh.flags = SPILL_FREED;
+	if (!entry)
+		return !spill.insert(key, &fresh);
+	if (entry->flags & SPILL_BORN)
+		end_birth(key, entry);
+	else if (entry->flags == SPILL_RESTORED)
+		spill.delete(key);
+	else
+		count(COUNTER_SPILL_UNMATCHED);
+	return true;
+}
+
+/* The free that realloc begins with. */
+static __always_inline u32 spill_taking(struct spill_key *key, const struct spilled *freed,
+					struct call *call)
+{
+	struct spilled *entry = spill.lookup(key);
+	struct spilled fresh = *freed;
+
+	fresh.flags = SPILL_FREED | SPILL_TAKEN;
+	fresh.size = fresh.tid;
+	fresh.stack_id = ++call->takings;
+	if (!entry)
+		return spill.insert(key, &fresh) ? TAKING_LOST : TAKING_REPORTED;
+	if (entry->flags & SPILL_BORN) {
+		call->taken = *entry;
+		end_birth(key, entry);
+		return TAKING_KEPT;
+	}
+	if (entry->flags == SPILL_RESTORED) {
+		entry->size = fresh.size;
+		entry->stack_id = fresh.stack_id;
+		entry->flags = SPILL_RESTORED | SPILL_TAKEN;
+		return TAKING_REPORTED;
+	}
+	count(COUNTER_SPILL_UNMATCHED);
+	return TAKING_UNMATCHED;
+}
+
+/* The end of a resize that failed, of a TAKING_REPORTED. False if there is no room. */
+static __always_inline bool spill_restore(struct spill_key *key, const struct spilled *restored)
+{
+	struct spilled *entry = spill.lookup(key);
+	struct spilled fresh = *restored;
+
+	fresh.flags = SPILL_RESTORED;
+	if (!entry)
+		return !spill.insert(key, &fresh);
+	if (entry->flags == (SPILL_FREED | SPILL_TAKEN))
+		spill.delete(key);
+	else if (entry->flags == (SPILL_RESTORED | SPILL_TAKEN))
+		entry->flags = SPILL_RESTORED;
+	else
+		count(COUNTER_SPILL_ODD_RESTORES);
+	return true;
+}
+#endif

@@ -1,0 +1,154 @@
+"""BPF maps as numpy sees them: hash maps emptied in batches, and a wait for all programs.
+
+Through bpf(2) itself: the batch commands fill arrays of ours, a million entries a second,
+where a call per entry takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc import syscalls
+
+Columns = npt.NDArray[Any]
+"""A structured array."""
+
+BATCH_ENTRIES: Final = 1 << 14
+"""Read by one call. More than any bucket of a hash map holds, as the kernel asks for."""
+_ARRAY: Final = 2
+_ARRAY_OF_MAPS: Final = 12
+"""BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h."""
+
+
+class _BatchAttr(ctypes.Structure):
+    """``union bpf_attr``, batch."""
+
+    _fields_ = (
+        ("in_batch", ctypes.c_uint64),
+        ("out_batch", ctypes.c_uint64),
+        ("keys", ctypes.c_uint64),
+        ("values", ctypes.c_uint64),
+        ("count", ctypes.c_uint32),
+        ("map_fd", ctypes.c_uint32),
+        ("elem_flags", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class _CreateAttr(ctypes.Structure):
+    """``union bpf_attr``, the beginning of map_create."""
+
+    _fields_ = (
+        ("map_type", ctypes.c_uint32),
+        ("key_size", ctypes.c_uint32),
+        ("value_size", ctypes.c_uint32),
+        ("max_entries", ctypes.c_uint32),
+        ("map_flags", ctypes.c_uint32),
+        ("inner_map_fd", ctypes.c_uint32),
+    )
+
+
+class _UpdateAttr(ctypes.Structure):
+    """``union bpf_attr``, map_update_elem."""
+
+    _fields_ = (
+        ("map_fd", ctypes.c_uint64),
+        ("key", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+        ("flags", ctypes.c_uint64),
+    )
+
+
+class HashMap:
+    """A hash map of the probes', to be emptied."""
+
+    def __init__(self, map_fd: int, keys: list[Any], values: list[Any]) -> None:
+        """``keys`` and ``values``: their fields, as numpy's dtype takes them."""
+        self._fd = map_fd
+        self._keys = np.dtype(keys)
+        self._values = np.dtype(values)
+
+    def take(
+        self, chosen: Callable[[Columns], npt.NDArray[np.bool_]]
+    ) -> Iterator[tuple[Columns, Columns]]:
+        """Yields (keys, values) in batches and removes them, of those whose keys are chosen.
+
+        They must not be changed by anyone meanwhile; others may come and go: entries never
+        move to another bucket (kernel/bpf/hashtab.c). Raises OSError.
+        """
+        keys = np.empty(BATCH_ENTRIES, self._keys)
+        values = np.empty(BATCH_ENTRIES, self._values)
+        cursor = ctypes.c_uint32()
+        attributes = _BatchAttr(
+            out_batch=ctypes.addressof(cursor),
+            keys=keys.ctypes.data,
+            values=values.ctypes.data,
+            map_fd=self._fd,
+        )
+        more = True
+        while more:
+            attributes.count = BATCH_ENTRIES
+            try:
+                syscalls.bpf(syscalls.BPF_MAP_LOOKUP_BATCH, attributes)
+            except OSError as error:
+                if error.errno != errno.ENOENT:
+                    raise
+                more = False
+            attributes.in_batch = ctypes.addressof(cursor)
+            found = keys[: attributes.count]
+            mask = chosen(found)
+            taken = found[mask], values[: attributes.count][mask]
+            if len(taken[0]):
+                self._delete(taken[0])
+                yield taken
+
+    def _delete(self, keys: Columns) -> None:
+        attributes = _BatchAttr(keys=keys.ctypes.data, count=len(keys), map_fd=self._fd)
+        syscalls.bpf(syscalls.BPF_MAP_DELETE_BATCH, attributes)
+
+
+class GracePeriod:
+    """A wait until every program has ended that was running when the wait began.
+
+    An update of a map of maps does that before it returns to user space, so that nobody
+    uses the old map any more (maybe_wait_bpf_programs() in kernel/bpf/syscall.c): it is
+    synchronize_rcu(), some milliseconds of sleep. membarrier(2) comes to the same but is
+    refused on nohz_full kernels, and does nothing on a single processor.
+    """
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+        small = _CreateAttr(map_type=_ARRAY, key_size=4, value_size=4, max_entries=1)
+        self._inner_fd = syscalls.bpf(syscalls.BPF_MAP_CREATE, small)
+        outer = _CreateAttr(
+            map_type=_ARRAY_OF_MAPS,
+            key_size=4,
+            value_size=4,
+            max_entries=1,
+            inner_map_fd=self._inner_fd,
+        )
+        try:
+            self._outer_fd = syscalls.bpf(syscalls.BPF_MAP_CREATE, outer)
+        except OSError:
+            os.close(self._inner_fd)
+            raise
+
+    def wait(self) -> None:
+        """Waits. Raises OSError."""
+        key, value = ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd)
+        attributes = _UpdateAttr(
+            map_fd=self._outer_fd, key=ctypes.addressof(key), value=ctypes.addressof(value)
+        )
+        syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
+
+    def close(self) -> None:
+        """Frees the maps."""
+        os.close(self._outer_fd)
+        os.close(self._inner_fd)
