@@ -39,6 +39,11 @@ def is_c_library(path: str) -> bool:
     return base_name(path).startswith(C_LIBRARY)
 
 
+def is_runtime(path: str) -> bool:
+    """Whether this file is the C library or C++'s: callers of malloc that ask for others."""
+    return is_c_library(path) or base_name(path).startswith(("libstdc++.so", "libc++.so"))
+
+
 def is_loader(path: str) -> bool:
     """Whether this file is the dynamic linker."""
     return base_name(path).startswith("ld-")

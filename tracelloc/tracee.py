@@ -16,7 +16,7 @@ from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
 from tracelloc.history import History
 from tracelloc.placement import ProbePoint, place, place_loader
-from tracelloc.procfs import Process
+from tracelloc.procfs import Process, is_runtime
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
 from tracelloc.space import AddressSpace
@@ -47,7 +47,7 @@ class Tracee:
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
         self.started_ns = 0
-        self._judge = Judge()
+        self._judge = Judge(self._is_in_runtime)
         self._config = config
         self._only = only
         self._method = Method.PERF
@@ -139,6 +139,10 @@ class Tracee:
         )
         table = self.table
         self.findings = self._judge.judge(table.cohorts, table.totals, self.stacks, now_ns, losses)
+
+    def _is_in_runtime(self, address: int) -> bool:
+        mapping = self.space.find(address)
+        return mapping is not None and is_runtime(mapping.path)
 
     def thread_names(self) -> dict[int, str]:
         """The threads by id, those included that have ended since this was last asked."""

@@ -147,6 +147,28 @@ def list_never_trimmed(random: Random, end: float) -> Sites:
 
 
 @program
+def many_callers(random: Random, end: float) -> Sites:
+    """One function leaks through 60 callers, each of them once in two minutes."""
+    sites = background(random, end)
+    for caller in range(60):
+        sites[f"session_new/caller_{caller}"] = leak(random, poisson(random, 1 / 120, 0, end), 500)
+        sites[f"buffer_new/caller_{caller}"] = churn(random, poisson(random, 0.2, 0, end), 3.0, 500)
+    return sites
+
+
+@program
+def some_callers(random: Random, end: float) -> Sites:
+    """Fourteen callers, each leaking enough to be noticed alone."""
+    sites = background(random, end)
+    for caller in range(14):
+        stream = churn(random, poisson(random, 3, 0, end), 0.5, 200)
+        sites[f"session_new/caller_{caller}"] = some_leak(random, stream, 0.08)
+        sites[f"wrapper/caller_{caller}"] = churn(random, poisson(random, 1, 0, end), 3.0, 500)
+    sites["wrapper/leaky"] = leak(random, poisson(random, 0.5, 0, end), 300)
+    return sites
+
+
+@program
 def quiet_server(random: Random, end: float) -> Sites:
     return background(random, end)
 

@@ -106,19 +106,23 @@ def looks(
                 yield tick, table, findings
 
 
-def stacks_of(count: int) -> Stacks:
-    """Stacks with ids 1 to count, each with a frame of its own below main."""
+def stacks_of(names: list[str]) -> Stacks:
+    """Stacks 1 and up, named FUNCTION or FUNCTION/CALLER: equal names, equal frames."""
     stacks = Stacks()
-    for stack_id in range(1, count + 1):
-        stacks.add(stack_id, (0x400000 + 16 * stack_id, 0x401000), StackFlag(0))
+    addresses: dict[str, int] = {}
+    for stack_id, name in enumerate(names, start=1):
+        frames = tuple(
+            addresses.setdefault(part, 0x400000 + 16 * len(addresses)) for part in name.split("/")
+        )
+        stacks.add(stack_id, (*frames, 0x401000), StackFlag(0))
     return stacks
 
 
-def watch(streams: list[Stream], end_s: float) -> Course:
-    """The whole course of a program; stack n + 1 is the n-th stream's."""
+def watch(sites: dict[str, Stream], end_s: float) -> Course:
+    """The whole course of a program; stack n + 1 is the n-th site's."""
     course = Course()
-    events = events_of(streams, end_s)
-    for time_s, _table, findings in looks(events, stacks_of(len(streams)), end_s):
+    events = events_of(list(sites.values()), end_s)
+    for time_s, _table, findings in looks(events, stacks_of(list(sites)), end_s):
         course.times_s.append(time_s)
         course.verdicts.append([findings.verdict(n) for n in range(len(findings.codes))])
         course.suspects.append(list(findings.suspects))

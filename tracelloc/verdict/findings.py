@@ -6,7 +6,8 @@ nobody looks at.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Suspect, Verdict
 from tracelloc.verdict.sentences import explain
-from tracelloc.verdict.sites import CODE_OF, VERDICTS, Codes, Sites
+from tracelloc.verdict.sites import VERDICTS, Codes, Sites
 
 I64 = npt.NDArray[np.int64]
 
@@ -33,49 +34,69 @@ _NOT_LOOKED_AT: Final = Judgement(
 
 
 @dataclass(frozen=True, slots=True)
+class Moment:
+    """When stacks were judged. CLOCK_MONOTONIC."""
+
+    start_ns: int
+    """When tracing began."""
+    now_ns: int
+
+    @property
+    def watched_s(self) -> float:
+        """How long it had been traced."""
+        return (self.now_ns - self.start_ns) / NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Verdicts of all stacks by index, and the suspects. Nothing in it changes any more."""
 
-    time_ns: int
-    """When stacks were judged, CLOCK_MONOTONIC; 0: not yet."""
-    start_ns: int
-    """When tracing began."""
-    codes: Codes
-    """Per stack, an index of ``VERDICTS``."""
+    moment: Moment
     suspects: tuple[Suspect, ...]
     """The best first. A stack is in one of them at most."""
     suspects_left_out: int
     """How many more there are."""
+    suspect_of: Mapping[int, Suspect]
+    """By stack, the suspect that it is part of."""
     sites: Sites
     """One per stack."""
     taken_back: I64
     """Per stack, how often it was called leaking and then no longer."""
 
+    @property
+    def codes(self) -> Codes:
+        """Per stack, looked at by itself, an index of ``sites.VERDICTS``."""
+        return self.sites.code
+
     def verdict(self, stack: int) -> Verdict:
-        """Of one stack; ``WATCHING`` for those that are newer than the findings."""
+        """Of one stack; ``WATCHING`` for those that are newer than the findings.
+
+        A stack that is part of a leak which is split over several is leaking.
+        """
+        suspect = self.suspect_of.get(stack)
+        if suspect is not None:
+            return suspect.judgement.verdict
         return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.WATCHING
 
-    def having(self, verdict: Verdict) -> npt.NDArray[np.intp]:
-        """The indices of all stacks with this verdict."""
-        return np.flatnonzero(self.codes == CODE_OF[verdict])
-
     def judgement(self, stack: int) -> Judgement:
-        """Of one stack, with its sentence."""
+        """Of one stack, with its sentence; as part of a suspect, that one's with its own rate."""
+        suspect = self.suspect_of.get(stack)
+        if suspect is not None:
+            member = next(member for member in suspect.members if member.stack == stack)
+            return replace(suspect.judgement, rate_bytes_per_min=member.rate_bytes_per_min)
         if stack >= len(self.codes):
             return _NOT_LOOKED_AT
-        return judgement_of(
-            self.sites, stack, self.start_ns, self.time_ns, int(self.taken_back[stack])
-        )
+        return judgement_of(self.sites, stack, self.moment, int(self.taken_back[stack]))
 
 
-def judgement_of(sites: Sites, row: int, start_ns: int, now_ns: int, taken_back: int) -> Judgement:
-    """A site's figures and its sentence. Times on CLOCK_MONOTONIC."""
+def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Judgement:
+    """A site's figures and its sentence."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
         rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
-        since_ns=start_ns + round(float(sites.since_s[row]) * NS_PER_S),
+        since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
         confidence=float(sites.confidence[row]),
-        evidence=explain(sites, row, (now_ns - start_ns) / NS_PER_S),
+        evidence=explain(sites, row, moment.watched_s),
         watch_more_s=float(sites.watch_more_s[row]),
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.stacks import Stacks
 from tracelloc.totals import Totals
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.cohorts import F64, Cohorts, Population
-from tracelloc.verdict.findings import Findings, judgement_of
-from tracelloc.verdict.judgement import Member, Suspect, Verdict
+from tracelloc.verdict.cohorts import F64, I64, Cohorts, Population
+from tracelloc.verdict.findings import Findings, Moment
+from tracelloc.verdict.grouping import Key, Prefixes, add_up, choose, shared_frame
+from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.loss import Gaps, common_share
+from tracelloc.verdict.rule import Curve
 from tracelloc.verdict.sites import CODE_OF, Circumstances, Sites, judge_sites
+from tracelloc.verdict.suspects import Group, list_suspects
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _HOLD_NS: Final = 9 * NS_PER_S
@@ -47,17 +50,47 @@ class Losses:
 NO_LOSSES: Final = Losses(0, 0, 0)
 
 
+class _Memory:
+    """What was said before of some sites, by number."""
+
+    def __init__(self) -> None:
+        # Since when it looks like a leak (0: it does not), whether it was called leaking
+        # last, and how often that was taken back.
+        self._looks_since_ns = np.zeros(64, np.int64)
+        self._called = np.zeros(64, np.bool_)
+        self.taken_back = np.zeros(64, np.int64)
+
+    def grow(self, count: int) -> None:
+        more = max(count, 2 * len(self._called)) - len(self._called)
+        if count <= len(self._called):
+            return
+        for name in ("_looks_since_ns", "_called", "taken_back"):
+            column = getattr(self, name)
+            setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
+
+    def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
+        """What looks like a leak for the first time is only growing."""
+        looks = sites.code == _LEAKING
+        since = self._looks_since_ns[numbers]
+        since[~looks] = 0
+        since[looks & (since == 0)] = now_ns
+        called = looks & (now_ns - since >= _HOLD_NS)
+        self.taken_back[numbers] += self._called[numbers] & ~called
+        self._looks_since_ns[numbers], self._called[numbers] = since, called
+        return replace(sites, code=np.where(looks & ~called, _GROWING, sites.code))
+
+
 class Judge:
     """One per table. Not thread safe."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_wrapper: Callable[[int], bool] = lambda _: False) -> None:
+        """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._gaps = Gaps()
         self._due_ns = 0
-        # Per stack: since when it looks like a leak (0: it does not), whether it was called
-        # leaking last, and how often that was taken back.
-        self._looks_since_ns = np.zeros(64, np.int64)
-        self._called = np.zeros(64, np.bool_)
-        self._taken_back = np.zeros(64, np.int64)
+        self._stacks = _Memory()
+        self._sums = _Memory()
+        self._number_of_sum: dict[Key, int] = {}
+        self._prefixes = Prefixes(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time for another look."""
@@ -77,7 +110,6 @@ class Judge:
             return None
         count = len(stacks)
         cohorts.grow(count)
-        self._grow(count)
         cohorts.advance(now_ns, totals.live_bytes)
         population = cohorts.population(now_ns, np.arange(count))
         self._gaps.note(losses.events, now_ns)
@@ -88,37 +120,52 @@ class Judge:
             loss_floor=_loss_floor(population, losses.proven),
             clean_from_s=(clean_ns - cohorts.start_ns) / NS_PER_S,
         )
-        sites = self._remember(judge_sites(population, circumstances), now_ns)
-        suspects, left_out = _suspects(sites, cohorts.start_ns, now_ns, self._taken_back)
+        self._stacks.grow(count)
+        sites = judge_sites(population, circumstances)
+        sites = self._stacks.settle(sites, np.arange(count), now_ns)
+        groups = self._groups(population, stacks, circumstances, sites, now_ns)
+        moment = Moment(cohorts.start_ns, now_ns)
+        suspects = list_suspects(sites, groups, self._stacks.taken_back, moment)
         return Findings(
-            time_ns=now_ns,
-            start_ns=cohorts.start_ns,
-            codes=sites.code,
-            suspects=suspects,
-            suspects_left_out=left_out,
+            moment=moment,
+            suspects=suspects[:_MOST_SUSPECTS],
+            suspect_of={m.stack: s for s in suspects[:_MOST_SUSPECTS] for m in s.members},
+            suspects_left_out=max(0, len(suspects) - _MOST_SUSPECTS),
             sites=sites,
-            taken_back=self._taken_back[:count].copy(),
+            taken_back=self._stacks.taken_back[:count].copy(),
         )
 
-    def _grow(self, stacks: int) -> None:
-        if stacks <= len(self._called):
-            return
-        more = max(stacks, 2 * len(self._called)) - len(self._called)
-        for name in ("_looks_since_ns", "_called", "_taken_back"):
-            column = getattr(self, name)
-            setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
-
-    def _remember(self, sites: Sites, now_ns: int) -> Sites:
-        """What looks like a leak for the first time is only growing."""
-        count = len(sites)
-        looks = sites.code == _LEAKING
-        since = self._looks_since_ns[:count]
-        since[~looks] = 0
-        since[looks & (since == 0)] = now_ns
-        called = looks & (now_ns - since >= _HOLD_NS)
-        self._taken_back[:count] += self._called[:count] & ~called
-        self._called[:count] = called
-        return replace(sites, code=np.where(looks & ~called, _GROWING, sites.code))
+    def _groups(
+        self,
+        population: Population,
+        stacks: Stacks,
+        circumstances: Circumstances,
+        sites: Sites,
+        now_ns: int,
+    ) -> list[Group]:
+        """The sums over shared frames that are suspects."""
+        sums = add_up(population, self._prefixes.numbers(stacks), circumstances)
+        if sums is None:
+            return []
+        known = self._number_of_sum
+        numbers = np.array([known.setdefault(key, len(known)) for key in sums.keys])
+        self._sums.grow(len(known))
+        sums = replace(sums, sites=self._sums.settle(sums.sites, numbers, now_ns))
+        kept = Curve(population.edges_s, population.alive_bytes)
+        groups = []
+        for at in choose(sums, sites):
+            members = sums.members[at]
+            span = np.tile([sums.sites.since_s[at], population.now_s], (len(population.born), 1))
+            groups.append(
+                Group(
+                    sites=sums.sites.select(np.array([at])),
+                    stacks=members,
+                    bytes_kept=kept.between(span)[members, 0],
+                    frame=shared_frame(stacks, members.tolist()),
+                    taken_back=int(self._sums.taken_back[numbers[at]]),
+                )
+            )
+        return groups
 
 
 def _loss_floor(population: Population, losses: bool) -> F64:
@@ -128,18 +175,3 @@ def _loss_floor(population: Population, losses: bool) -> F64:
     return common_share(
         population.alive[:, settled].sum(axis=1), population.born[:, settled].sum(axis=1)
     )
-
-
-def _suspects(
-    sites: Sites, start_ns: int, now_ns: int, taken_back: npt.NDArray[np.int64]
-) -> tuple[tuple[Suspect, ...], int]:
-    """All that leaks, by rate, then all that grows."""
-    rows = np.flatnonzero((sites.code == _LEAKING) | (sites.code == _GROWING))
-    weight = sites.rate_bytes_per_min[rows] * np.maximum(sites.confidence[rows], 0.05)
-    order = rows[np.lexsort((rows, -weight, sites.code[rows] != _LEAKING))]
-    suspects = []
-    for row in order[:_MOST_SUSPECTS].tolist():
-        judgement = judgement_of(sites, row, start_ns, now_ns, int(taken_back[row]))
-        member = Member(row, judgement.rate_bytes_per_min, 1.0)
-        suspects.append(Suspect(judgement, (member,), None))
-    return tuple(suspects), max(0, len(order) - _MOST_SUSPECTS)

@@ -43,7 +43,7 @@ MOSTLY_FREED: Final = 0.5
 NEVER_FREED: Final = 0.9
 """Shares of a window's blocks that survive: below the first and above the second are
 sites that free most, and that free (nearly) nothing."""
-_WATCH_S: Final = (120.0, 180.0, 300.0)
+_WATCH_S: Final = (110.0, 150.0, 270.0)
 """How long to watch where most, some, or none of the blocks are freed."""
 _TAILS: Final = 1.5
 """And at least so many times the tail's age."""
@@ -68,7 +68,6 @@ class Growth:
     end_s: F64
     """The window."""
     survivors: F64
-    survivor_bytes: F64
     born: F64
     """Blocks born in the window."""
     confidence: F64
@@ -76,12 +75,6 @@ class Growth:
     """How long the window has to be."""
     strangers_share: F64
     """Frees of blocks from before the start for each survivor, in the newer half."""
-
-    @property
-    def rate_bytes_per_min(self) -> F64:
-        """Bytes that pile up."""
-        rate: F64 = self.survivor_bytes / np.maximum(self.end_s - self.start_s, 1e-3) * 60
-        return rate
 
 
 class Curve:
@@ -205,7 +198,6 @@ def _try_window(curves: _Curves, tail: Tail, start_s: F64, end_s: F64, loss_shar
         start_s=start_s,
         end_s=end_s,
         survivors=count,
-        survivor_bytes=size_bytes.sum(axis=1),
         born=births,
         confidence=confidence,
         watch_s=watch_s,

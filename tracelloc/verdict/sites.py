@@ -12,7 +12,7 @@ from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.onset import find_onset
 from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others
-from tracelloc.verdict.rule import NEVER_FREED, Growth, find_growth
+from tracelloc.verdict.rule import NEVER_FREED, Curve, Growth, find_growth
 from tracelloc.verdict.survival import Mask, find_tails
 
 Codes = npt.NDArray[np.uint8]
@@ -83,7 +83,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     leaking = growth.leaking & ~replaces_old
     growing = growth.growing & ~leaking
     rising_only = others.rising & ~growth.growing
-    rate = np.where(growth.growing, growth.rate_bytes_per_min, 0.0)
+    since_s, rate = _since(population, growth)
     confidence = np.where(growth.growing, growth.confidence, 0.0)
     if circumstances.clean_from_s > 0:
         confidence *= _AFTER_GAP
@@ -91,7 +91,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
-        since_s=_since(population, growth),
+        since_s=since_s,
         confidence=confidence,
         watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=never_freed & growth.growing,
@@ -128,17 +128,17 @@ def _codes(  # noqa: PLR0917
     ).astype(np.uint8)  # fmt: skip
 
 
-def _since(population: Population, growth: Growth) -> F64:
-    since = np.zeros(len(growth.growing))
+def _since(population: Population, growth: Growth) -> tuple[F64, F64]:
+    """Since when sites grow, and at how many bytes a minute since then."""
+    since, rate = np.zeros(len(growth.growing)), np.zeros(len(growth.growing))
     rows = np.flatnonzero(growth.growing)
     if len(rows):
-        since[rows] = find_onset(
-            population.select(rows),
-            growth.start_s[rows],
-            growth.end_s[rows],
-            growth.rate_bytes_per_min[rows] / 60,
-        )
-    return since
+        chosen, end_s = population.select(rows), growth.end_s[rows]
+        since[rows] = find_onset(chosen, growth.start_s[rows], end_s)
+        from_s = np.maximum(since[rows], growth.start_s[rows])
+        kept = Curve(chosen.edges_s, chosen.alive_bytes).between(np.stack([from_s, end_s], axis=1))
+        rate[rows] = kept[:, 0] / np.maximum(end_s - from_s, 1e-3) * 60
+    return since, rate
 
 
 def _quantile_of_lives(population: Population) -> F64:

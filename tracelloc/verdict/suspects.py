@@ -1,0 +1,65 @@
+"""The list of suspects: groups of stacks and single ones, the best first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.verdict.cohorts import F64, I64
+from tracelloc.verdict.findings import Moment, judgement_of
+from tracelloc.verdict.grouping import Rows
+from tracelloc.verdict.judgement import Member, Suspect, Verdict
+from tracelloc.verdict.sites import CODE_OF, Sites
+
+_LEAST_CONFIDENCE: Final = 0.05
+"""For ranking: what has none (its floor rises) counts for so much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Stacks that are judged as one."""
+
+    sites: Sites
+    """One row."""
+    stacks: Rows
+    bytes_kept: F64
+    """Of each stack, since the group grows."""
+    frame: int | None
+    taken_back: int
+
+
+def list_suspects(
+    sites: Sites, groups: list[Group], taken_back: I64, moment: Moment
+) -> tuple[Suspect, ...]:
+    """All that leaks, then all that grows; by rate, weighted by confidence."""
+    suspects = [_of_group(group, moment) for group in groups]
+    grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
+    codes = [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]]
+    for row in np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped).tolist():
+        judgement = judgement_of(sites, row, moment, int(taken_back[row]))
+        member = Member(row, judgement.rate_bytes_per_min, 1.0)
+        suspects.append(Suspect(judgement, (member,), None))
+    return tuple(sorted(suspects, key=_rank))
+
+
+def _of_group(group: Group, moment: Moment) -> Suspect:
+    judgement = judgement_of(group.sites, 0, moment, group.taken_back)
+    shares = group.bytes_kept / max(float(group.bytes_kept.sum()), 1.0)
+    members = tuple(
+        Member(
+            int(group.stacks[at]),
+            float(shares[at]) * judgement.rate_bytes_per_min,
+            float(shares[at]),
+        )
+        for at in np.argsort(-shares, kind="stable").tolist()
+        if shares[at] > 0
+    )
+    return Suspect(judgement, members, group.frame)
+
+
+def _rank(suspect: Suspect) -> tuple[bool, float]:
+    judgement = suspect.judgement
+    weight = judgement.rate_bytes_per_min * max(judgement.confidence, _LEAST_CONFIDENCE)
+    return judgement.verdict is not Verdict.LEAKING, -weight
