@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 
+from tracelloc.cfi.sections import unwind_sections
 from tracelloc.packages import debug_hints
 from tracelloc.procfs import VDSO, Process
 from tracelloc.space import AddressSpace
@@ -76,14 +77,13 @@ def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
         advice = hints.get(path) or (
             "compile it with -g" if _has_all_names(symbols) else "build it with -g, don't strip it"
         )
-    unwind = [name for name in (".eh_frame", ".debug_frame") if elf.section_bytes(name)]
     return ModuleReport(
         module=path,
         functions=len(symbols.table),
         names=_names(symbols),
         lines=lines,
         no_lines=no_lines,
-        unwind=", ".join(unwind) or None,
+        unwind=", ".join(unwind_sections(elf)) or None,
         build_id=elf.build_id,
         troubles=tuple(symbols.troubles),
         advice=advice,

@@ -154,6 +154,7 @@ class Session:
                 series=tracee.series,
                 wanted=wanted,
                 findings=self.root.findings,
+                stack_methods=tracee.source.methods(),
             )
 
     def take_ring_share(self) -> float:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -160,6 +161,8 @@ class Snapshot:
     """If wanted."""
     findings: Findings | None = None
     """Which stacks leak, as of some seconds ago; None until there was time to look."""
+    stack_methods: Mapping[str, str] = field(default_factory=dict)
+    """By file of code, in words: by what stacks are followed through it."""
 
     @property
     def sample_bytes(self) -> int | None:
@@ -299,6 +302,7 @@ def take_snapshot(
     min_age_ns: int | None,
     series: Series | None = None,
     wanted: Wanted = NOTHING_ELSE,
+    stack_methods: Mapping[str, str] | None = None,
     findings: Findings | None = None,
 ) -> Snapshot:
     """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
@@ -340,6 +344,7 @@ def take_snapshot(
         now_ns=now_ns,
         blocks=table.blocks.copy() if wanted.blocks else None,
         history=history.copy(len(stacks)) if wanted.history else None,
+        stack_methods=stack_methods or {},
         series=series.points() if wanted.series and series is not None else None,
         findings=findings,
     )

@@ -28,6 +28,10 @@ _MISSES_AT_ONCE: Final = 64
 """Stacks that are finished before the ring is looked at again."""
 _MOST_WAITING: Final = 4096
 """Misses that are held here at once: 80 MiB of stack memory if all are small."""
+NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
+"""How stacks are followed through a file; where it has none, they may break there."""
+_ALL: Final = 0.8
+"""The share that counts as all: there is padding, and some functions are written by hand."""
 _LARGE_NS: Final = 5 * NS_PER_S
 """How long misses bring larger copies after one was too short."""
 
@@ -75,6 +79,13 @@ class StackSource:
             self._prewarming.join()
         if self._unwinder is not None:
             self._unwinder.remember()
+
+    def methods(self) -> dict[str, str]:
+        """By file of code, in words: by what stacks are followed through it."""
+        if self._unwinder is None:
+            return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
+        covered = self._unwinder.covered
+        return {m.path: _in_words(covered.get(id(m))) for m in self._space.modules}
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
@@ -159,3 +170,14 @@ class StackSource:
         if self._unwinder is not None and self._unwinder.is_bottom(bottom):
             return (*kept, bottom), StackFlag(0)
         return kept, StackFlag.BROKEN
+
+
+def _in_words(covered: float | None) -> str:
+    """``covered``: the share of call sites with call-frame information; None: not known."""
+    if covered is None:
+        return "call-frame information, rows made when needed"
+    if covered > _ALL:
+        return "call-frame information"
+    if covered < 1 - _ALL:
+        return NO_INFORMATION
+    return f"call-frame information for {covered:.0%} of its calls, frame pointers elsewhere"

@@ -23,6 +23,7 @@ from tracelloc.profile import profile_of
 from tracelloc.report import losses_line, text_report
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot
+from tracelloc.stacksource import NO_INFORMATION
 from tracelloc.symbols import SourceMap, Symbolizer
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration, format_size
@@ -106,6 +107,7 @@ class Tracer:
                 self._say(f"warning: {warning}")
             command = printable(self._session.root.target.command)
             self._say(f"tracing {self._process.pid} ({command})…")
+            self._say_where_stacks_may_break()
             try:
                 if self._sharing is not None:
                     self._sharing.start()
@@ -121,6 +123,11 @@ class Tracer:
             self._symbolizer.close()
             self._session.close()
             os.close(pidfd)
+
+    def _say_where_stacks_may_break(self) -> None:
+        for path, method in self._session.root.source.methods().items():
+            if self._options.use_rows and method == NO_INFORMATION:
+                self._say(f"stacks through {printable(path)}: {method}")
 
     def _open_pidfd(self) -> int:
         try:

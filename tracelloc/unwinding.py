@@ -93,6 +93,8 @@ class Unwinder:
         """Generation from which on a mapping is known to have been there all the time."""
         self._known: dict[int, tuple[Mapping, RuleSet]] = {}
         """By address, as long as the mappings stay as they are."""
+        self.covered: dict[int, float] = {}
+        """By module: the share of its code that has call-frame information, 0 to 1."""
         self._large: set[int] = set()
         """Modules with too many call sites to have all their rows made."""
         self._met: dict[int, list[int]] = {}
@@ -216,6 +218,7 @@ class Unwinder:
 
     def _call_sites(self, module: Module, cfi: Cfi) -> U64:
         sites = cfi.call_sites()
+        self.covered[id(module)] = cfi.covered_share()
         if len(sites) > _PREWARM_SITES:
             self._large.add(id(module))
             return sites[:0]

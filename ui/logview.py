@@ -36,6 +36,8 @@ def _lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs
         yield f"sampled    one in {distance}: figures with ~ are estimates"
     for function in facts.functions:
         yield f"traced     {printable(function)}"
+    for path, method in snapshot.stack_methods.items():
+        yield f"stacks     through {printable(path)}: {method}"
     yield f"cost       {overhead_line(snapshot.overhead)}"
     yield f"missed     {losses_line(snapshot)}"
     for cause, count in snapshot.losses.by_cause.items():

@@ -20,6 +20,7 @@ from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
 from tracelloc.capture import CaptureConfig
 from tracelloc.procfs import Process
 from tracelloc.session import Session
+from tracelloc.symbols import Symbolizer
 
 pytestmark = pytest.mark.bpf
 
@@ -241,6 +242,33 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
     assert losses[abi.Counter.MISSES] <= 512
     assert snapshot.partial_stacks == snapshot.broken_stacks == 0
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
+
+
+def test_go_library(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """C called from Go runs on another stack: its own part is whole, and nothing else."""
+    library = tmp_path / "libpump.so"
+    subprocess.run(
+        ["go", "build", "-buildmode=c-shared", "-o", library, TARGETS / "pump.go"],
+        env=os.environ | {"GOCACHE": str(tmp_path / "go"), "GOFLAGS": "", "CGO_ENABLED": "1"},
+        check=True, timeout=2 * PATIENCE_S, cwd=tmp_path,
+    )  # fmt: skip
+    target = Target([builder.c("pumphost"), str(library)])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig())
+    symbolizer = Symbolizer(session.root.space)
+    try:
+        session.start()
+        assert target.ask("go") == "done"
+        snapshot = session.snapshot()
+        (site,) = (stat for stat in snapshot.top_stacks() if stat.live_bytes == 20 * 5000)
+        names = [str(f.symbol) for f in symbolizer.frames(snapshot.frames(site.index))]
+    finally:
+        session.close()
+        symbolizer.close()
+    assert len(names) == 2
+    assert "Cfunc__Cmalloc" in names[0]
+    assert names[1].startswith("runtime.asmcgocall")
+    assert snapshot.partial_stacks == snapshot.broken_stacks == 0
 
 
 def test_large_files_are_remembered(

@@ -18,8 +18,8 @@ from tracelloc.cfi.batch import Batch
 from tracelloc.cfi.encoding import CfiError
 from tracelloc.cfi.entries import Cie
 from tracelloc.cfi.programs import State, execute, initial_state
-from tracelloc.cfi.rows import Kind, encode, settle_plt, unencodable
-from tracelloc.cfi.rules import FRAME_POINTER, SIGNAL_FRAME, RuleSet
+from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Kind, encode, settle_plt, unencodable
+from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, SIGNAL_FRAME, RuleSet
 from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
 from tracelloc.errors import UnsupportedError
@@ -35,6 +35,10 @@ _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
 _MOST_CODE_BYTES: Final = 1 << 29
+_GO_NOTE: Final = ".note.go.buildid"
+_GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
+_LEAST_CODE_BYTES: Final = 512
+_SAMPLES: Final = 500
 
 
 def _firsts(values: npt.NDArray[Any]) -> npt.NDArray[np.intp]:
@@ -57,6 +61,7 @@ class Cfi:
         self._tables: list[Table | None] = []
         self._states: dict[tuple[int, int], State] = {}
         self._known: dict[int, RuleSet] = {}
+        self._switches: list[tuple[int, int]] | None = None
 
     def _table(self, which: int) -> Table | None:
         """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
@@ -92,6 +97,17 @@ class Cfi:
                         return True
         return False
 
+    def covered_share(self) -> float:
+        """About which share of the code has information, 0 to 1, by samples.
+
+        1.0 for what is no more than a few functions that every linker adds.
+        """
+        text = self._elf.section_header(".text")
+        if text is None or text.size_bytes < _LEAST_CODE_BYTES:
+            return 1.0
+        places = np.linspace(text.address, text.address + text.size_bytes - 1, _SAMPLES)
+        return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
+
     def row(self, address: int) -> int:
         """The row for an address, as ``rows.encode`` makes it; never a ``PLT`` one."""
         try:
@@ -99,7 +115,22 @@ class Cfi:
         except CfiError as error:
             return unencodable(error.reason)
 
+    def _stack_switches(self) -> list[tuple[int, int]]:
+        """Address and size of functions that go on on another stack, and don't say so.
+
+        Go calls C on a stack of the thread's. What its information says is right where the
+        function was called, on the goroutine's; on the other it leads to what is long gone.
+        """
+        if self._switches is None:
+            is_go = self._elf.section_header(_GO_NOTE) is not None
+            found = self._elf.find_functions(_GO_SWITCHES) if is_go else {}
+            self._switches = [place for places in found.values() for place in places.items()]
+        return self._switches
+
     def _find(self, address: int) -> RuleSet:
+        for start, size in self._stack_switches():
+            if 0 <= address - start < size:
+                return OUTERMOST
         for which in (0, 1):
             table = self._table(which)
             if table is None:
@@ -148,6 +179,8 @@ class Cfi:
             found[at] = encode(self._without_entry(int(wanted[at])))
         for at in np.flatnonzero(found & np.uint64(0xFF) == int(Kind.PLT)).tolist():
             found[at] = settle_plt(int(found[at]), int(wanted[at]))
+        for start, size in self._stack_switches():
+            found[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + size)] = END_ROW
         result = np.empty_like(found)
         result[order] = found
         return result

@@ -69,6 +69,10 @@ FRAME_POINTER: Final = RuleSet(
 """For code without call-frame information: a frame with a frame pointer, if any."""
 
 
+OUTERMOST: Final = RuleSet(RSP, 8, registers={RIP: (UNDEFINED, 0, b"")})
+"""For code that nobody called, as far as its stack tells."""
+
+
 def _sleb(number: int) -> bytes:
     """As the C library writes it: in one byte where that is enough."""
     return bytes([number]) if number < 64 else bytes([number & 0x7F | 0x80, number >> 7])

@@ -27,6 +27,12 @@ def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
     return elf.read(offset, max(0, min(size_bytes, _MOST_BYTES)))
 
 
+def unwind_sections(elf: ElfFile) -> list[str]:
+    """The names of the tables that a file has; one without a section table may have none."""
+    names = [n for n in (".eh_frame", ".debug_frame") if elf.section_header(n) is not None]
+    return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])
+
+
 def _bytes_to_segment_end(elf: ElfFile, address: int) -> int:
     for segment in elf.segments:
         if segment.address <= address < segment.address + segment.file_size:
