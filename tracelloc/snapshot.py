@@ -287,6 +287,18 @@ def _largest(blocks: Blocks, n: int) -> Blocks:
     return blocks.select(order)
 
 
+def _losses(oddities: Oddities, counters: npt.NDArray[np.uint64]) -> Losses:
+    """Both sides' counts: what the spill map has settled never came to the table."""
+    return Losses(
+        {counter: int(counters[counter]) for counter in Counter},
+        Oddities(
+            oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),
+            oddities.address_reuses + int(counters[Counter.SPILL_REUSES]),
+            oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
+        ),
+    )
+
+
 def take_snapshot(
     table: LiveTable,
     *,
@@ -320,14 +332,7 @@ def take_snapshot(
         stacks=stacks,
         events=table.events,
         overhead=overhead,
-        losses=Losses(
-            {counter: int(counters[counter]) for counter in Counter},
-            Oddities(
-                table.oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),
-                table.oddities.address_reuses + int(counters[Counter.SPILL_REUSES]),
-                table.oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
-            ),
-        ),
+        losses=_losses(table.oddities, counters),
         truncated_stacks=stacks.count(StackFlag.TRUNCATED),
         broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
         partial_stacks=stacks.count(PARTIAL),
