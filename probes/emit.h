@@ -130,7 +130,7 @@ static __always_inline bool sent(struct control *words, u32 kind, const struct s
 
 #ifndef SPILL_ENTRIES
 #define spill_birth(key, block) false
-#define spill_free(key, block) false
+#define spill_free(key, block, inner) false
 #define spill_taking(key, block, call) TAKING_LOST
 #define spill_restore(key, block) false
 #define count_pair(tgid, parity, block, sign)
@@ -147,13 +147,14 @@ static __always_inline void emit_alloc(struct control *words, u64 id, u64 addres
 		count(COUNTER_LOST_ALLOCS);
 }
 
-/* A block is about to be freed. */
-static __always_inline void emit_free(struct control *words, u64 id, u64 address)
+/* A block is about to be freed: EVENT_FREE or EVENT_INNER_FREE. */
+static __always_inline void emit_free(struct control *words, u64 id, u32 kind, u64 address)
 {
 	struct spill_key key = key_now(words, id, address);
 	struct spilled block = describe(words, id, 0, 0);
 
-	if (!sent(words, EVENT_FREE, &key, &block) && !spill_free(&key, &block))
+	if (!sent(words, kind, &key, &block) &&
+	    !spill_free(&key, &block, kind == EVENT_INNER_FREE ? SPILL_INNER : 0))
 		count(COUNTER_LOST_FREES);
 }
 

@@ -21,6 +21,8 @@ enum event_kind {
 	/* Made by user space, of an entry of map `spill`: */
 	EVENT_LATE_ALLOC = 5,   /* an allocation at a past time, after which its thread may have
 	                           done other things that come before this event */
+	EVENT_INNER_FREE = 6,   /* as EVENT_FREE, made by another free: perhaps of a block that
+	                           was never reported, being part of another one */
 };
 
 /*
@@ -49,6 +51,7 @@ enum spill_flag {
 	SPILL_RESTORED = 4, /* the block that a resize took lives on; alone or with: */
 	SPILL_TAKEN = 8,    /* a resize took the block that user space knows of; with
 	                       SPILL_FREED or, where a restored block was taken, SPILL_RESTORED */
+	SPILL_INNER = 16,   /* with SPILL_FREED: by a free inside another one */
 };
 
 /* Key of map `spill`. */

@@ -3,10 +3,10 @@
  * Probes on the malloc family: which blocks a process has, and who asked for them.
  *
  * Contract
- *   Needs Linux 5.10 (ring buffer, jiffies). User space attaches `<kind>_enter` programs to
- *   allocator functions at a place where the argument registers and the stack
- *   pointer are as at entry, and `call_return` to their returns; the kernel calls
- *   them for the target's memory only. Nothing is reported until control.live.
+ *   Needs Linux 5.10 (ring buffer, jiffies). User space attaches an entry program (see the
+ *   end) to each allocator function, at a place where the argument registers and the stack
+ *   pointer are as at entry, and `call_return` to its return; the kernel calls them for the
+ *   target's memory only. Nothing is reported until control.live.
  *
  * Pairing
  *   An allocation is reported when the allocator returns, so its arguments are kept
@@ -17,6 +17,19 @@
  *   starts afresh. A function that jumps to another (reallocarray to realloc) has
  *   the same stack pointer, and both returns are reported together: the first
  *   settles the call, the second is recognised by last_sp.
+ *
+ * Functions that may throw
+ *   A return probe puts another return address on the stack, through which no exception
+ *   gets: the target would end. Functions that may throw (C++'s operator new) therefore
+ *   have `call_return` on each of their ret instructions instead. Their return address
+ *   stays on the stack and in the record; a call that ends by an exception reaches none of
+ *   them, which `exception_enter` notices.
+ *
+ * Frees inside frees
+ *   free has no return probe, so whether one is inside another is told by the outer one's
+ *   return address: still in its place, and the stack has grown since. What the inner one
+ *   frees may be the same block, or part of a larger one that never was reported, or
+ *   a block like any other: user space knows.
  *
  * Order
  *   A free is reported before it happens, an allocation after it has happened, all
@@ -43,8 +56,6 @@
 
 #define SIZE_OVERFLOW 0xffffffffffffffffULL
 
-/* A return has popped the return address; the entry had not. */
-#define RETURN_SP_DELTA 8
 
 static __always_inline struct control *get_control(void)
 {
@@ -53,17 +64,36 @@ static __always_inline struct control *get_control(void)
 	return control.lookup(&zero);
 }
 
-/* Whether a call with this stack pointer happens inside the one on record. */
-static __always_inline bool is_nested(struct control *words, struct call *call, u64 sp)
+/* Whether the function that was entered now is the one on record: that one was left. */
+static __always_inline bool is_again(struct pt_regs *ctx, u64 sp, u64 ip)
+{
+	return PT_REGS_SP(ctx) == sp && PT_REGS_IP(ctx) == ip;
+}
+
+static __always_inline u64 word_at(u64 address)
 {
 	u64 word = 0;
 
-	if (!call->sp || sp > call->sp)
+	bpf_probe_read_user(&word, sizeof(word), (void *)address);
+	return word;
+}
+
+/* Whether a call that is made now happens inside the one on record. */
+static __always_inline bool is_nested(struct pt_regs *ctx, struct control *words,
+				      struct call *call)
+{
+	u64 word;
+
+	if (!call->sp || PT_REGS_SP(ctx) > call->sp)
 		return false;
-	if (!words->trampoline)
-		return true;
-	bpf_probe_read_user(&word, sizeof(word), (void *)call->sp);
-	return word == words->trampoline;
+	if (call->return_address) {
+		if (is_again(ctx, call->sp, call->ip))
+			return false;
+		word = word_at(call->sp);
+		/* It may have jumped to a function that has a return probe. */
+		return word == call->return_address || word == words->trampoline;
+	}
+	return !words->trampoline || word_at(call->sp) == words->trampoline;
 }
 
 /*
@@ -118,6 +148,26 @@ static __always_inline bool take_sampled(u64 address)
 #define take_sampled(address) true
 #endif
 
+/* This thread's record, made if there is none. NULL: no room. */
+static __always_inline struct call *get_call(u64 id)
+{
+	struct call *call = calls.lookup(&id);
+	u32 zero = 0;
+	struct call *none;
+
+	if (call)
+		return call;
+	none = no_call.lookup(&zero);
+	if (!none)
+		return NULL;
+	calls.update(&id, none);
+	call = calls.lookup(&id);
+	/* Above all that an earlier owner of this thread id may have had. */
+	if (call)
+		call->takings = bpf_ktime_get_ns();
+	return call;
+}
+
 /*
  * Notes the call that this thread begins. Returns its record if it is to be
  * reported, else NULL: not live yet, inside another call, or no room.
@@ -125,36 +175,25 @@ static __always_inline bool take_sampled(u64 address)
 static __always_inline struct call *begin_call(struct pt_regs *ctx, struct control *words, u64 id,
 					       u32 kind, u64 size)
 {
-	u64 sp = PT_REGS_SP(ctx);
 	struct call *call;
 
 	if (!words || !words->live)
 		return NULL;
-	call = calls.lookup(&id);
+	call = get_call(id);
 	if (!call) {
-		u32 zero = 0;
-		struct call *none = no_call.lookup(&zero);
-
-		if (!none)
-			return NULL;
-		calls.update(&id, none);
-		call = calls.lookup(&id);
-		if (!call) {
-			count(COUNTER_CALL_TABLE_FULL);
-			return NULL;
-		}
-		/* Above all that an earlier owner of this thread id may have had. */
-		call->takings = bpf_ktime_get_ns();
+		count(COUNTER_CALL_TABLE_FULL);
+		return NULL;
 	}
-	if (is_nested(words, call, sp))
+	if (is_nested(ctx, words, call))
 		return NULL;
 	if (call->sp)
 		count(COUNTER_ABANDONED_CALLS);
-	call->sp = sp;
+	call->sp = PT_REGS_SP(ctx);
 	call->last_sp = 0;
 	call->size = size;
 	call->old = 0;
 	call->out = 0;
+	call->return_address = 0;
 	call->kind = kind;
 	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
 	return call;
@@ -173,89 +212,113 @@ static __always_inline u64 array_size(u64 n, u64 size)
 	return n > limit ? SIZE_OVERFLOW : n * size;
 }
 
-/* An entry of a function that only allocates. */
-static __always_inline struct call *begin_alloc(struct pt_regs *ctx, u32 kind, u64 size)
+/* f(size) -> block */
+static __always_inline struct call *begin_alloc(struct pt_regs *ctx, u64 size)
 {
-	return begin_call(ctx, get_control(), bpf_get_current_pid_tgid(), kind, size);
+	return begin_call(ctx, get_control(), bpf_get_current_pid_tgid(), CALL_ALLOC, size);
 }
 
-/* realloc's entry: the old block is gone for now. */
-static __always_inline void begin_realloc(struct pt_regs *ctx, u64 old, u64 size)
+/* f(n, size) -> block */
+static __always_inline struct call *begin_calloc(struct pt_regs *ctx, u64 n, u64 size)
+{
+	return begin_alloc(ctx, array_size(n, size));
+}
+
+/* f(out, size) -> errno */
+static __always_inline struct call *begin_posix_memalign(struct pt_regs *ctx, u64 out, u64 size)
+{
+	struct call *call = begin_call(ctx, get_control(), bpf_get_current_pid_tgid(),
+				       CALL_POSIX_MEMALIGN, size);
+
+	if (call)
+		call->out = out;
+	return call;
+}
+
+/* A resize begins: the old block is gone for now. */
+static __always_inline struct call *begin_change(struct pt_regs *ctx, u32 kind, u64 old, u64 size)
 {
 	struct control *words = get_control();
 	u64 id = bpf_get_current_pid_tgid();
-	struct call *call = begin_call(ctx, words, id, CALL_REALLOC, size);
+	struct call *call = begin_call(ctx, words, id, kind, size);
 
 	if (!call)
-		return;
+		return NULL;
+	call->out = old;
 	if (old && take_sampled(old)) {
 		call->old = old;
 		emit_taking(words, id, call);
 	}
+	return call;
 }
 
-/* malloc(size), valloc(size), pvalloc(size) */
-int alloc_enter(struct pt_regs *ctx)
+/* f(block, size) -> block */
+static __always_inline struct call *begin_realloc(struct pt_regs *ctx, u64 old, u64 size)
 {
-	begin_alloc(ctx, CALL_ALLOC, PT_REGS_PARM1(ctx));
-	return 0;
+	return begin_change(ctx, CALL_REALLOC, old, size);
 }
 
-/* calloc(n, size) */
-int calloc_enter(struct pt_regs *ctx)
+/* The same, but the old block is gone even if it fails. */
+static __always_inline struct call *begin_reallocf(struct pt_regs *ctx, u64 old, u64 size)
 {
-	begin_alloc(ctx, CALL_ALLOC, array_size(PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx)));
-	return 0;
+	return begin_change(ctx, CALL_REALLOCF, old, size);
 }
 
-/* memalign(alignment, size), aligned_alloc(alignment, size) */
-int memalign_enter(struct pt_regs *ctx)
+/* f(block, n, size) -> block */
+static __always_inline struct call *begin_reallocarray(struct pt_regs *ctx, u64 old, u64 n,
+						       u64 size)
 {
-	begin_alloc(ctx, CALL_ALLOC, PT_REGS_PARM2(ctx));
-	return 0;
+	return begin_change(ctx, CALL_REALLOC, old, array_size(n, size));
 }
 
-/* posix_memalign(out, alignment, size) */
-int posix_memalign_enter(struct pt_regs *ctx)
+/* f(block, size) -> the size it has now */
+static __always_inline struct call *begin_resize(struct pt_regs *ctx, u64 old, u64 size)
 {
-	struct call *call = begin_alloc(ctx, CALL_POSIX_MEMALIGN, PT_REGS_PARM3(ctx));
-
-	if (call)
-		call->out = PT_REGS_PARM1(ctx);
-	return 0;
+	return begin_change(ctx, CALL_RESIZE, old, size);
 }
 
-/* realloc(old, size) */
-int realloc_enter(struct pt_regs *ctx)
+/* Whether a free that begins now is inside the one on record. */
+static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call)
 {
-	begin_realloc(ctx, PT_REGS_PARM1(ctx), PT_REGS_PARM2(ctx));
-	return 0;
+	return call->free_sp && PT_REGS_SP(ctx) <= call->free_sp &&
+	       !is_again(ctx, call->free_sp, call->free_ip) &&
+	       word_at(call->free_sp) == call->free_return;
 }
 
-/* reallocarray(old, n, size) */
-int reallocarray_enter(struct pt_regs *ctx)
-{
-	begin_realloc(ctx, PT_REGS_PARM1(ctx),
-		      array_size(PT_REGS_PARM2(ctx), PT_REGS_PARM3(ctx)));
-	return 0;
-}
-
-/* free(address), cfree(address) */
-int free_enter(struct pt_regs *ctx)
+/* A free begins; `outer`: it may call another one. */
+static __always_inline void begin_any_free(struct pt_regs *ctx, u64 address, bool outer)
 {
 	struct control *words = get_control();
 	u64 id = bpf_get_current_pid_tgid();
-	u64 address = PT_REGS_PARM1(ctx);
+	u32 kind = EVENT_FREE;
 	struct call *call;
 
 	if (!address || !words || !words->live)
-		return 0;
-	call = calls.lookup(&id);
-	if (call && is_nested(words, call, PT_REGS_SP(ctx)))
-		return 0;
+		return;
+	call = outer ? get_call(id) : calls.lookup(&id);
+	if (call && is_nested(ctx, words, call))
+		return;
+	if (call && is_inner_free(ctx, call)) {
+		kind = EVENT_INNER_FREE;
+	} else if (call && outer) {
+		call->free_sp = PT_REGS_SP(ctx);
+		call->free_ip = PT_REGS_IP(ctx);
+		call->free_return = word_at(call->free_sp);
+	}
 	if (take_sampled(address))
-		emit_free(words, id, address);
-	return 0;
+		emit_free(words, id, kind, address);
+}
+
+/* f(block), which calls no other free. */
+static __always_inline void begin_free(struct pt_regs *ctx, u64 address)
+{
+	begin_any_free(ctx, address, false);
+}
+
+/* f(block), which may call another free. */
+static __always_inline void begin_outer_free(struct pt_regs *ctx, u64 address)
+{
+	begin_any_free(ctx, address, true);
 }
 
 /* The block that the call made, 0 if it failed. */
@@ -263,6 +326,8 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 {
 	u64 result = PT_REGS_RC(ctx);
 
+	if (call->kind == CALL_RESIZE)
+		return result >= call->size ? call->out : 0;
 	if (call->kind != CALL_POSIX_MEMALIGN)
 		return result;
 	if ((u32)result)
@@ -304,7 +369,45 @@ int do_nothing(struct pt_regs *ctx)
 	return 0;
 }
 
-/* Any allocator's return. */
+/* The call on record was of no avail: what it was to resize lives on. */
+static __always_inline void take_back(struct control *words, u64 id, struct call *call)
+{
+	if (call->old && call->kind != CALL_REALLOCF && note_sampled(call->old))
+		emit_restore(words, id, call);
+}
+
+/*
+ * The C++ library makes an exception (__cxa_allocate_exception). If that is in a function
+ * that may throw, it does: its call is over, and the exception's own memory is no part
+ * of it.
+ */
+int exception_enter(struct pt_regs *ctx)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	struct call *call = calls.lookup(&id);
+
+	if (!words || !words->live || !call || !call->sp || !call->return_address)
+		return 0;
+	take_back(words, id, call);
+	call->last_sp = call->sp;
+	call->sp = 0;
+	return 0;
+}
+
+/* The breakpoint that the kernel writes over a probed instruction (int3). */
+#define BREAKPOINT 0xcc
+
+/* Whether this is a ret instruction with a probe: others than its function may get there. */
+static __always_inline bool is_at_ret(struct pt_regs *ctx)
+{
+	__u8 code = 0;
+
+	bpf_probe_read_user(&code, sizeof(code), (void *)PT_REGS_IP(ctx));
+	return code == BREAKPOINT;
+}
+
+/* Any allocator's return, or the ret instruction of one that may throw. */
 int call_return(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
@@ -321,13 +424,17 @@ int call_return(struct pt_regs *ctx)
 		return 0;
 	}
 	if (!call->sp) {
-		if (sp != call->last_sp)
+		if (sp != call->last_sp && !is_at_ret(ctx))
 			count(COUNTER_UNPAIRED_RETURNS);
 		return 0;
 	}
+	if (call->return_address && PT_REGS_SP(ctx) == call->sp)
+		sp = call->sp;
 	if (sp < call->sp)
 		return 0;
 	if (sp > call->sp) {
+		if (is_at_ret(ctx))
+			return 0;
 		/* The call on record lies below a frame that is gone: it was left. */
 		count(COUNTER_ABANDONED_CALLS);
 		count(COUNTER_UNPAIRED_RETURNS);
@@ -339,11 +446,37 @@ int call_return(struct pt_regs *ctx)
 
 	address = call_result(ctx, call);
 	if (!address) {
-		if (call->old && call->size && note_sampled(call->old))
-			emit_restore(words, id, call);
+		/* A realloc to no bytes has freed the block. */
+		if (call->size)
+			take_back(words, id, call);
 		return 0;
 	}
 	if (!call->hidden && note_sampled(address))
 		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, call));
 	return 0;
 }
+
+/*
+ * Entry programs. Which there are is told by tracelloc/signatures.py, which puts one line
+ * for each behind this file, such as
+ *	ENTRY(memalign_2, begin_alloc(ctx, PT_REGS_PARM2(ctx)))
+ */
+#define ENTRY(name, begin) \
+	int name(struct pt_regs *ctx) \
+	{ \
+		begin; \
+		return 0; \
+	}
+
+/* Of a function that may throw: the return address stays, and is remembered. */
+#define THROWING_ENTRY(name, begin) \
+	int name(struct pt_regs *ctx) \
+	{ \
+		struct call *call = begin; \
+\
+		if (call) { \
+			call->ip = PT_REGS_IP(ctx); \
+			call->return_address = word_at(call->sp); \
+		} \
+		return 0; \
+	}

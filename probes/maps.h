@@ -101,6 +101,8 @@ enum call_kind {
 	CALL_ALLOC = 1,          /* the result is the block */
 	CALL_REALLOC = 2,        /* the result is the block, `old` is gone unless it failed */
 	CALL_POSIX_MEMALIGN = 3, /* the block is written to `out`, the result is an errno */
+	CALL_REALLOCF = 4,       /* as CALL_REALLOC, but `old` is gone in any case */
+	CALL_RESIZE = 5,         /* `out` stays where it is; the result is its size now */
 };
 
 /* What became of the free that realloc begins with: what is to be done if it fails. */
@@ -121,7 +123,12 @@ struct call {
 	__u64 last_sp; /* of the last call that was completed */
 	__u64 size;    /* bytes asked for; all ones: does not fit into 64 bits */
 	__u64 old;     /* block that realloc was given */
-	__u64 out;     /* where posix_memalign writes its result */
+	__u64 out;     /* where posix_memalign writes its result; the block of CALL_RESIZE */
+	__u64 return_address; /* 0: a return probe has taken its place on the stack */
+	__u64 ip;      /* where its entry probe is, if it has no return probe */
+	__u64 free_sp; /* stack pointer at the last entry of a free that may call another */
+	__u64 free_ip; /* where that free's probe is */
+	__u64 free_return; /* its return address */
 	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
 	__u32 kind;    /* enum call_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */

@@ -84,7 +84,7 @@ static __always_inline bool spill_birth(struct spill_key *key, const struct spil
 	entry->stack_id = fresh.stack_id;
 	entry->time_ns = fresh.time_ns;
 	entry->tid = fresh.tid;
-	entry->flags = (entry->flags & SPILL_FREED) | SPILL_BORN;
+	entry->flags = (entry->flags & (SPILL_FREED | SPILL_INNER)) | SPILL_BORN;
 	return true;
 }
 
@@ -93,25 +93,26 @@ static __always_inline void end_birth(struct spill_key *key, struct spilled *ent
 {
 	count_pair(key->tgid, key->parity, entry, 1);
 	if (entry->flags & SPILL_FREED)
-		entry->flags = SPILL_FREED;
+		entry->flags &= ~SPILL_BORN;
 	else
 		spill.delete(key);
 }
 
-/* A free. False if there is no room. */
-static __always_inline bool spill_free(struct spill_key *key, const struct spilled *freed)
+/* A free; `inner`: SPILL_INNER or 0. False if there is no room. */
+static __always_inline bool spill_free(struct spill_key *key, const struct spilled *freed,
+				       u32 inner)
 {
 	struct spilled *entry = spill.lookup(key);
 	struct spilled fresh = *freed;
 
-	fresh.flags = SPILL_FREED;
+	fresh.flags = SPILL_FREED | inner;
 	if (!entry)
 		return !spill.insert(key, &fresh);
 	if (entry->flags & SPILL_BORN)
 		end_birth(key, entry);
 	else if (entry->flags == SPILL_RESTORED)
 		spill.delete(key);
-	else
+	else if (!inner)
 		count(COUNTER_SPILL_UNMATCHED);
 	return true;
 }

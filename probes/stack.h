@@ -25,6 +25,21 @@ static __always_inline void uncount(u32 which)
 /* No window is loaded: every frame pointer is further than a window from here. */
 #define NO_WINDOW 0xffffffff00000000ULL
 
+/* A return has popped the return address; the entry had not. */
+#define RETURN_SP_DELTA 8
+
+/* The stack pointer that the caller of the call just completed goes on with. */
+static __always_inline u64 caller_sp(struct call *call)
+{
+	return call->last_sp + RETURN_SP_DELTA;
+}
+
+/* Where that caller goes on: without a return probe we are not there yet. */
+static __always_inline u64 caller_ip(struct pt_regs *ctx, struct call *call)
+{
+	return call->return_address ? call->return_address : PT_REGS_IP(ctx);
+}
+
 /* One step of a 64-bit multiply-and-fold hash: order matters, every bit spreads. */
 static __always_inline u64 mix(u64 hash, u64 value)
 {

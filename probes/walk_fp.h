@@ -27,8 +27,8 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
 }
 
 /*
- * Walks the frame pointers from a return probe's registers: ip is where the
- * allocator returned to, bp the caller's frame. Each frame is the saved bp with
+ * Walks the frame pointers from where the allocator returns to, bp being the
+ * caller's frame. Each frame is the saved bp with
  * the return address above it. Fills `stack` and returns its id.
  */
 static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
@@ -36,8 +36,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 	struct stack *stack = &call->stack;
 	u64 base = NO_WINDOW;
 	u64 fp = PT_REGS_FP(ctx);
-	u64 lowest = PT_REGS_SP(ctx);
-	u64 pc = PT_REGS_IP(ctx);
+	u64 lowest = caller_sp(call);
+	u64 pc = caller_ip(ctx, call);
 	u64 hash = 0x1905;
 	u32 flags = STACK_TRUNCATED;
 	u32 n = 0;

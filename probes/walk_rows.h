@@ -60,15 +60,16 @@ static __always_inline u64 generation_of(struct control *words)
 
 /* The head of a miss, and the registers it needs to be finished. */
 static __always_inline void fill_miss(struct pt_regs *ctx, struct control *words,
-				      struct miss *miss, u64 id, u64 missing, u64 start)
+				      struct call *call, struct miss *miss, u64 id,
+				      u64 missing, u64 start)
 {
 	miss->stack_id = id;
 	miss->generation = generation_of(words) >> KEY_GENERATION_SHIFT;
 	miss->missing = missing;
 	miss->stack_address = start;
 	miss->tid = (u32)bpf_get_current_pid_tgid();
-	miss->registers[MISS_IP] = PT_REGS_IP(ctx);
-	miss->registers[MISS_SP] = PT_REGS_SP(ctx);
+	miss->registers[MISS_IP] = caller_ip(ctx, call);
+	miss->registers[MISS_SP] = caller_sp(call);
 	miss->registers[MISS_BP] = PT_REGS_FP(ctx);
 	miss->registers[MISS_BX] = ctx->bx;
 	miss->registers[MISS_R12] = ctx->r12;
@@ -95,10 +96,10 @@ static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
  * Leaves the stack to user space: sends registers and the stack's memory. `far`: the
  * walk came far up already. Returns the id of what will be found, 0 if there is no room.
  */
-static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words, u64 hash,
-				     u64 missing, bool far)
+static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
+				     struct call *call, u64 hash, u64 missing, bool far)
 {
-	u64 start = PT_REGS_SP(ctx) & ~(u64)(PAGE_SIZE - 1);
+	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
 	u64 id = mix(mix(hash, bpf_get_current_pid_tgid()), bpf_ktime_get_ns()) | 1;
 
@@ -107,7 +108,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
 		if (large) {
-			fill_miss(ctx, words, &large->miss, id, missing, start);
+			fill_miss(ctx, words, call, &large->miss, id, missing, start);
 			large->miss.stack_bytes = copy_stack(large->stack, start, LARGE_MISS_PAGES);
 			misses.ringbuf_submit(large, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -116,7 +117,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct small_miss *small = misses.ringbuf_reserve(sizeof(struct small_miss));
 
 		if (small) {
-			fill_miss(ctx, words, &small->miss, id, missing, start);
+			fill_miss(ctx, words, call, &small->miss, id, missing, start);
 			small->miss.stack_bytes = copy_stack(small->stack, start, SMALL_MISS_PAGES);
 			misses.ringbuf_submit(small, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -130,8 +131,8 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 #define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
 
 /*
- * Walks from a return probe's registers: ip is where the allocator returned to, sp is
- * what it is there. Fills `stack` and returns its id; no frames if it is left to user
+ * Walks from where the allocator returns to, with the registers that its caller will
+ * find. Fills `stack` and returns its id; no frames if it is left to user
  * space.
  */
 static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
@@ -139,8 +140,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 	struct stack *stack = &call->stack;
 	u64 generation = generation_of(words);
 	u64 bp = PT_REGS_FP(ctx);
-	u64 sp = PT_REGS_SP(ctx);
-	u64 pc = PT_REGS_IP(ctx);
+	u64 sp = caller_sp(call);
+	u64 pc = caller_ip(ctx, call);
 	u64 hash = 0x1905;
 	u64 before = 1; /* a return address is looked up by the byte before it */
 
@@ -210,8 +211,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		}
 	}
 	if (stack->flags == STACK_LOST_MISS) {
-		u64 id = send_miss(ctx, words, hash, pc - before,
-				   sp - PT_REGS_SP(ctx) > SMALL_MISS_REACH);
+		u64 id = send_miss(ctx, words, call, hash, pc - before,
+				   sp - caller_sp(call) > SMALL_MISS_REACH);
 
 		if (id) {
 			stack->n_frames = 0;

@@ -102,6 +102,7 @@ class EventKind(IntEnum):
     REALLOC_FREE = 3
     RESTORE = 4
     LATE_ALLOC = 5
+    INNER_FREE = 6
 
 
 class SpillFlag(IntFlag):
@@ -111,6 +112,7 @@ class SpillFlag(IntFlag):
     BORN = 2
     RESTORED = 4
     TAKEN = 8
+    INNER = 16
 
 
 class StackFlag(IntFlag):

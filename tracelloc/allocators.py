@@ -1,104 +1,23 @@
-"""Allocator functions: which names mean what, and where a process has them.
+"""Allocator functions: where a process has them.
 
-Families are data. Discovery looks through every ELF file the process has mapped and
-yields functions by address, so that two names for one function are probed once.
+Families are data (``families.py``, and what the user adds). Discovery looks through every
+ELF file the process has mapped and yields functions by address, so that two names for one
+function are probed once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Mapping as MappingType
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc.elf import ElfFile
-from tracelloc.procfs import FileId, base_name
+from tracelloc.families import FAMILIES, JEMALLOC_MARKERS, OPERATORS, Family, jemalloc
+from tracelloc.procfs import FileId, base_name, is_c_library
+from tracelloc.signatures import OUTER_FREE, Kind, Signature
 
-
-class Kind(Enum):
-    """What a function's arguments and result mean; the value names its entry program."""
-
-    ALLOC = "alloc"
-    """``f(size) -> block``"""
-    CALLOC = "calloc"
-    """``f(n, size) -> block``"""
-    MEMALIGN = "memalign"
-    """``f(alignment, size) -> block``"""
-    POSIX_MEMALIGN = "posix_memalign"
-    """``f(out, alignment, size) -> errno``"""
-    REALLOC = "realloc"
-    """``f(block, size) -> block``"""
-    REALLOCARRAY = "reallocarray"
-    """``f(block, n, size) -> block``"""
-    FREE = "free"
-    """``f(block)``"""
-
-    @property
-    def entry_program(self) -> str:
-        """The BPF program for its entry."""
-        return f"{self.value}_enter"
-
-    @property
-    def arguments(self) -> tuple[str, ...]:
-        """The x86-64 registers that its entry program reads (System V ABI, 3.2.3)."""
-        return _ARGUMENTS[self]
-
-    @property
-    def return_program(self) -> str | None:
-        """The BPF program for its return; frees are reported at entry only."""
-        return None if self is Kind.FREE else "call_return"
-
-
-_ARGUMENTS: Final = {
-    Kind.ALLOC: ("rdi",),
-    Kind.CALLOC: ("rdi", "rsi"),
-    Kind.MEMALIGN: ("rsi",),
-    Kind.POSIX_MEMALIGN: ("rdi", "rdx"),
-    Kind.REALLOC: ("rdi", "rsi"),
-    Kind.REALLOCARRAY: ("rdi", "rsi", "rdx"),
-    Kind.FREE: ("rdi",),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Family:
-    """The functions of one allocator interface."""
-
-    name: str
-    functions: MappingType[str, Kind]
-    required: tuple[str, ...]
-    """A file that lacks one of these does not implement the family."""
-
-
-LIBC: Final = Family(
-    name="malloc",
-    functions={
-        "malloc": Kind.ALLOC,
-        "calloc": Kind.CALLOC,
-        "realloc": Kind.REALLOC,
-        "reallocarray": Kind.REALLOCARRAY,
-        "free": Kind.FREE,
-        "cfree": Kind.FREE,
-        "memalign": Kind.MEMALIGN,
-        "aligned_alloc": Kind.MEMALIGN,
-        "posix_memalign": Kind.POSIX_MEMALIGN,
-        "valloc": Kind.ALLOC,
-        "pvalloc": Kind.ALLOC,
-        "__libc_malloc": Kind.ALLOC,
-        "__libc_calloc": Kind.CALLOC,
-        "__libc_realloc": Kind.REALLOC,
-        "__libc_reallocarray": Kind.REALLOCARRAY,
-        "__libc_free": Kind.FREE,
-        "__libc_memalign": Kind.MEMALIGN,
-        "__libc_valloc": Kind.ALLOC,
-        "__libc_pvalloc": Kind.ALLOC,
-    },
-    required=("malloc", "free"),
-)
-"""malloc and its kin: malloc(3), posix_memalign(3)."""
-
-FAMILIES: Final = (LIBC,)
+_MOST_PREFIXES: Final = 8
+"""Differently prefixed jemallocs in one file; a program has one, and rarely two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +39,7 @@ class AllocatorFunction:
     module: Module
     names: tuple[str, ...]
     """All its names, the plainest first."""
-    kind: Kind
+    signature: Signature
     address: int
     """In the file's own address space."""
     offset: int
@@ -129,19 +48,69 @@ class AllocatorFunction:
     """Of its code, in bytes; 0: the symbol doesn't say."""
 
 
-def discover(modules: Iterable[Module], only: str | None = None) -> list[AllocatorFunction]:
-    """The allocator functions in these files, each address once.
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """A function whose blocks go unseen, and why."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Allocator:
+    """One family in one file."""
+
+    family: str
+    module: Module
+    functions: tuple[AllocatorFunction, ...]
+    unseen: tuple[Unseen, ...] = ()
+
+
+def discover(modules: Iterable[Module], only: str | None = None) -> list[Allocator]:
+    """The allocators in these files, each address once.
 
     ``only`` keeps modules whose path ends with it or contains it as a file name's part
     (the user's ``--allocator``), or families of that name.
     """
-    found = []
+    found: list[Allocator] = []
     for module in modules:
-        for family in FAMILIES:
-            if only is not None and not _is_meant(module, family, only):
-                continue
-            found.extend(_functions_of(module, family))
+        families = [
+            family
+            for family in families_in(module.elf)
+            if only is None or _is_meant(module, family, only)
+        ]
+        found.extend(_allocators_of(module, families))
     return found
+
+
+def functions_of(allocators: Iterable[Allocator]) -> list[AllocatorFunction]:
+    """All their functions."""
+    return [function for allocator in allocators for function in allocator.functions]
+
+
+def families_in(elf: ElfFile) -> Iterator[Family]:
+    """The families that a file implements, in the order in which they name functions."""
+    markers = [marker for family in (*FAMILIES, OPERATORS) for marker in family.markers]
+    defined = elf.find_functions(markers)
+    for family in FAMILIES:
+        if any(marker in defined for marker in family.markers):
+            yield family
+    for prefix in _jemalloc_prefixes(elf):
+        yield jemalloc(prefix)
+    if any(marker in defined for marker in OPERATORS.markers):
+        yield OPERATORS
+
+
+def _jemalloc_prefixes(elf: ElfFile) -> list[str]:
+    """With what the names begin that a jemalloc in this file has, the shortest first."""
+    names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
+    prefixes = {
+        name.removesuffix(marker)
+        for marker in JEMALLOC_MARKERS
+        for name in elf.find_functions(names)
+        if name.endswith(marker)
+    }
+    return sorted(prefixes, key=lambda prefix: (len(prefix), prefix))[:_MOST_PREFIXES]
 
 
 def _is_meant(module: Module, family: Family, only: str) -> bool:
@@ -150,31 +119,56 @@ def _is_meant(module: Module, family: Family, only: str) -> bool:
     return only == family.name or only in base_name(module.path)
 
 
-def _functions_of(module: Module, family: Family) -> list[AllocatorFunction]:
-    addresses = module.elf.find_functions(family.functions)
-    if not all(name in addresses for name in family.required):
-        return []
+def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Allocator]:
+    """One per family that has a function of its own; shared ones belong to the first."""
+    owners: dict[int, Family] = {}
     names_at: dict[int, list[str]] = {}
     size_at: dict[int, int] = {}
-    for name in family.functions:
-        for address, size in addresses.get(name, {}).items():
-            names_at.setdefault(address, []).append(name)
-            size_at[address] = max(size, size_at.get(address, 0))
-    functions = []
-    for address, names in names_at.items():
-        offset = module.elf.offset_of(address)
-        if offset is None:
-            continue
-        # They stand in the family's order, which this keeps.
-        names.sort(key=lambda name: name.startswith("_"))
-        functions.append(
-            AllocatorFunction(
-                module=module,
-                names=tuple(names),
-                kind=family.functions[names[0]],
-                address=address,
-                offset=offset,
-                size=size_at[address],
+    signature_at: dict[int, Signature] = {}
+    for family in families:
+        for name, places in _in_order(family, module.elf):
+            for address, size in places.items():
+                owners.setdefault(address, family)
+                names_at.setdefault(address, []).append(name)
+                size_at[address] = max(size, size_at.get(address, 0))
+                signature = family.functions[name]
+                known = signature_at.setdefault(address, signature)
+                signature_at[address] = replace(known, throws=known.throws or signature.throws)
+    for family in families:
+        functions = []
+        for address in [a for a, owner in owners.items() if owner is family]:
+            offset = module.elf.offset_of(address)
+            if offset is None:
+                continue
+            # They stand in the families' order, which this keeps.
+            names = sorted(names_at[address], key=lambda name: name.startswith("__"))
+            signature = _settled(signature_at[address], module)
+            functions.append(
+                AllocatorFunction(
+                    module, tuple(names), signature, address, offset, size_at[address]
+                )
             )
-        )
-    return functions
+        unseen = module.elf.find_functions(family.unseen)
+        if functions:
+            yield Allocator(
+                family.name,
+                module,
+                tuple(functions),
+                tuple(
+                    Unseen(name, family.unseen[name]) for name in family.unseen if name in unseen
+                ),
+            )
+
+
+def _in_order(family: Family, elf: ElfFile) -> Iterator[tuple[str, dict[int, int]]]:
+    found = elf.find_functions(family.functions)
+    for name in family.functions:
+        if name in found:
+            yield name, found[name]
+
+
+def _settled(signature: Signature, module: Module) -> Signature:
+    """The C library's free calls no other one; any other file's may call that."""
+    if signature.kind is Kind.FREE and not is_c_library(module.path):
+        return replace(OUTER_FREE, positions=signature.positions, throws=signature.throws)
+    return signature

@@ -115,8 +115,8 @@ class Attachment:
         def link(point: ProbePoint) -> tuple[str, str, bool]:
             return point.open_path, point.program, point.is_return
 
-        # Sorting is stable and puts returns first, as the points' order asks for.
-        ordered = sorted(points, key=lambda point: (not point.is_return, link(point)))
+        # Sorting is stable and puts ends of calls first, as the points' order asks for.
+        ordered = sorted(points, key=lambda point: (not point.ends_calls, link(point)))
         for (path, name, is_return), group in groupby(ordered, key=link):
             members = list(group)
             path_bytes = ctypes.create_string_buffer(os.fsencode(path))

@@ -21,21 +21,12 @@ import numpy.typing as npt
 from tracelloc import abi, probes, sampling
 from tracelloc.drain import Drain, Spill
 from tracelloc.errors import UnsupportedError
+from tracelloc.families import known_signatures
 from tracelloc.ring import EventRing, MissRing, StackRing
+from tracelloc.signatures import Signature
 
-PROGRAMS: Final = (
-    "alloc_enter",
-    "calloc_enter",
-    "memalign_enter",
-    "posix_memalign_enter",
-    "realloc_enter",
-    "reallocarray_enter",
-    "free_enter",
-    "loader_changes",
-    "call_return",
-    "do_nothing",
-)
-"""All programs in ``probes/heap.bpf.c``."""
+PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothing")
+"""The programs in ``probes/heap.bpf.c``; one per signature comes on top."""
 
 INSTALL_HINT: Final = (
     "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
@@ -70,6 +61,14 @@ class CaptureConfig:
     spill_entries: int = 1 << 18
     """Addresses whose changes are kept while the ring of events is full; 0: none, they are
     lost."""
+    signatures: tuple[Signature, ...] = ()
+    """Of functions that the user has named, beside those that are known."""
+
+    @property
+    def entries(self) -> dict[str, str]:
+        """The entry programs: name and definition."""
+        every = {*known_signatures(), *self.signatures}
+        return {s.entry_program: s.definition for s in sorted(every, key=lambda s: s.entry_program)}
 
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
@@ -141,7 +140,9 @@ class Capture:
         self._bcc: Any = import_bcc()
         self._debug = debug
         os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-        text = probes.source_text(use_rows=config.use_rows).encode()
+        entries = config.entries
+        text = probes.source_text(use_rows=config.use_rows, entries=entries.values()).encode()
+        self._names = (*PROGRAMS, *entries)
         with self._explained():
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
@@ -188,7 +189,7 @@ class Capture:
         """
         self._programs.clear()
         with self._explained():
-            for name in PROGRAMS:
+            for name in self._names:
                 loaded = self._bpf.funcs.pop(name.encode(), None)
                 if loaded is not None:
                     os.close(loaded.fd)

@@ -141,7 +141,8 @@ def late_events(entries: Columns) -> Events:
     """
     flags = entries["flags"]
     taken = flags & SpillFlag.TAKEN != 0
-    freed = entries[(flags & SpillFlag.FREED != 0) & ~taken]
+    inner = flags & SpillFlag.INNER != 0
+    freed = (flags & SpillFlag.FREED != 0) & ~taken
     born = entries[flags & SpillFlag.BORN != 0]
     born = born[np.argsort(born["time_ns"], kind="stable")]
     restored = entries[flags & SpillFlag.RESTORED != 0]
@@ -152,7 +153,8 @@ def late_events(entries: Columns) -> Events:
     births["stack_id"] = born["stack_id"]
     return _joined(
         [
-            _events(freed, EventKind.FREE),
+            _events(entries[freed & ~inner], EventKind.FREE),
+            _events(entries[freed & inner], EventKind.INNER_FREE),
             births,
             _events(restored, EventKind.RESTORE, restored["tid"]),
             _events(takings[~last], EventKind.FREE),

@@ -20,11 +20,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc import syscalls
-from tracelloc.allocators import Kind, discover
+from tracelloc.allocators import discover, functions_of
 from tracelloc.attach import Attachment, Method
 from tracelloc.errors import TracellocError
 from tracelloc.placement import ProbePoint, find_place, is_emulated
 from tracelloc.procfs import Process
+from tracelloc.signatures import FREE
 from tracelloc.space import AddressSpace
 from tracelloc.units import NS_PER_S
 
@@ -163,12 +164,12 @@ def _measure_on(
 ) -> TrapCosts | None:
     space = AddressSpace(Process(child.pid))
     try:
-        functions = [f for f in discover(space.refresh()) if f.kind is Kind.FREE]
+        functions = [f for f in functions_of(discover(space.refresh())) if f.signature == FREE]
         if not functions:
             return None
         free = functions[0]
         code = free.module.elf.read(free.offset, free.size)
-        place = find_place(code, Kind.FREE.arguments)
+        place = find_place(code, FREE.registers)
 
         def point(offset: int, *, is_return: bool = False) -> ProbePoint:
             path = free.module.open_path

@@ -19,9 +19,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from tracelloc.allocators import FAMILIES, Family
+from tracelloc.allocators import families_in
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.errors import TracellocError
+from tracelloc.families import OPERATORS
 from tracelloc.procfs import PROC, FileId, Mapping, Process, base_name
 from tracelloc.units import NS_PER_S
 
@@ -237,15 +238,10 @@ def _families_in(process: Process, mapping: Mapping) -> str | None:
     except (OSError, NotElfError):
         return None
     try:
-        found = [family.name for family in FAMILIES if _implements(elf, family)]
+        found = [family.name for family in families_in(elf) if family is not OPERATORS]
     finally:
         elf.close()
     return ", ".join(found) or None
-
-
-def _implements(elf: ElfFile, family: Family) -> bool:
-    defined = elf.find_functions(family.required)
-    return all(name in defined for name in family.required)
 
 
 def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:

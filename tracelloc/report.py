@@ -28,6 +28,8 @@ _LOSS_TEXTS = {
     Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
+_MOST_DEAR = 4
+"""Names of dear probes in a line."""
 
 
 def text_report(
@@ -71,7 +73,11 @@ def overhead_line(overhead: Overhead) -> str:
     if overhead.probe_share is not None:
         parts.append(f"probes take about {overhead.probe_share:.1%} of the target's CPU time")
     if overhead.dear_probes:
-        parts.append(f"dear probes: {', '.join(map(printable, overhead.dear_probes))}")
+        shown = [printable(name) for name in overhead.dear_probes[:_MOST_DEAR]]
+        more = len(overhead.dear_probes) - len(shown)
+        if more:
+            shown.append(f"and {more} more")
+        parts.append(f"dear probes: {', '.join(shown)}")
     return ", ".join(parts)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tracelloc.abi import UNSEEN_FREE_COUNTERS
-from tracelloc.allocators import AllocatorFunction, Module
+from tracelloc.allocators import Allocator, Module
 from tracelloc.attach import Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.drain import Batch
@@ -80,11 +80,11 @@ class Session:
 
     def start(self) -> None:
         """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
-        functions, modules = self.root.find()
+        found, modules = self.root.find()
         self._capture = Capture(self._config, debug=self._debug)
         try:
             self.root.connect(self._capture)
-            self._attach_first(functions, modules)
+            self._attach_first(found, modules)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.root.begin(self._clock_ns())
             self._capture.set_live(True)
@@ -99,14 +99,14 @@ class Session:
             self.root.process, self.method, self._capture.programs, self.root.points
         )
 
-    def _attach_first(self, functions: list[AllocatorFunction], modules: Iterable[Module]) -> None:
+    def _attach_first(self, found: list[Allocator], modules: Iterable[Module]) -> None:
         """Attaches by the first method that works here, which is then the one."""
         assert self._capture is not None
         while True:
             method = self._methods[0]
             try:
                 self._capture.load(method.attach_type)
-                self.root.attach(method, functions, modules)
+                self.root.attach(method, found, modules)
             except UnsupportedError:
                 if len(self._methods) == 1:
                     raise
@@ -145,7 +145,7 @@ class Session:
                 overhead=Overhead(
                     self._rate.per_second(now_ns - tracee.started_ns, tracee.table.events),
                     self._watch.probe_share if self._watch is not None else None,
-                    tuple(p.label for p in tracee.points if p.is_dear and not p.is_return),
+                    tracee.dear_probes,
                 ),
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),

@@ -250,7 +250,9 @@ class LiveTable:
         last[:-1] = first[1:]
         # Two frees, or two allocations, in a row on one address.
         repeated = ~first[1:] & (alloc[1:] == alloc[:-1])
-        unmatched = int(np.count_nonzero(repeated & free[1:]))
+        # A free inside another one often is of the same block: that one has freed it.
+        counts = batch.kind != EventKind.INNER_FREE
+        unmatched = int(np.count_nonzero(repeated & free[1:] & counts[order[1:]]))
         self.oddities.address_reuses += int(np.count_nonzero(repeated & alloc[1:]))
 
         first_frees = order[free & first]
@@ -258,7 +260,7 @@ class LiveTable:
         self.totals.free(taken.stack, taken.size)
         self._count_alive(taken, -1)
         self._count_deaths(taken, batch.events["time_ns"][first_frees[found]])
-        unmatched += int(np.count_nonzero(~found))
+        unmatched += int(np.count_nonzero(~found & counts[first_frees]))
         self.oddities.unmatched_frees += unmatched
         self.cohorts.note_strangers(unmatched)
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
-from tracelloc.allocators import AllocatorFunction, Module, discover
+from tracelloc.allocators import Allocator, Module, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
 from tracelloc.history import History
-from tracelloc.placement import ProbePoint, place, place_loader
+from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.procfs import Process, is_runtime
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
@@ -40,7 +40,8 @@ class Tracee:
         self.space = AddressSpace(process)
         self.stacks = Stacks()
         self.table = LiveTable(self.stacks, config.sample_bytes)
-        self.functions: list[AllocatorFunction] = []
+        self.allocators: list[Allocator] = []
+        """What was found, in the order of being found; only ever grows."""
         self.points: list[ProbePoint] = []
         self.history = History(0)
         self.series = Series(0)
@@ -56,15 +57,16 @@ class Tracee:
         self._attachments: list[Attachment] = []
         self._thread_names: dict[int, str] = {}
         self._trampoline: int | None = None
+        self._has_throwing = False
 
-    def find(self) -> tuple[list[AllocatorFunction], list[Module]]:
+    def find(self) -> tuple[list[Allocator], list[Module]]:
         """Looks for its allocator. Raises TargetError if there is none."""
         modules = self.space.refresh()
         if not modules:
             raise TargetError(f"process {self.process.pid} has ended")
-        functions = discover(modules, self._only)
-        if functions:
-            return functions, modules
+        found = discover(modules, self._only)
+        if found:
+            return found, modules
         if self._only is not None:
             raise TargetError(
                 f"no allocator {self._only!r} in process {self.process.pid}",
@@ -89,24 +91,34 @@ class Tracee:
         assert self._stack_source is not None
         return self._stack_source
 
-    def attach(
-        self, method: Method, functions: list[AllocatorFunction], modules: Iterable[Module]
-    ) -> None:
-        """Puts the probes in place that are called for by these functions and files.
+    def attach(self, method: Method, found: Iterable[Allocator], modules: Iterable[Module]) -> None:
+        """Puts the probes in place that are called for by these allocators and files.
 
         Raises TracellocError, and has then attached nothing.
         """
         assert self._capture is not None
         self._method = method
-        points = place(functions)
+        planned = plan(found)
+        points = list(planned.points)
         if self._config.use_rows:
             points += place_loader(modules)
+        if planned.has_throwing and not self._has_throwing:
+            points += place_exceptions(self.space.modules)
+        elif self._has_throwing:
+            points += place_exceptions(modules)
         if not points:
             return
         attachment = Attachment(method, self.process.pid, points, self._capture.program)
         self.points.extend(points)
         self._attachments.append(attachment)
-        self.functions.extend(functions)
+        self.allocators.extend(planned.allocators)
+        self._has_throwing = self._has_throwing or planned.has_throwing
+
+    @property
+    def dear_probes(self) -> tuple[str, ...]:
+        """Functions with probes that cost more than others, each once."""
+        dear = (point.label for point in self.points if point.is_dear and not point.is_return)
+        return tuple(dict.fromkeys(dear))
 
     def begin(self, now_ns: int) -> None:
         """Tracing starts: nothing is outstanding."""

@@ -10,6 +10,7 @@ import socket
 from textual.app import App
 
 from tracelloc import system
+from tracelloc.allocators import functions_of
 from tracelloc.caller import caller
 from tracelloc.errors import TracellocError
 from tracelloc.options import Options
@@ -79,7 +80,7 @@ class ScreenTracer(Tracer):
         failure_of(app)
 
     def _facts(self) -> Facts:
-        functions = self._session.root.functions
+        functions = functions_of(self._session.root.allocators)
         paths = dict.fromkeys(base_name(function.module.path) for function in functions)
         return Facts(
             allocators=tuple(paths),

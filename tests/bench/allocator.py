@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
-from tracelloc.allocators import AllocatorFunction, Kind, discover
+from tracelloc.allocators import AllocatorFunction, discover, functions_of
 from tracelloc.placement import ProbePoint, find_place
 from tracelloc.procfs import Process
+from tracelloc.signatures import Kind
 from tracelloc.space import AddressSpace
 
 BREAKPOINT = b"\xcc"
@@ -76,7 +77,7 @@ class Allocator:
 
 def _shift(function: AllocatorFunction) -> int:
     code = function.module.elf.read(function.offset, function.size)
-    return find_place(code, function.kind.arguments).offset
+    return find_place(code, function.signature.registers).offset
 
 
 def find_allocator(pid: int) -> Allocator:
@@ -85,7 +86,7 @@ def find_allocator(pid: int) -> Allocator:
     try:
         by_kind = {
             kind: function
-            for function in discover(space.refresh(), "libc.so")
+            for function in functions_of(discover(space.refresh(), "libc.so"))
             for kind, name in ((Kind.ALLOC, "malloc"), (Kind.FREE, "free"))
             if name in function.names
         }

@@ -106,8 +106,8 @@ def test_nested_abandoned_and_chained_calls(
     assert report["allocations"] == 5
     assert report["frees"] == 3
     assert report["lost_events"] == 0
-    # Frees are seen at entry only: libc's within the program's own finds the block gone.
-    assert report["unmatched_frees"] == 2
+    # Libc's free within the program's own one is of a block that is gone already.
+    assert report["unmatched_frees"] == 0
     assert {k: v for k, v in report["lost"].items() if v} == {"abandoned_calls": 1}
 
 

@@ -204,7 +204,7 @@ def test_wrong_bcc(
 @pytest.mark.bpf
 def test_compile_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        capture.probes, "source_text", lambda use_rows: "int broken(struct nothing *x) {"
+        capture.probes, "source_text", lambda **_: "int broken(struct nothing *x) {"
     )
     line = raised(capture.Capture, capture.CaptureConfig())
     assert line.startswith("bcc could not compile the probes:")

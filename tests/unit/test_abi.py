@@ -108,6 +108,19 @@ def test_every_program_is_loaded() -> None:
     )
 
 
+def test_every_entry_program_has_its_macro_and_its_helper() -> None:
+    source = (probes.directory() / "heap.bpf.c").read_text()
+    macros = set(re.findall(r"^#define (\w*ENTRY)\(", source, re.MULTILINE))
+    helpers = set(
+        re.findall(r"^static __always_inline [\w ]+\*?(begin_\w+)\(", source, re.MULTILINE)
+    )
+    for name, definition in capture.CaptureConfig().entries.items():
+        macro, defined, helper = re.match(r"(\w+)\((\w+), (\w+)\(ctx", definition).groups()
+        assert defined == name
+        assert macro in macros
+        assert helper in helpers
+
+
 def test_every_source_carries_its_licence() -> None:
     for path in Path(probes.directory()).rglob("*.[ch]"):
         assert "SPDX-License-Identifier: (MIT OR GPL-2.0)" in path.read_text().splitlines()[0]

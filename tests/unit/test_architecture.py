@@ -16,8 +16,18 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "units", "text", "probes", "abi", "sampling"},
-    {"syscalls", "packages", "caller"},
-    {"demangle", "elf", "procfs", "system", "ring", "rowtable", "sitememory", "bpfmaps"},
+    {"syscalls", "packages", "caller", "signatures"},
+    {
+        "demangle",
+        "elf",
+        "families",
+        "procfs",
+        "system",
+        "ring",
+        "rowtable",
+        "sitememory",
+        "bpfmaps",
+    },
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
     {"verdict", "drain"},
     {"placement", "table", "space", "processes"},

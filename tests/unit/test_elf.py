@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.allocators import FAMILIES, Kind, Module, discover
+from tracelloc.allocators import Module, discover, functions_of
 from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.families import FAMILIES
+from tracelloc.signatures import Kind
 
 
 def open_elf(path: Path | str) -> ElfFile:
@@ -95,13 +97,13 @@ def test_offsets_and_addresses() -> None:
 def test_discovery() -> None:
     path = libc()
     module = Module(("0", 1), str(path), str(path), open_elf(path))
-    functions = {function.names[0]: function for function in discover([module])}
+    functions = {function.names[0]: function for function in functions_of(discover([module]))}
     assert set(functions) >= {
         "malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "posix_memalign",
         "valloc", "pvalloc",
     }  # fmt: skip
-    assert functions["free"].kind is Kind.FREE
-    assert functions["posix_memalign"].kind is Kind.POSIX_MEMALIGN
+    assert functions["free"].signature.kind is Kind.FREE
+    assert functions["posix_memalign"].signature.kind is Kind.POSIX_MEMALIGN
     assert len({function.offset for function in functions.values()}) == len(functions)
     assert discover([module], "libc.so") == discover([module]) == discover([module], "malloc")
     assert discover([module], str(path)) == discover([module])

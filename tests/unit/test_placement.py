@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.allocators import Kind, Module, discover
-from tracelloc.placement import find_place, is_emulated, place
+from tracelloc.allocators import Module, discover, functions_of
+from tracelloc.placement import find_place, is_emulated, plan
+from tracelloc.signatures import Kind
 
 RET = "c3"
 
@@ -118,8 +119,8 @@ def test_glibc() -> None:
     path = libc()
     elf = open_elf(path)
     module = Module(("0", 1), str(path), str(path), elf)
-    functions = discover([module])
-    points = place(functions)
+    found = discover([module])
+    points = plan(found).points
     assert [point.is_return for point in points] == sorted(
         (point.is_return for point in points), reverse=True
     )
@@ -131,6 +132,6 @@ def test_glibc() -> None:
     assert {p.label.split()[0] for p in points if p.is_dear} <= {"reallocarray"}
     entries = {p.offset for p in points if not p.is_return}
     returns = {p.offset for p in points if p.is_return}
-    frees = [f for f in functions if f.kind is Kind.FREE]
+    frees = [f for f in functions_of(found) if f.signature.kind is Kind.FREE]
     assert returns < entries
     assert len(entries - returns) == len(frees)

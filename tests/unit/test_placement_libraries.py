@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.allocators import LIBC
+from tracelloc.families import LIBC
 from tracelloc.placement import find_place, is_emulated
 
 LIBRARIES = {
@@ -26,7 +26,7 @@ LIBRARIES = {
 }
 ONE, TWO = ("rdi",), ("rdi", "rsi")
 ARGUMENTS = {
-    **{name: kind.arguments for name, kind in LIBC.functions.items()},
+    **{name: signature.registers for name, signature in LIBC.functions.items()},
     "mallocx": TWO, "rallocx": ("rdi", "rsi", "rdx"), "dallocx": TWO, "sdallocx": TWO,
     "tc_malloc": ONE, "tc_free": ONE, "tc_calloc": TWO, "tc_realloc": TWO,
     "mi_malloc": ONE, "mi_free": ONE, "mi_calloc": TWO, "mi_realloc": TWO,

@@ -234,6 +234,10 @@ class ElfFile:
         found = (table.find_object(name) for table in self.tables())
         return next((address for address in found if address is not None), None)
 
+    def names_ending(self, tail: str) -> set[str]:
+        """The names in the symbol tables that end with this."""
+        return {name for table in self.tables() for name in table.names.ending(tail)}
+
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
         """The defined functions with these names: address to size (usually one each)."""
         found: dict[str, dict[int, int]] = {}

@@ -71,6 +71,17 @@ class StringTable:
             at = self.data.find(wanted, at + 1)
         return found
 
+    def ending(self, tail: str) -> set[str]:
+        """All strings that end with this, itself included."""
+        wanted = tail.encode() + b"\0"
+        found = set()
+        at = self.data.find(wanted)
+        while at >= 0:
+            start = self.data.rfind(b"\0", 0, at) + 1
+            found.add(self.data[start : at + len(tail)].decode(errors="replace"))
+            at = self.data.find(wanted, at + 1)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class RawTable:

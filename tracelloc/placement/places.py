@@ -17,13 +17,13 @@ from typing import Any, Final
 import capstone
 from capstone import x86_const as x86
 
-from tracelloc.allocators import AllocatorFunction, Module
-from tracelloc.procfs import base_name
-
 _REGISTERS: Final = {
     "rdi": (x86.X86_REG_RDI, x86.X86_REG_EDI, x86.X86_REG_DI, x86.X86_REG_DIL),
     "rsi": (x86.X86_REG_RSI, x86.X86_REG_ESI, x86.X86_REG_SI, x86.X86_REG_SIL),
     "rdx": (x86.X86_REG_RDX, x86.X86_REG_EDX, x86.X86_REG_DX, x86.X86_REG_DL, x86.X86_REG_DH),
+    "rcx": (x86.X86_REG_RCX, x86.X86_REG_ECX, x86.X86_REG_CX, x86.X86_REG_CL, x86.X86_REG_CH),
+    "r8": (x86.X86_REG_R8, x86.X86_REG_R8D, x86.X86_REG_R8W, x86.X86_REG_R8B),
+    "r9": (x86.X86_REG_R9, x86.X86_REG_R9D, x86.X86_REG_R9W, x86.X86_REG_R9B),
     "rsp": (x86.X86_REG_RSP, x86.X86_REG_ESP, x86.X86_REG_SP, x86.X86_REG_SPL),
 }
 """A register and its parts: writing any of them changes the argument."""
@@ -54,88 +54,29 @@ class Place:
     """Why it is dear."""
 
 
-@dataclass(frozen=True, slots=True)
-class ProbePoint:
-    """One probe: which program at which byte of which file."""
-
-    open_path: str
-    offset: int
-    """In the file, in bytes."""
-    program: str
-    is_return: bool
-    """The program runs when the function returns to its caller."""
-    label: str
-    """For messages: ``malloc in libc.so.6``."""
-    is_dear: bool = False
-
-
-def place(functions: Iterable[AllocatorFunction]) -> list[ProbePoint]:
-    """The probes for these functions, in the order in which they are to be attached.
-
-    Returns come first: a thread that is caught between the two attachments must not
-    be seen to enter a call whose return would go unseen.
-    """
-    returns, entries = [], []
-    for function in functions:
-        label = f"{function.names[0]} in {base_name(function.module.path)}"
-        where = _find_for(function)
-        path, offset = function.module.open_path, function.offset + where.offset
-        program = function.kind.return_program
-        if program is not None:
-            returns.append(ProbePoint(path, offset, program, True, label, where.is_dear))
-        entry = function.kind.entry_program
-        entries.append(ProbePoint(path, offset, entry, False, label, where.is_dear))
-    return returns + entries
-
-
-LOADER_HOOK: Final = "_dl_debug_state"
-"""What dynamic linkers call when they are about to change, and have changed, what is mapped
-(glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
-
-
-def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
-    """The probes that tell when libraries come and go."""
-    points = []
-    for module in modules:
-        for address in module.elf.find_functions([LOADER_HOOK]).get(LOADER_HOOK, {}):
-            offset = module.elf.offset_of(address)
-            if offset is not None:
-                offset += _at_entry(module.elf.read(offset, 16), "").offset
-                label = f"{LOADER_HOOK} in {base_name(module.path)}"
-                points.append(ProbePoint(module.open_path, offset, "loader_changes", False, label))
-    return points
-
-
-def _find_for(function: AllocatorFunction) -> Place:
-    code = function.module.elf.read(function.offset, function.size or 16)
-    if not function.size:
-        return _at_entry(code, "its symbol does not say how long it is")
-    return find_place(code, function.kind.arguments)
-
-
 def find_place(code: bytes, arguments: Iterable[str]) -> Place:
     """The cheap place in an x86-64 function, or its entry if there is none.
 
     ``code`` is the whole function, ``arguments`` the registers that must be intact, of
-    rdi, rsi, rdx.
+    those that hold arguments.
     """
     if len(code) > _MOST_CODE:
-        return _at_entry(code, "the function is too long to look through")
+        return at_entry(code, "the function is too long to look through")
     kept = {part for name in (*arguments, "rsp") for part in _REGISTERS[name]}
-    for instruction in _instructions(code):
+    for instruction in instructions(code):
         offset = instruction.address
         if is_emulated(bytes(instruction.bytes)):
             if offset and _is_branched_to(code, offset):
-                return _at_entry(code, "a branch leads back before the first cheap instruction")
+                return at_entry(code, "a branch leads back before the first cheap instruction")
             return Place(offset, False)
         if any(instruction.group(group) for group in _FLOW):
-            return _at_entry(code, f"{instruction.mnemonic} comes first")
+            return at_entry(code, f"{instruction.mnemonic} comes first")
         if kept.intersection(instruction.regs_access()[1]):
-            return _at_entry(code, f"{instruction.mnemonic} {instruction.op_str} comes first")
-    return _at_entry(code, "no cheap instruction was found")
+            return at_entry(code, f"{instruction.mnemonic} {instruction.op_str} comes first")
+    return at_entry(code, "no cheap instruction was found")
 
 
-def _at_entry(code: bytes, reason: str) -> Place:
+def at_entry(code: bytes, reason: str) -> Place:
     """The entry, for want of better, or what follows it if a probe there would do harm."""
     offset = 0
     while code.startswith(HARMFUL_NOP, offset):
@@ -165,7 +106,7 @@ def _is_branched_to(code: bytes, end: int) -> bool:
     its end counts as if it did.
     """
     position = 0
-    for instruction in _instructions(code):
+    for instruction in instructions(code):
         position = instruction.address + instruction.size
         if not instruction.group(capstone.CS_GRP_JUMP):
             continue
@@ -175,9 +116,9 @@ def _is_branched_to(code: bytes, end: int) -> bool:
     return position < len(code)
 
 
-def _instructions(code: bytes) -> Iterator[Any]:
-    """Decoded instructions; their addresses are offsets from the entry."""
-    return iter(_decoder().disasm(code, 0))
+def instructions(code: bytes, address: int = 0) -> Iterator[Any]:
+    """Decoded instructions of code that lies at this address."""
+    return iter(_decoder().disasm(code, address))
 
 
 @cache

@@ -1,0 +1,118 @@
+"""What the arguments and the result of an allocator function mean, and the programs for that.
+
+A signature is a kind and the positions of the arguments that matter. Each has an entry
+program of its own, one line that is put behind ``probes/heap.bpf.c``: nothing is looked up
+or decided while the target waits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
+"""Where x86-64 functions find their first arguments (System V ABI, 3.2.3)."""
+
+
+class Kind(Enum):
+    """What a function does; the value names the helper in ``probes/heap.bpf.c``."""
+
+    ALLOC = "alloc"
+    """``f(size) -> block``"""
+    CALLOC = "calloc"
+    """``f(n, size) -> block``"""
+    POSIX_MEMALIGN = "posix_memalign"
+    """``f(out, size) -> errno``"""
+    REALLOC = "realloc"
+    """``f(block, size) -> block``; the old block lives on if it fails"""
+    REALLOCF = "reallocf"
+    """``f(block, size) -> block``; the old block is freed if it fails"""
+    REALLOCARRAY = "reallocarray"
+    """``f(block, n, size) -> block``"""
+    RESIZE = "resize"
+    """``f(block, size) -> size``: in place, and done if the result is at least ``size``"""
+    FREE = "free"
+    """``f(block)``, which calls no other function that frees"""
+    OUTER_FREE = "outer_free"
+    """``f(block)``, which may call another one to do it"""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """What the arguments are, in the order in which signatures give their positions."""
+        return _ROLES[self]
+
+    @property
+    def returns(self) -> bool:
+        """Whether the outcome is looked at; frees are reported when they begin."""
+        return not self.frees
+
+    @property
+    def frees(self) -> bool:
+        """Whether it does nothing but free."""
+        return self in (Kind.FREE, Kind.OUTER_FREE)
+
+
+_ROLES: Final = {
+    Kind.ALLOC: ("size",),
+    Kind.CALLOC: ("count", "size"),
+    Kind.POSIX_MEMALIGN: ("out", "size"),
+    Kind.REALLOC: ("block", "size"),
+    Kind.REALLOCF: ("block", "size"),
+    Kind.REALLOCARRAY: ("block", "count", "size"),
+    Kind.RESIZE: ("block", "size"),
+    Kind.FREE: ("block",),
+    Kind.OUTER_FREE: ("block",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How to read one function's calls."""
+
+    kind: Kind
+    positions: tuple[int, ...]
+    """Of the arguments that ``Kind.roles`` names, counted from 1, up to 6."""
+    throws: bool = False
+    """It may be left by a C++ exception. No return probe then: an exception that meets one
+    ends the program (``std::terminate``), for nothing can unwind through it."""
+
+    @property
+    def registers(self) -> tuple[str, ...]:
+        """The x86-64 registers that its entry program reads."""
+        return tuple(REGISTERS[position - 1] for position in self.positions)
+
+    @property
+    def entry_program(self) -> str:
+        """The BPF program for its entry."""
+        words = [self.kind.value, *map(str, self.positions)]
+        return "_".join([*words, "throws"] if self.throws else words)
+
+    @property
+    def definition(self) -> str:
+        """That program, in macros and helpers of ``probes/heap.bpf.c``."""
+        macro = "THROWING_ENTRY" if self.throws else "ENTRY"
+        arguments = "".join(f", PT_REGS_PARM{position}(ctx)" for position in self.positions)
+        return f"{macro}({self.entry_program}, begin_{self.kind.value}(ctx{arguments}))"
+
+
+ALLOC: Final = Signature(Kind.ALLOC, (1,))
+ALLOC_2: Final = Signature(Kind.ALLOC, (2,))
+CALLOC: Final = Signature(Kind.CALLOC, (1, 2))
+CALLOC_2: Final = Signature(Kind.CALLOC, (2, 3))
+POSIX_MEMALIGN: Final = Signature(Kind.POSIX_MEMALIGN, (1, 3))
+REALLOC: Final = Signature(Kind.REALLOC, (1, 2))
+REALLOC_2: Final = Signature(Kind.REALLOC, (2, 3))
+REALLOCF: Final = Signature(Kind.REALLOCF, (1, 2))
+REALLOCF_2: Final = Signature(Kind.REALLOCF, (2, 3))
+REALLOCARRAY: Final = Signature(Kind.REALLOCARRAY, (1, 2, 3))
+REALLOCARRAY_2: Final = Signature(Kind.REALLOCARRAY, (2, 3, 4))
+RESIZE: Final = Signature(Kind.RESIZE, (1, 2))
+FREE: Final = Signature(Kind.FREE, (1,))
+OUTER_FREE: Final = Signature(Kind.OUTER_FREE, (1,))
+NEW: Final = Signature(Kind.ALLOC, (1,), throws=True)
+NEW_2: Final = Signature(Kind.ALLOC, (2,), throws=True)
+NEW_N: Final = Signature(Kind.CALLOC, (1, 2), throws=True)
+NEW_N_2: Final = Signature(Kind.CALLOC, (2, 3), throws=True)
+NEW_REALLOC: Final = Signature(Kind.REALLOC, (1, 2), throws=True)
+NEW_REALLOCN: Final = Signature(Kind.REALLOCARRAY, (1, 2, 3), throws=True)
