@@ -205,6 +205,28 @@ def mixed_cache(random: Random, end: float) -> Sites:
 
 
 @program
+def late_mixed_cache(random: Random, end: float) -> Sites:
+    """The same, but the cache comes into use after four minutes."""
+    temporary = churn(random, poisson(random, 40, 0, end), 0.2, 512)
+    cache = first_in_first_out(random, poisson(random, 6, 240, end), 540, 512)
+    return background(random, end) | {"buffers": temporary + cache}
+
+
+@program
+def slow_mixed_cache(random: Random, end: float) -> Sites:
+    """Temporaries, and a cache that fills for 150 seconds."""
+    temporary = churn(random, poisson(random, 30, 0, end), 0.5, 256)
+    cache = replaced_at_random(random, poisson(random, 8, 0, end), 700, 256)
+    return background(random, end) | {"buffers": temporary + cache}
+
+
+@program
+def late_pool(random: Random, end: float) -> Sites:
+    """Comes into use after 200 seconds and grows for 150."""
+    return background(random, end) | {"pool": kept(random, every(0.5, 200, 350), 4096)}
+
+
+@program
 def pool(random: Random, end: float) -> Sites:
     """Grows to its high-water mark within two minutes and stays."""
     births = np.sort(random.exponential(30, 300))

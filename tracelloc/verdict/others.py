@@ -23,6 +23,8 @@ REASSURE_S: Final = 180.0
 """Before, "busy" and the like are said with "so far"."""
 _STEP: Final = 1.08
 """By which factor the floor rises at least from one quarter of the time to the next."""
+_LAST_STEP: Final = 1.02
+"""And in the last eighth: what has stopped rising does not rise."""
 _RISE: Final = 1.25
 _LEAST_RISE_BYTES: Final = 2048
 _LIVES: Final = 0.05
@@ -79,15 +81,17 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     """Whether the floor rises over the quarters of the time watched, and by how much a minute."""
     now_s = population.now_s
     lowest_from = np.minimum.accumulate(population.floor_bytes[:, ::-1], axis=1)[:, ::-1]
-    at = np.searchsorted(population.edges_s, now_s * np.array([1, 2, 3]) / 4, side="right") - 1
-    one, two, three = lowest_from[:, at].T
+    moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
+    at = np.searchsorted(population.edges_s, moments, side="right") - 1
+    one, two, three, four = lowest_from[:, at].T
     births = Curve(population.edges_s, population.born).at(
         np.tile(now_s * np.array([1, 2, 3, 4]) / 4, (len(alive), 1))
     )
     second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
     load = np.maximum(1, fourth / np.maximum(second, 1))
     rising: Mask = (
-        (three > _STEP * two)
+        (four > _LAST_STEP * three)
+        & (three > _STEP * two)
         & (two > _STEP * one)
         & (three > _RISE * load * one)
         & (three - one > _LEAST_RISE_BYTES)

@@ -13,13 +13,16 @@ All times in seconds since tracing began.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.verdict.cohorts import F64, Population
 from tracelloc.verdict.survival import Mask, Tail
+
+Rows = npt.NDArray[np.intp]
 
 CHUNKS: Final = 6
 _FEWEST_CHUNKS: Final = 5
@@ -76,17 +79,33 @@ class Growth:
     strangers_share: F64
     """Frees of blocks from before the start for each survivor, in the newer half."""
 
+    @classmethod
+    def none(cls, sites: int) -> Growth:
+        """No growth anywhere."""
+        columns: dict[str, Any] = {field.name: np.zeros(sites) for field in fields(cls)}
+        for name in ("leaking", "growing", "doubtful"):
+            columns[name] = np.zeros(sites, np.bool_)
+        return cls(**columns)
+
+    def put(self, sites: Rows, other: Growth, rows: Rows) -> None:
+        """Sets some sites to rows of another table."""
+        for field in fields(self):
+            getattr(self, field.name)[sites] = getattr(other, field.name)[rows]
+
 
 class Curve:
-    """What was born until a moment, per site, as a line between the slices' edges."""
+    """What was born until a moment, as a line between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
+        """``per_slice``: a row per site, if it is not of the whole process; perhaps several
+        such tables at once, in which case so many are returned.
+        """
         self._edges_s = edges_s
         self._sums = np.zeros((*per_slice.shape[:-1], len(edges_s)))
         np.cumsum(per_slice, axis=-1, out=self._sums[..., 1:])
 
-    def at(self, time_s: F64) -> F64:
-        """Until these moments: a row of them per site."""
+    def at(self, time_s: F64, sites: Rows | None = None) -> F64:
+        """Until these moments: a row of them for each of the sites (all, in their order)."""
         edges = self._edges_s
         after = np.clip(np.searchsorted(edges, time_s, side="right"), 1, len(edges) - 1)
         low, high = edges[after - 1], edges[after]
@@ -94,23 +113,22 @@ class Curve:
         if self._sums.ndim == 1:
             before, until = self._sums[after - 1], self._sums[after]
         else:
-            before = np.take_along_axis(self._sums, after - 1, axis=1)
-            until = np.take_along_axis(self._sums, after, axis=1)
+            rows = (np.arange(len(time_s)) if sites is None else sites)[:, None]
+            before, until = self._sums[..., rows, after - 1], self._sums[..., rows, after]
         value: F64 = before + part * (until - before)
         return value
 
-    def between(self, times_s: F64) -> F64:
+    def between(self, time_s: F64, sites: Rows | None = None) -> F64:
         """From each moment to the next."""
-        return np.diff(self.at(times_s), axis=1)
+        return np.diff(self.at(time_s, sites), axis=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Curves:
     """What the windows are cut from."""
 
-    alive: Curve
-    alive_bytes: Curve
-    born: Curve
+    sites: Curve
+    """Blocks alive, their bytes, and blocks born."""
     load: Curve
     strangers: Curve
 
@@ -123,54 +141,46 @@ def find_growth(
     ``loss_share``: per site, the share of its blocks that may look alive because their
     frees were lost. Windows begin at ``clean_from_s`` or later.
     """
+    none = Growth.none(len(loss_share))
+    sites = np.flatnonzero(tail.found & (population.alive.sum(axis=1) >= FEWEST_SURVIVORS))
+    chosen = population.select(sites)
+    end_s = np.maximum(population.now_s - tail.age_s[sites], clean_from_s + 1e-3)
+    tables = np.stack([chosen.alive, chosen.alive_bytes, chosen.born])
     curves = _Curves(
-        *(
-            Curve(population.edges_s, figures)
-            for figures in (population.alive, population.alive_bytes, population.born,
-                            population.load, population.strangers)
-        )
-    )  # fmt: skip
-    end_s = np.maximum(population.now_s - tail.age_s, clean_from_s + 1e-3)
-    watched_s = end_s - clean_from_s
-    steady = tail.found & ~_slows_down(curves, clean_from_s, end_s)
-    best: Growth | None = None
-    for start_s in _starts(clean_from_s, watched_s, end_s):
-        found = _try_window(curves, tail, start_s, end_s, loss_share)
-        found.leaking[:] &= steady
-        found.growing[:] &= steady
-        found.doubtful[:] &= steady
-        best = found if best is None else _better(best, found)
-    assert best is not None
-    return best
-
-
-def _starts(clean_from_s: float, watched_s: F64, end_s: F64) -> list[F64]:
-    """Where windows begin, the widest first."""
-    starts = [clean_from_s + fraction * watched_s for fraction in _FRACTIONS]
-    return starts + [np.maximum(end_s - length_s, starts[0]) for length_s in _LENGTHS_S]
-
-
-def _better(first: Growth, second: Growth) -> Growth:
-    """For each site a leak rather than growth rather than nothing, and the earlier found."""
-    prefer = (
-        (second.leaking & ~first.leaking)
-        | (second.growing & ~first.growing)
-        | (second.doubtful & ~first.doubtful & ~first.growing)
+        Curve(population.edges_s, tables),
+        Curve(population.edges_s, population.load),
+        Curve(population.edges_s, population.strangers),
     )
-    columns = (
-        np.where(prefer, getattr(second, name), getattr(first, name))
-        for name in Growth.__dataclass_fields__
+    steady = np.flatnonzero(~_slows_down(curves, clean_from_s, end_s))
+    if not len(steady):
+        return none
+    starts = _starts(clean_from_s, end_s[steady])
+    # All windows of all sites at once, those of one site side by side.
+    at = np.repeat(steady, starts.shape[1])
+    tried = _try_windows(
+        curves, at, tail.select(sites[at]), starts.ravel(), end_s[at], loss_share[sites[at]]
     )
-    return Growth(*columns)
+    worth = np.select([tried.leaking, tried.growing, tried.doubtful], [3, 2, 1], 0)
+    best = worth.reshape(starts.shape).argmax(axis=1) + np.arange(len(steady)) * starts.shape[1]
+    none.put(sites[steady], tried, best)
+    return none
 
 
-def _try_window(curves: _Curves, tail: Tail, start_s: F64, end_s: F64, loss_share: F64) -> Growth:
+def _starts(clean_from_s: float, end_s: F64) -> F64:
+    """Where windows begin: a row per site, the widest first."""
+    fractions = clean_from_s + np.array(_FRACTIONS) * (end_s - clean_from_s)[:, None]
+    lengths = np.maximum(end_s[:, None] - np.array(_LENGTHS_S), clean_from_s)
+    return np.concatenate([fractions, lengths], axis=1)
+
+
+def _try_windows(  # noqa: PLR0917
+    curves: _Curves, sites: Rows, tail: Tail, start_s: F64, end_s: F64, loss_share: F64
+) -> Growth:
+    """One window per row; ``sites`` says of which site."""
     steps = np.arange(CHUNKS + 1) / CHUNKS
     length_s = np.maximum(end_s - start_s, 1e-3)
     moments = start_s[:, None] + length_s[:, None] * steps
-    survivors = curves.alive.between(moments)
-    size_bytes = curves.alive_bytes.between(moments)
-    born = curves.born.between(moments)
+    survivors, size_bytes, born = curves.sites.between(moments, sites)
     first, second = _halves(survivors)
     count, births = first + second, born.sum(axis=1)
     share = count / np.maximum(births, 1)
@@ -238,14 +248,19 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     """Whether fewer and fewer survive, over doubling stretches of all the time watched."""
     moments = from_s + (end_s - from_s)[:, None] * np.array([1 / 8, 1 / 4, 1 / 2, 1])
     lengths_s = np.diff(moments, axis=1)
-    survivors = curves.alive.between(moments)
-    load = curves.load.between(moments) / lengths_s
-    # Survivors per second, as if the load had never fallen since.
+    survivors, _, born = curves.sites.between(moments)
+    few_stay = survivors.sum(axis=1) < MOSTLY_FREED * born.sum(axis=1)
+    load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
+
+    def correction(before: int, now: int) -> F64:
+        """As if the load had never fallen since: the process's, or the site's own."""
+        whole = _rate_correction(load[:, before], load[:, now])
+        own = _rate_correction(own_load[:, before], own_load[:, now])
+        return np.where(few_stay, np.maximum(whole, own), whole)
+
     one, two, three = (survivors / lengths_s).T
     error_two, error_three = (np.sqrt(survivors) / lengths_s).T[1:]
-    after_one = _rate_correction(load[:, 0], load[:, 2])
-    after_two = _rate_correction(load[:, 1], load[:, 2])
-    middle = _rate_correction(load[:, 0], load[:, 1])
+    after_one, after_two, middle = correction(0, 2), correction(1, 2), correction(0, 1)
     slower: Mask = three * after_two < 0.75 * two - _SLACK * np.hypot(
         error_three * after_two, 0.75 * error_two
     )

@@ -78,16 +78,16 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
     others = look_at_others(population, tail, loss_share)
+    since_s, rate = _since(population, growth)
+    watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
     never_freed = growth.survivors >= NEVER_FREED * growth.born
     replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
-    leaking = growth.leaking & ~replaces_old
+    leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     rising_only = others.rising & ~growth.growing
-    since_s, rate = _since(population, growth)
     confidence = np.where(growth.growing, growth.confidence, 0.0)
     if circumstances.clean_from_s > 0:
         confidence *= _AFTER_GAP
-    watched_s = growth.end_s - growth.start_s
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),

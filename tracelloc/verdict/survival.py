@@ -46,6 +46,10 @@ class Tail:
     kept: F64
     """The share of blocks of that age that is never freed, by estimate."""
 
+    def select(self, rows: npt.NDArray[np.intp]) -> Tail:
+        """Of some of the sites."""
+        return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
+
 
 def ages_reached(population: Population) -> F64:
     """Blocks alive that are at least as old as each class begins: a row per site.

@@ -1,0 +1,171 @@
+"""Births, survivors and lifetimes per slice, against books that are kept block by block."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from tests.unit.events import random_program, records
+from tracelloc.abi import EventKind
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+from tracelloc.units import NS_PER_S
+from tracelloc.verdict.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
+
+LONG_S = 20_000
+
+
+def assert_sums(table: LiveTable, sampled: bool = False) -> None:
+    """The cohorts say of each stack what the totals say."""
+    cohorts, totals = table.cohorts, table.totals
+    count = len(totals)
+    np.testing.assert_array_equal(cohorts.alive_bytes.sum(axis=0)[:count], totals.live_bytes)
+    if not sampled:
+        np.testing.assert_array_equal(cohorts.born.sum(axis=0)[:count], totals.allocated_count)
+        np.testing.assert_array_equal(cohorts.alive.sum(axis=0)[:count], totals.live_count)
+    dead = (cohorts.born - cohorts.alive).sum(axis=0)
+    assert (cohorts.lifetimes.sum(axis=0) <= dead).all()
+
+
+def assert_blocks(table: LiveTable) -> None:
+    """Each live block is in the slice of its birth, and nothing else is."""
+    cohorts = table.cohorts
+    alive = np.zeros_like(cohorts.alive)
+    starts = cohorts._starts.tolist()
+    for blocks, living in table.blocks.runs():
+        for row in np.flatnonzero(living).tolist():
+            birth = int(blocks.birth_ns[row])
+            at = max((n for n, start in enumerate(starts) if start <= birth), default=0)
+            alive[cohorts._row_of[at], blocks.stack[row]] += 1
+    np.testing.assert_array_equal(cohorts.alive, alive)
+
+
+@pytest.mark.parametrize("sample_bytes", [None, 512])
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
+    """After any events, failed reallocs and lost frees included, in any batches."""
+    rng = random.Random(seed)
+    events = random_program(seed, 2000, 4, 64)
+    if seed % 3 == 0:
+        events = [event for event in events if rng.random() > 0.03]
+    table = LiveTable(Stacks(), sample_bytes)
+    table.trusting = seed % 3 != 0
+    all_records = records(events)
+    steps = np.random.default_rng(seed).exponential(10 ** rng.uniform(6, 9.5), len(events))
+    all_records["time_ns"] = NS_PER_S + np.cumsum(steps).astype(np.uint64)
+    cut = 0
+    while cut < len(events):
+        end = cut + rng.choice([1, 7, 150])
+        table.apply(all_records[cut:end])
+        assert_sums(table, sampled=sample_bytes is not None)
+        cut = end
+    if sample_bytes is None:
+        assert_blocks(table)
+
+
+def test_lifetimes_are_filed() -> None:
+    table = LiveTable(Stacks())
+    lives_s = [0.01, 0.07, 1.0, 1.5, 300.0]
+    events = records([(EventKind.ALLOC, 16 * n, 8, 1, 1) for n in range(1, 6)])
+    events["time_ns"] = 5 * NS_PER_S
+    table.apply(events)
+    for number, life_s in enumerate(lives_s, start=1):
+        death = records([(EventKind.FREE, 16 * number, 0, 0, 1)])
+        death["time_ns"] = int((5 + life_s) * NS_PER_S)
+        table.apply(death)
+    filed = table.cohorts.lifetimes.sum(axis=1)
+    expected = np.zeros(LIFETIMES, np.int64)
+    for life_s in lives_s[1:]:
+        expected[np.searchsorted(LIFETIME_EDGES_S, life_s, side="right") - 1] += 1
+    np.testing.assert_array_equal(filed, expected)
+
+
+def test_a_failed_realloc_is_no_death() -> None:
+    table = LiveTable(Stacks())
+    for second, kind in enumerate([EventKind.ALLOC, EventKind.REALLOC_FREE, EventKind.RESTORE]):
+        event = records([(kind, 16, 8, 1, 1)])
+        event["time_ns"] = (1 + 10 * second) * NS_PER_S
+        table.apply(event)
+    assert table.cohorts.alive.sum() == 1
+    assert table.cohorts.lifetimes.sum() == 0
+    assert_blocks(table)
+
+
+def test_slices_over_hours() -> None:
+    """Always within bounds, always covering everything, fine where it is recent."""
+    cohorts = Cohorts()
+    cohorts.begin(0)
+    nothing = np.zeros(1, np.int64)
+    births = np.arange(0, LONG_S, 2.5)
+    one = np.ones(1, np.int64)
+    for birth in births.tolist():
+        now = np.array([birth * NS_PER_S], np.uint64)
+        cohorts.advance(int(now[0]), nothing)
+        cohorts.bear(one, now)
+        cohorts.keep(one, one, now)
+    population = cohorts.population(LONG_S * NS_PER_S, one)
+    edges = population.edges_s
+    assert len(edges) == SLICES + 1
+    assert edges[0] == 0
+    assert edges[-1] == LONG_S
+    widths, ages = np.diff(edges), LONG_S - edges[1:]
+    assert (widths > 0).all()
+    old = ages > 30
+    assert (widths[old] / ages[old])[1:].max() < 0.6
+    assert widths[-3:].max() <= 3
+    expected = np.histogram(births, edges)[0]
+    np.testing.assert_array_equal(population.born[0], expected)
+    np.testing.assert_array_equal(population.alive[0], expected)
+    np.testing.assert_array_equal(population.load, expected)
+
+
+def test_a_pause_does_not_cost_slices() -> None:
+    cohorts = Cohorts()
+    cohorts.begin(0)
+    for second in [0, 1, 2, 5000, 5001]:
+        cohorts.advance(second * NS_PER_S, np.zeros(1, np.int64))
+    assert cohorts.population(5001 * NS_PER_S, np.arange(1)).edges_s[:-1].tolist() == [
+        0, 1, 2, 3, 5000, 5001,
+    ]  # fmt: skip
+
+
+def test_sums_of_stacks_are_one_stack() -> None:
+    """Added up, the rows of stacks are what one stack would have that stood for all."""
+    events = random_program(5, 4000, 3, 200)
+    apart, together = records(events), records(events)
+    together["stack_id"] = np.minimum(together["stack_id"], 1)
+    both = []
+    for rows in (apart, together):
+        rows["time_ns"] = np.arange(1, len(rows) + 1) * (NS_PER_S // 50)
+        table = LiveTable(Stacks())
+        for start in range(0, len(rows), 37):
+            table.apply(rows[start : start + 37])
+        count = len(table.stacks)
+        both.append(table.cohorts.population(int(rows["time_ns"][-1]), np.arange(count)))
+    split, whole = both
+    summed = split.sums(np.arange(1, len(split.born)), np.array([0]))
+    for name in ("born", "alive", "alive_bytes", "lifetimes"):
+        np.testing.assert_array_equal(getattr(summed, name)[0], getattr(whole, name)[1])
+    np.testing.assert_array_equal(summed.load, whole.load)
+    assert (summed.floor_bytes[0] <= whole.floor_bytes[1]).all()
+
+
+def test_the_floor_is_the_least_of_each_slice() -> None:
+    table = LiveTable(Stacks())
+    held = {1: 100, 2: 40, 3: 40, 4: 90}
+    address = 16
+    live: list[tuple[int, int]] = []
+    for second, size in held.items():
+        now = second * NS_PER_S
+        batch = [(EventKind.FREE, where, 0, 0, 1) for where, _ in live]
+        live = [(address, size)]
+        batch.append((EventKind.ALLOC, address, size, 1, 1))
+        address += 16
+        rows = records(batch)
+        rows["time_ns"] = now
+        table.apply(rows)
+    floors = table.cohorts.population(5 * NS_PER_S, np.arange(2)).floor_bytes[1]
+    # A slice begins with what is held until its first batch.
+    assert floors.tolist() == [0, 40, 40, 40]

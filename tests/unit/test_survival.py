@@ -1,0 +1,131 @@
+"""The survival tail and the loss floor, against the same written with loops."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from tracelloc.units import NS_PER_S
+from tracelloc.verdict.cohorts import LIFETIME_EDGES_S, Cohorts, Population
+from tracelloc.verdict.loss import Gaps, common_share
+from tracelloc.verdict.survival import (
+    FEWEST_AT_RISK,
+    ages_reached,
+    deaths_from,
+    find_tails,
+    kept_from,
+)
+
+
+def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
+    """One stack whose blocks are born and die at these times."""
+    cohorts = Cohorts()
+    cohorts.begin(0)
+    zero = np.zeros(1, np.int64)
+    for second in range(end_s):
+        cohorts.advance(second * NS_PER_S, zero)
+        now = births[(births >= second) & (births < second + 1)]
+        cohorts.bear(np.zeros(len(now), np.int64), (now * NS_PER_S).astype(np.uint64))
+    living = births[births + lives >= end_s]
+    none = np.zeros(len(living), np.int64)
+    cohorts.keep(none, none + 100, (living * NS_PER_S).astype(np.uint64))
+    gone = lives[births + lives < end_s]
+    cohorts.note_lifetimes(np.zeros(len(gone), np.int64), (gone * NS_PER_S).astype(np.int64))
+    return cohorts.population(end_s * NS_PER_S, np.arange(1))
+
+
+def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:
+    """The share that is never freed, from each class on, block by block."""
+    edges = [*LIFETIME_EDGES_S.tolist(), math.inf]
+    hazards = []
+    for low, high in itertools.pairwise(edges):
+        died = sum(low <= life < high for life in lives)
+        at_risk = sum(age >= low for age in ages) + sum(life >= low for life in lives)
+        censored = sum(low <= age < high for age in ages)
+        hazard = min(1.0, died / max(1.0, at_risk - censored / 2))
+        hazards.append(hazard if at_risk >= FEWEST_AT_RISK else 0.0)
+    return [math.exp(-sum(hazards[n:])) for n in range(len(hazards))]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_life_table(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    ages = random.exponential(60, 300)
+    lives = random.exponential(20, 500)
+    reached = np.array([[np.count_nonzero(ages >= x) for x in LIFETIME_EDGES_S]], np.float64)
+    deaths = np.array([[np.count_nonzero(lives >= x) for x in LIFETIME_EDGES_S]], np.float64)
+    filed = deaths - np.append(deaths[:, 1:], [[0.0]], axis=1)
+    np.testing.assert_allclose(kept_from(reached, deaths, filed)[0], reference(ages, lives))
+
+
+def test_ages_are_those_of_the_blocks() -> None:
+    random = np.random.default_rng(1)
+    births = np.sort(random.uniform(0, 300, 6000))
+    lives = np.full(6000, np.inf)
+    reached = ages_reached(population_of(births, lives, 300))[0]
+    truth = [np.count_nonzero(300 - births >= x) for x in LIFETIME_EDGES_S]
+    np.testing.assert_allclose(reached, truth, rtol=0.01, atol=15)
+
+
+def test_the_tail_begins_where_the_last_die() -> None:
+    random = np.random.default_rng(2)
+    births = np.sort(random.uniform(0, 400, 8000))
+    lives = np.where(random.random(8000) < 0.05, np.inf, random.uniform(1, 20, 8000))
+    population = population_of(births, lives, 400)
+    tail = find_tails(population)
+    assert tail.found[0]
+    assert 11 <= tail.age_s[0] <= 23
+    assert tail.kept[0] > 0.7
+    assert deaths_from(population)[0, 0] == np.count_nonzero(births + lives < 400)
+
+
+def test_no_tail_where_all_die_in_the_end() -> None:
+    random = np.random.default_rng(3)
+    births = np.sort(random.uniform(0, 400, 8000))
+    assert not find_tails(population_of(births, random.exponential(60, 8000), 400)).found[0]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_common_share(seed: int) -> None:
+    """The quartile over all other busy sites, each of them left out in turn."""
+    random = np.random.default_rng(seed)
+    born = random.integers(1, 100_000, 12).astype(float)
+    alive = np.floor(born * random.uniform(0, 0.05, 12))
+    found = common_share(alive, born)
+    busy = [n for n in range(12) if born[n] >= 1000]
+    for site in range(12):
+        others = sorted((alive[n] / born[n], born[n]) for n in busy if n != site)
+        goal, until, expected = 0.25 * sum(w for _, w in others), 0.0, 0.0
+        for share, weight in others:
+            until += weight
+            if until >= goal - 1e-9:
+                expected = share
+                break
+        assert found[site] == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_others_no_floor() -> None:
+    assert common_share(np.array([50.0]), np.array([5000.0])).tolist() == [0.0]
+    assert common_share(np.array([5.0]), np.array([50.0])).tolist() == [0.0]
+
+
+def test_a_gap_starts_the_count_afresh() -> None:
+    gaps = Gaps()
+    assert gaps.clean_from_ns() is None
+    gaps.note(0, 10 * NS_PER_S)
+    assert gaps.clean_from_ns() is None
+    gaps.note(5, 20 * NS_PER_S)
+    gaps.note(5, 30 * NS_PER_S)
+    assert gaps.clean_from_ns() == 20 * NS_PER_S
+    assert not gaps.last
+
+
+def test_losses_that_never_cease_are_no_gap() -> None:
+    gaps = Gaps()
+    for second in range(0, 200, 5):
+        gaps.note(second + 1, second * NS_PER_S)
+    assert gaps.last
+    assert gaps.clean_from_ns() is None
