@@ -7,20 +7,26 @@ from typing import Any
 
 from tracelloc.abi import Counter
 from tracelloc.snapshot import BlockStat, Snapshot
+from tracelloc.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
+from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
 from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 
 def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
     """One line without its end. ``top_old_allocations`` is there with an age limit only."""
-    namer.prepare(snapshot, snapshot.shown_stacks(top), REPORT_PATIENCE_S)
+    suspects = suspects_of(snapshot, top)
+    indices = snapshot.shown_stacks(top) | stacks_to_name(suspects)
+    namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     report = summary(snapshot)
+    report["suspects"] = [json_suspect(s) for s in name_suspects(snapshot, namer, suspects)]
     report["top_allocations"] = [_block(b, snapshot, namer) for b in snapshot.top_blocks.largest]
     report["top_allocators"] = [
         {
             "bytes": stat.live_bytes,
             "allocations": stat.live_count,
             "growth_bytes_per_min": stat.growth_bytes_per_min,
+            "verdict": _verdict(snapshot, stat.index),
             "stack_id": stat.index,
             "stack": _stack(namer.stack(snapshot, stat.index)),
         }
@@ -64,7 +70,53 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
         "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
+        "suspect_count": _suspect_count(snapshot),
     }
+
+
+def json_suspect(named: NamedSuspect) -> dict[str, Any]:
+    """A suspect: ``since_s`` is how long it has been growing, ``group`` null for one stack."""
+    judgement = named.judgement
+    return {
+        "stack_id": named.suspect.stack,
+        "verdict": judgement.verdict.value,
+        "rate_bytes_per_min": round(judgement.rate_bytes_per_min, 1),
+        "since_s": round(named.since_s, 3),
+        "confidence": round(judgement.confidence, 4),
+        "evidence": judgement.evidence,
+        "never_freed": judgement.never_freed,
+        "watch_more_s": round(judgement.watch_more_s, 3),
+        "taken_back": judgement.taken_back,
+        "group": _group(named),
+        "stack": _stack(named.stack),
+    }
+
+
+def _group(named: NamedSuspect) -> dict[str, Any] | None:
+    members = named.suspect.members
+    if len(members) == 1:
+        return None
+    return {
+        "frame": None if named.shared is None else _frame(named.shared),
+        "callers": [{"name": c.name, "share": round(c.share, 4)} for c in named.callers],
+        "stacks": [
+            {
+                "stack_id": member.stack,
+                "share": round(member.share, 4),
+                "rate_bytes_per_min": round(member.rate_bytes_per_min, 1),
+            }
+            for member in members
+        ],
+    }
+
+
+def _verdict(snapshot: Snapshot, stack: int) -> str | None:
+    return None if snapshot.findings is None else snapshot.findings.verdict(stack).value
+
+
+def _suspect_count(snapshot: Snapshot) -> int | None:
+    findings = snapshot.findings
+    return None if findings is None else len(findings.suspects) + findings.suspects_left_out
 
 
 def _block(block: BlockStat, snapshot: Snapshot, namer: Namer) -> dict[str, Any]:
@@ -79,18 +131,20 @@ def _block(block: BlockStat, snapshot: Snapshot, namer: Namer) -> dict[str, Any]
 
 def _stack(stack: NamedStack) -> list[dict[str, Any]]:
     return [
-        {
-            "address": frame.address,
-            "symbol": frame.symbol,
-            "offset": frame.offset,
-            "size": frame.size,
-            "module": frame.module,
-            "file": frame.file,
-            "line": frame.line,
-            "inlined": frame.inlined,
-            "filtered": hidden,
-            "label": label,
-            "reason": frame.reason.value if frame.reason is not None else None,
-        }
+        _frame(frame) | {"filtered": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
     ]
+
+
+def _frame(frame: Frame) -> dict[str, Any]:
+    return {
+        "address": frame.address,
+        "symbol": frame.symbol,
+        "offset": frame.offset,
+        "size": frame.size,
+        "module": frame.module,
+        "file": frame.file,
+        "line": frame.line,
+        "inlined": frame.inlined,
+        "reason": frame.reason.value if frame.reason is not None else None,
+    }

@@ -1,4 +1,4 @@
-"""The text report: the largest blocks, the stacks that hold most, and what was missed."""
+"""The text report: what leaks, the largest blocks, the stacks that hold most, what was missed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,15 @@ from tracelloc.abi import Counter
 from tracelloc.overhead import Overhead
 from tracelloc.snapshot import BlockSelection, BlockStat, Losses, Snapshot
 from tracelloc.stacks import NO_STACK
+from tracelloc.suspects import (
+    headline,
+    name_suspects,
+    nobody_line,
+    sentences,
+    stacks_to_name,
+    summary_line,
+    suspects_of,
+)
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.units import (
@@ -36,11 +45,13 @@ def text_report(
     snapshot: Snapshot, namer: Namer, top: int, min_age_ns: int | None = None
 ) -> Iterator[str]:
     """The report's lines, the last one empty."""
-    namer.prepare(snapshot, snapshot.shown_stacks(top), REPORT_PATIENCE_S)
+    indices = snapshot.shown_stacks(top) | stacks_to_name(suspects_of(snapshot, top))
+    namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     blocks = snapshot.top_blocks
     about, sampled = "", ""
     if snapshot.sample_bytes is not None:
         about, sampled = "~", f" (sampled, one in {format_size(snapshot.sample_bytes)})"
+    yield from _suspects(snapshot, namer, top, about)
     yield (
         f"==> {len(blocks.largest)} top allocations out of {about}{blocks.count} "
         f"for a total of {about}{format_size(blocks.size_bytes)}{sampled}"
@@ -62,9 +73,26 @@ def text_report(
             f"{about}{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
+    nobody = nobody_line(snapshot)
+    if nobody is not None:
+        yield f"==> {nobody}"
     yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""
+
+
+def _suspects(snapshot: Snapshot, namer: Namer, top: int, about: str) -> Iterator[str]:
+    """The section of leak suspects, if there are any."""
+    findings = snapshot.findings
+    if findings is None or not findings.suspects:
+        return
+    found = name_suspects(snapshot, namer, findings.suspects[:top])
+    yield f"==> {summary_line(findings.suspects, len(found), findings.suspects_left_out)}"
+    for number, named in enumerate(found):
+        yield f"  {number:>4}: {headline(named.judgement, snapshot.now_ns, about=about)}"
+        for sentence in sentences(named):
+            yield f"      {sentence}"
+        yield from _stack(named.stack, named.suspect.stack)
 
 
 def overhead_line(overhead: Overhead) -> str:

@@ -40,6 +40,7 @@ GRAMMAR = {
     "filtered": re.compile(r"         \((\d+) filtered out\)"),
     "allocators": re.compile(r"==> (\d+) top allocators out of (\d+):"),
     "stack": re.compile(rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in (\d+) allocations?"),
+    "nobody": re.compile(r"==> no leak suspects yet, watching \S+ more"),
     "overhead": re.compile(
         r"==> \d+ events/s(, probes take about \d+\.\d% of the target's CPU time)?"
         r"(, dear probes: .+)?"
@@ -91,6 +92,7 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         *["stack", *["frame"] * 6, "filtered"],
         *["stack", *["frame"] * 3, "filtered"],
         *["stack", *["frame"] * 4, "filtered"],
+        "nobody",
         "overhead",
         "losses",
     ]

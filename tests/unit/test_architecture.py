@@ -39,6 +39,7 @@ LAYERS = [
     {"spread"},
     {"view"},
     {"calltree"},
+    {"suspects"},
     {"report", "jsonlines", "livetree"},
     {"profile"},
     {"export", "diffreport"},

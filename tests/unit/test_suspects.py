@@ -1,0 +1,126 @@
+"""Suspects in reports: a program of known truth, from its events to the text."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.leaks import (
+    CACHE,
+    HANDLERS,
+    LEAK,
+    LEAK_BYTES_PER_MIN,
+    SESSION_BYTES_PER_MIN,
+    SESSIONS,
+    watched,
+)
+from tracelloc.jsonlines import json_report
+from tracelloc.report import text_report
+from tracelloc.units import format_size
+from tracelloc.verdict.judgement import Verdict
+
+HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
+
+
+def text_of(end_s: float, top: int = 2, **names: str) -> list[str]:
+    found = watched(end_s, **names)
+    return list(text_report(found.snapshot(), found.namer, top))
+
+
+def section(lines: list[str]) -> list[str]:
+    """Of the suspects: up to the next title."""
+    titles = [n for n, line in enumerate(lines) if line.startswith("==> ")]
+    return lines[titles[0] : titles[1]]
+
+
+def test_what_leaks_comes_first_and_says_why() -> None:
+    lines = section(text_of(400.0))
+    judgements = [suspect.judgement for suspect in watched(400.0).findings.suspects]
+    assert [j.verdict for j in judgements] == [Verdict.LEAKING] * 2
+    group, single = judgements
+    assert group.rate_bytes_per_min == pytest.approx(SESSION_BYTES_PER_MIN, rel=0.05)
+    assert single.rate_bytes_per_min == pytest.approx(LEAK_BYTES_PER_MIN, rel=0.15)
+    rate = format_size(round(group.rate_bytes_per_min))
+    slow = format_size(round(single.rate_bytes_per_min))
+    callers = ", ".join(f"handle_{number:02} 9%" for number in range(5))
+    assert lines == [
+        "==> 2 leak suspects: 2 leaking",
+        f"     0: leaking {rate}/min since 400s ago, confidence {group.confidence:.0%}",
+        f"      {group.evidence}",
+        f"      these {HANDLERS} stacks share session_new: {rate}/min",
+        f"      called by {callers} and 7 more",
+        "        0x0000000000400030: session_new+0x4/0x10 in /opt/app",
+        "        0x0000000000400040: handle_00+0x4/0x10 in /opt/app",
+        "        0x0000000000401000: main+0x4/0x10 in /opt/app",
+        f"     1: leaking {slow}/min since 400s ago, confidence {single.confidence:.0%}",
+        f"      {single.evidence}",
+        "        0x0000000000400000: record_request+0x4/0x10 in /opt/app",
+        "        0x0000000000400010: serve+0x4/0x10 in /opt/app",
+        "        0x0000000000401000: main+0x4/0x10 in /opt/app",
+    ]
+
+
+def test_what_is_not_sure_says_so() -> None:
+    lines = section(text_of(100.0, 1))
+    assert lines[0] == "==> 1 leak suspect out of 2: 2 growing"
+    assert lines[1].endswith(", not sure yet")
+    assert "more" in lines[2]
+
+
+def test_without_suspects_one_line_says_so() -> None:
+    found = watched(100.0)
+    for time_s, expected in (
+        (20.0, "==> no leak suspects yet, watching 40s more"),
+        (100.0, "==> no leak suspects so far"),
+    ):
+        moment = replace(
+            found.findings.moment, now_ns=found.findings.moment.start_ns + int(time_s * 1e9)
+        )
+        nothing = replace(found.findings, moment=moment, suspects=(), suspect_of={})
+        snapshot = replace(found.snapshot(), findings=nothing)
+        lines = list(text_report(snapshot, found.namer, 2))
+        assert lines[0].startswith("==> 10 top allocations")
+        assert lines[-4] == expected
+    silent = replace(found.snapshot(), findings=None)
+    assert not any("suspect" in line for line in text_report(silent, found.namer, 2))
+
+
+def test_json() -> None:
+    found = watched(400.0)
+    report = json.loads(json_report(found.snapshot(), found.namer, 5))
+    group, single = report["suspects"]
+    assert report["suspect_count"] == 2
+    assert list(single) == [
+        "stack_id", "verdict", "rate_bytes_per_min", "since_s", "confidence", "evidence",
+        "never_freed", "watch_more_s", "taken_back", "group", "stack",
+    ]  # fmt: skip
+    assert (single["stack_id"], single["verdict"], single["group"]) == (LEAK, "leaking", None)
+    assert single["stack"][0]["symbol"] == "record_request"
+    assert single["since_s"] == pytest.approx(400, abs=1)
+    assert (single["never_freed"], group["never_freed"]) == (False, True)
+    assert group["group"]["frame"]["symbol"] == "session_new"
+    stacks = group["group"]["stacks"]
+    assert sorted(stack["stack_id"] for stack in stacks) == SESSIONS
+    assert sum(stack["share"] for stack in stacks) == pytest.approx(1, abs=0.001)
+    total = sum(stack["rate_bytes_per_min"] for stack in stacks)
+    assert total == pytest.approx(group["rate_bytes_per_min"], abs=1)
+    assert {c["name"] for c in group["group"]["callers"]} == {
+        f"handle_{number:02}" for number in range(HANDLERS)
+    }
+    verdicts = {a["stack_id"]: a["verdict"] for a in report["top_allocators"]}
+    assert verdicts[LEAK] == "leaking"
+    assert verdicts[CACHE] == "cache-or-pool"
+
+
+def test_names_are_harmless() -> None:
+    lines = text_of(200.0, name=HOSTILE)
+    assert not any("\x1b" in line or "\n" in line for line in lines)
+    assert sum(line.startswith("==> ") and "suspect" in line for line in lines) == 1
+
+
+def test_the_list_ends_where_it_was_asked_to() -> None:
+    found = watched(400.0)
+    assert len(json.loads(json_report(found.snapshot(), found.namer, 1))["suspects"]) == 1
+    assert section(text_of(400.0, 0)) == ["==> 0 leak suspects out of 2: 2 leaking"]
