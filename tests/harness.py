@@ -115,19 +115,21 @@ class Target:
                 stream.close()
 
 
-def tracelloc_command(*arguments: str | Path | int) -> list[str]:
+def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -> list[str]:
     """The command as a user would have it, from this environment."""
-    return [sys.executable, "-m", "tracelloc", *map(str, arguments)]
+    return [sys.executable, "-m", module, *map(str, arguments)]
 
 
 class Tracelloc:
     """A running tracelloc, from the moment its probes are live."""
 
-    def __init__(self, *arguments: str | Path | int, directory: Path) -> None:
+    def __init__(
+        self, *arguments: str | Path | int, directory: Path, module: str = "tracelloc"
+    ) -> None:
         self.out = directory / f"out-{time.monotonic_ns()}"
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                tracelloc_command(*arguments),
+                tracelloc_command(*arguments, module=module),
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.PIPE,

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
+from tracelloc.caller import caller
 from tracelloc.capture import import_bcc
-from tracelloc.filters import caller, load_filters
+from tracelloc.filters import load_filters
 from tracelloc.procfs import Process
 from tracelloc.space import AddressSpace
 from tracelloc.symbols import Symbolizer

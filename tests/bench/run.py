@@ -11,16 +11,17 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, naming, storm, tui, workloads
+from tests.bench import capacity, naming, storm, tui, unwinding, workloads
 from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 
-PARTS = ("storm", "capacity", "naming", "tui", *workloads.NAMES)
+PARTS = ("storm", "capacity", "naming", "unwinding", "tui", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 RATIOS = (
     ("tracelloc", "floor", "at most", 1.35),
     ("tracelloc", "tracelloc-fp", "at most", 1.15),
+    ("tracelloc-helper", "tracelloc", "at least", 1.0),
     ("memleak", "tracelloc", "at least", 9.0),
     ("bpftrace", "tracelloc", "at least", 9.0),
 )
@@ -53,6 +54,7 @@ class Results:
     """Units of work per second, by tool."""
     capacity: dict[str, Any] | None = None
     naming: dict[str, Any] | None = None
+    unwinding: dict[str, Any] | None = None
     tui: dict[str, Any] | None = None
     skipped: dict[str, str] = field(default_factory=dict)
     """Why a tool or a part is missing."""
@@ -95,6 +97,12 @@ class Bench:
                 self.results.naming = naming.measure()
             except SkippedError as reason:
                 self._skip("naming", str(reason))
+        if "unwinding" in plan.parts:
+            self._say("stacks without frame pointers")
+            try:
+                self.results.unwinding = unwinding.measure()
+            except SkippedError as reason:
+                self._skip("unwinding", str(reason))
         if "tui" in plan.parts:
             self._say(f"tui: {1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks")
             try:
@@ -201,5 +209,6 @@ def as_json(results: Results) -> dict[str, Any]:
         "workloads": slowdowns(results),
         "capacity": results.capacity,
         "naming": results.naming,
+        "unwinding": results.unwinding,
         "tui": results.tui,
     }  # fmt: skip

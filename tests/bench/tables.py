@@ -120,6 +120,25 @@ def _naming(results: Results) -> Iterator[str]:
     )  # fmt: skip
 
 
+def _unwinding(results: Results) -> Iterator[str]:
+    figures = results.unwinding
+    if figures is None:
+        return
+    yield (
+        f"Stacks without frame pointers: rows {figures['rows_bytes'] >> 20} MiB, ring of misses "
+        f"{figures['misses_ring_bytes'] >> 20} MiB, profiler's peak RSS "
+        f"{figures['peak_rss_bytes'] >> 20} MiB"
+    )
+    rows = [
+        [name, f"{run['prewarm_s']:.2f}", f"{run['allocations']:,}", f"{run['misses']:,}",
+         f"{run['lost_misses']:,}", f"{run['partial_stacks']:,} of {run['stacks']:,}",
+         f"{run['steady_after_s']:.1f}"]
+        for name, run in figures["runs"].items()
+    ]  # fmt: skip
+    head = ["", "s for rows", "allocations", "misses", "lost", "partial stacks", "s until steady"]
+    yield from _table(head, rows)
+
+
 def _tui(results: Results) -> Iterator[str]:
     figures = results.tui
     if figures is None:
@@ -148,7 +167,8 @@ def text(results: Results) -> str:
     sections = []
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
-    sections += [_workloads(results), _capacity(results), _naming(results), _tui(results)]
+    sections += [_workloads(results), _capacity(results), _naming(results)]
+    sections += [_unwinding(results), _tui(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]

@@ -94,12 +94,12 @@ def _empty(*, shifted: bool) -> Attach:
     return attach
 
 
-def _tracelloc(*options: str) -> Attach:
+def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
     @contextmanager
     def attach(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
         words = ["-p", str(allocator.pid), "--json", "--interval", "1h", *options]
         try:
-            tracer = Tracelloc(*words, directory=scratch)
+            tracer = Tracelloc(*words, directory=scratch, module=module)
         except (AssertionError, TimeoutError) as error:
             raise SkippedError(f"tracelloc: {error}") from error
         watcher = Watcher(tracer.process.pid)
@@ -199,6 +199,11 @@ TOOLS = (
     Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
     Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
+    Tool(
+        "tracelloc-helper",
+        "tracelloc with bpf_get_stack",
+        attach=_tracelloc("--stacks", "fp", module="tests.bench.helperwalk"),
+    ),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),
     Tool("bpftrace", "bpftrace script", "bpftrace", "bpftrace", attach=_peer(_bpftrace)),

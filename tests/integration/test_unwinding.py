@@ -171,11 +171,29 @@ def cc1plus(tmp_path: Path) -> list[str | Path]:
     return [done.stdout.strip(), "-quiet", "-O1", source, "-o", tmp_path / "big.s"]
 
 
+def llc(tmp_path: Path) -> list[str | Path]:
+    """LLVM's code generator: a library of 100 MiB, whose rows are all made on demand."""
+    body = "".join(
+        f"  %a{n + 1} = xor i64 %a{n}, {n * 7919 + 1}\n  %b{n} = lshr i64 %a{n + 1}, {n % 17 + 1}\n"
+        for n in range(40)
+    )
+    source = tmp_path / "many.ll"
+    source.write_text(
+        "".join(
+            f"define i64 @f{n}(i64 %a0) {{\n{body}  %r = call i64 @f{max(0, n - 1)}(i64 %a40)\n"
+            "  ret i64 %r\n}\n"
+            for n in range(60)
+        )
+    )
+    return ["/usr/bin/llc", "-O2", "-o", tmp_path / "many.s", source]
+
+
 PROGRAMS = {
     "python": (lambda path: ["/usr/bin/python3", "-c", PYTHON], 5),
     "perl": (lambda path: ["/usr/bin/perl", "-e", PERL], 3),
     "sqlite": (lambda path: ["/usr/bin/sqlite3", ":memory:", SQL], 1),
     "cc1plus": (cc1plus, 40),
+    "llc": (llc, 3),
 }
 
 

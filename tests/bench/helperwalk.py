@@ -1,0 +1,31 @@
+"""tracelloc with another stack walk: by the kernel's helper bpf_get_stack.
+
+A program with tracelloc's own options: ``python -m tests.bench.helperwalk -p PID --stacks fp``.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tracelloc import cli, probes
+
+WALK = Path(__file__).with_name("walk_helper.h")
+
+
+def main() -> int:
+    """Runs the command with the walk exchanged."""
+    ours = (probes.directory() / "walk_fp.h").read_text(encoding="utf-8")
+    text_of = probes.source_text
+
+    def source_text(*, use_rows: bool) -> str:
+        text = text_of(use_rows=use_rows)
+        assert ours.strip() in text, "run it with --stacks fp"
+        return text.replace(ours.strip(), WALK.read_text(encoding="utf-8"))
+
+    probes.source_text = source_text
+    return cli.main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
