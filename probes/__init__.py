@@ -33,7 +33,8 @@ def parts(*, use_rows: bool) -> tuple[str, ...]:
     ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
     """
     walk = _WALKS[use_rows]
-    return ("event.h", "maps.h", "stack.h", *walk, "intern.h", "spill.h", "emit.h", "heap.bpf.c")
+    tools = ("event.h", "maps.h", "space.h", "stack.h", *walk, "intern.h")
+    return (*tools, "spill.h", "emit.h", "heap.bpf.c")
 
 
 def source_text(*, use_rows: bool, entries: Iterable[str] = ()) -> str:

@@ -60,7 +60,7 @@ static __always_inline bool send(struct control *words, u32 kind, const struct s
 			  (u64)key->parity << EVENT_PARITY_BIT;
 	event->stack_id = block->stack_id;
 	event->tid = block->tid;
-	event->tgid = key->tgid;
+	event->image = key->image;
 	watchful = is_watchful(event);
 	event->time_ns = block->time_ns;
 	if (watchful && !words->woken && waiting_bytes() > WAKE_BYTES) {
@@ -85,13 +85,14 @@ static __always_inline struct spilled describe(struct control *words, u64 id, u6
 	return block;
 }
 
-/* What an event of this process on this address goes by now. */
+/* What an event of this thread's process on this address goes by now. */
 static __always_inline struct spill_key key_now(struct control *words, u64 id, u64 address)
 {
 	volatile struct control *shared = words;
+	struct space *space = get_space(id);
 	struct spill_key key = {
 		.address = address,
-		.tgid = id >> 32,
+		.image = space ? space->image : 0,
 		.parity = shared->epoch & 1,
 	};
 
@@ -133,7 +134,7 @@ static __always_inline bool sent(struct control *words, u32 kind, const struct s
 #define spill_free(key, block, inner) false
 #define spill_taking(key, block, call) TAKING_LOST
 #define spill_restore(key, block) false
-#define count_pair(tgid, parity, block, sign)
+#define count_pair(image, parity, block, sign)
 #endif
 
 /* A block was allocated. */
@@ -187,7 +188,7 @@ static __always_inline void emit_restore(struct control *words, u64 id, struct c
 		close_ring(words, &key);
 		count(COUNTER_SPILLED);
 		if (spill_birth(&key, &call->taken))
-			count_pair(key.tgid, key.parity, &call->taken, -1);
+			count_pair(key.image, key.parity, &call->taken, -1);
 		else
 			count(COUNTER_LOST_RESTORES);
 	} else if (!sent(words, EVENT_RESTORE, &key, &block) && !spill_restore(&key, &block)) {

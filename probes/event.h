@@ -41,7 +41,7 @@ struct event {
 	__u64 stack_id; /* hash of the call stack; 0: not an allocation, or no stack */
 	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
-	__u32 tgid;     /* its process */
+	__u32 image;    /* what the address is in: struct space */
 };
 
 /* What an entry of map `spill` says of its address since the epoch began (spill.h). */
@@ -57,7 +57,7 @@ enum spill_flag {
 /* Key of map `spill`. */
 struct spill_key {
 	__u64 address; /* of the block, in the target */
-	__u32 tgid;    /* the process */
+	__u32 image;   /* what it is in: struct space */
 	__u32 parity;  /* of the epoch */
 };
 
@@ -75,7 +75,7 @@ struct spilled {
 struct pair_key {
 	__u64 stack_id; /* of the allocations */
 	__u64 size;     /* bytes of each block when sampling, else 0: of any size */
-	__u32 tgid;
+	__u32 image;
 	__u32 parity; /* of the epoch */
 };
 
@@ -104,9 +104,10 @@ enum stack_flag {
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
 struct stack {
-	__u64 stack_id; /* hash of flags and frames, never 0 */
-	__u32 n_frames;
-	__u32 flags;              /* enum stack_flag */
+	__u64 stack_id; /* hash of image, flags and frames, never 0 */
+	__u16 n_frames;
+	__u16 flags;              /* enum stack_flag */
+	__u32 image;              /* what the addresses are in: struct space */
 	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
 };
 
@@ -130,7 +131,8 @@ enum miss_register {
  */
 struct miss {
 	__u64 stack_id;      /* made up for this record: what its event has */
-	__u64 generation;    /* of the rows that were looked at */
+	__u32 generation;    /* of the rows that were looked at */
+	__u32 image;         /* what the addresses are in: struct space */
 	__u64 missing;       /* address without a row: what makes others wait, too */
 	__u64 stack_address; /* of the copy's first byte */
 	__u32 stack_bytes;   /* that could be copied */
@@ -163,19 +165,31 @@ enum counter {
 
 /* Words that user space and the probes share through memory. One element. */
 struct control {
-	__u64 trampoline; /* where the kernel sends hijacked returns; 0: not known yet */
 	__u32 live;       /* probes do nothing until user space sets this to 1 */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
 	__u64 tick;       /* jiffies when time_ns was read; probes only */
 	__u64 time_ns;    /* CLOCK_MONOTONIC then; probes only */
-	__u64 loader_state; /* address of the loader's r_debug.r_state; 0: not known */
-	__u64 unloading;  /* the loader is unmapping; probes only */
-	__u64 loads;      /* times that the loader has unmapped something; probes only */
-	__u64 changes;    /* other such times, as user space has found out */
 	__u64 large_misses; /* whether misses bring the larger copy of the stack */
 	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */
 	__u32 full[2];    /* by the epoch's parity: events go to map `spill`. Set by the probes,
 	                     cleared by user space */
+	__u32 tgid;       /* the process that is traced; not used with FOLLOW */
+	__u32 stop_at_loads; /* whether a thread is to stop when the loader is done */
 };
+
+/* The same for one address space: what the probes need to know of it. */
+struct space {
+	__u64 tag;          /* generation << 16 | what the keys of its rows carry; user space */
+	__u64 trampoline;   /* where the kernel sends hijacked returns; 0: not known yet */
+	__u64 loader_state; /* address of the loader's r_debug.r_state; 0: not known */
+	__u64 unloading;    /* the loader is unmapping; probes only */
+	__u64 loads;        /* times that the loader has unmapped something; probes only */
+	__u64 changes;      /* other such times, as user space has found out */
+	__u32 image;        /* number of the memory image: another one after each exec */
+	__u32 moves;        /* times that another thread than the first began a program */
+};
+
+/* Where in a space's tag the generation begins. The generation is loads + changes. */
+#define TAG_BITS 16
 
 #endif

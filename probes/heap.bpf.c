@@ -41,6 +41,7 @@
 #include <uapi/linux/ptrace.h>
 #include "event.h"
 #include "maps.h"
+#include "space.h"
 #include "stack.h"
 #include "walk_rows.h" /* or walk_fp.h */
 #include "intern.h"
@@ -79,21 +80,24 @@ static __always_inline u64 word_at(u64 address)
 }
 
 /* Whether a call that is made now happens inside the one on record. */
-static __always_inline bool is_nested(struct pt_regs *ctx, struct control *words,
-				      struct call *call)
+static __always_inline bool is_nested(struct pt_regs *ctx, u64 id, struct call *call)
 {
+	struct space *space;
+	u64 trampoline;
 	u64 word;
 
 	if (!call->sp || PT_REGS_SP(ctx) > call->sp)
 		return false;
+	space = get_space(id);
+	trampoline = space ? space->trampoline : 0;
 	if (call->return_address) {
 		if (is_again(ctx, call->sp, call->ip))
 			return false;
 		word = word_at(call->sp);
 		/* It may have jumped to a function that has a return probe. */
-		return word == call->return_address || word == words->trampoline;
+		return word == call->return_address || word == trampoline;
 	}
-	return !words->trampoline || word_at(call->sp) == words->trampoline;
+	return !trampoline || word_at(call->sp) == trampoline;
 }
 
 /*
@@ -184,7 +188,7 @@ static __always_inline struct call *begin_call(struct pt_regs *ctx, struct contr
 		count(COUNTER_CALL_TABLE_FULL);
 		return NULL;
 	}
-	if (is_nested(ctx, words, call))
+	if (is_nested(ctx, id, call))
 		return NULL;
 	if (call->sp)
 		count(COUNTER_ABANDONED_CALLS);
@@ -296,7 +300,7 @@ static __always_inline void begin_any_free(struct pt_regs *ctx, u64 address, boo
 	if (!address || !words || !words->live)
 		return;
 	call = outer ? get_call(id) : calls.lookup(&id);
-	if (call && is_nested(ctx, words, call))
+	if (call && is_nested(ctx, id, call))
 		return;
 	if (call && is_inner_free(ctx, call)) {
 		kind = EVENT_INNER_FREE;
@@ -350,16 +354,41 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
  */
 int loader_changes(struct pt_regs *ctx)
 {
-	struct control *words = get_control();
+	struct space *space = get_space(bpf_get_current_pid_tgid());
 	u32 state = RT_DELETE;
 
-	if (!words)
+	if (!space)
 		return 0;
-	if (words->loader_state)
-		bpf_probe_read_user(&state, sizeof(state), (void *)words->loader_state);
-	if (state == RT_DELETE || words->unloading)
-		__sync_fetch_and_add(&words->loads, 1);
-	words->unloading = state == RT_DELETE;
+	if (space->loader_state)
+		bpf_probe_read_user(&state, sizeof(state), (void *)space->loader_state);
+	if (state == RT_DELETE || space->unloading)
+		__sync_fetch_and_add(&space->loads, 1);
+	space->unloading = state == RT_DELETE;
+	return 0;
+}
+
+/*
+ * sched_process_exec(task, tid before, binary): the process has begun another program.
+ * None of its threads but this one is left, and it has not yet run.
+ */
+int process_execs(u64 *arguments)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	struct space *space = get_space(id);
+
+	if (!words || !words->live || !space || !is_traced(words, id))
+		return 0;
+	/* The call that a thread with this id was in is over. */
+	calls.delete(&id);
+	space->trampoline = 0;
+	space->loader_state = 0;
+	space->unloading = 0;
+	__sync_fetch_and_add(&space->loads, 1);
+	space->moves += (u32)arguments[1] != id >> 32;
+	/* From here on everything is of another image: what is reported later of this one is
+	   of a memory that is no more. */
+	space->image += 1;
 	return 0;
 }
 

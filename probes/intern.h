@@ -10,11 +10,17 @@
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words,
 					 struct call *call)
 {
-	u64 id = walk_stack(ctx, words, call);
+	struct space *space = get_space(bpf_get_current_pid_tgid());
 	u64 nothing = 0;
-	u64 *recent = &call->recent[id % RECENT_STACKS];
-	u32 n = call->stack.n_frames;
+	u64 *recent;
+	u64 id;
+	u32 n;
 
+	if (!space)
+		return 0;
+	id = walk_stack(ctx, words, space, call);
+	recent = &call->recent[id % RECENT_STACKS];
+	n = call->stack.n_frames;
 	if (!n || *recent == id)
 		return id;
 	if (known_stacks.lookup(&id)) {

@@ -63,10 +63,11 @@ struct row_set {
 };
 
 /*
- * Keys are addresses, below 2^48, with the generation above them. The address alone says
- * which set: rows can be given another generation where they are.
+ * Keys are addresses, below 2^48, with the tag of the address space and its generation
+ * above them. The address alone says which set: rows can be given another tag where they
+ * are. Tag 0 belongs to nobody.
  */
-#define KEY_GENERATION_SHIFT 48
+#define KEY_TAG_SHIFT 48
 
 /*
  * The key of a region of 64 KiB that is generated code throughout: one row is for all of
@@ -195,6 +196,19 @@ BPF_F_TABLE("array", u32, u64, gaps, GAPS, MAP_MMAPABLE);
 
 /* address -> nothing: blocks that were sampled and are not freed. */
 BPF_F_TABLE("hash", u64, u64, sampled, MAX_SAMPLED, MAP_NO_PREALLOC);
+#endif
+
+/* Address spaces that are traced at a time. */
+#ifndef MAX_SPACES
+#define MAX_SPACES 1
+#endif
+
+/* Slot -> address space. Read and written by user space through mmap. */
+BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, MAP_MMAPABLE);
+
+#ifdef FOLLOW
+/* tgid -> slot in `spaces`. Processes that share memory share a slot. */
+BPF_F_TABLE("hash", u32, u32, space_of, 2 * MAX_SPACES, 0);
 #endif
 
 /* 0 -> the control words. Read and written by user space through mmap. */

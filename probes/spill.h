@@ -43,9 +43,9 @@
  * Counts a block that came and went (1), or takes that back (-1). Only its sums are kept:
  * its size would be needed only where samples are weighted by it.
  */
-static __always_inline void count_pair(u32 tgid, u32 parity, const struct spilled *block, s64 sign)
+static __always_inline void count_pair(u32 image, u32 parity, const struct spilled *block, s64 sign)
 {
-	struct pair_key key = {.stack_id = block->stack_id, .tgid = tgid, .parity = parity};
+	struct pair_key key = {.stack_id = block->stack_id, .image = image, .parity = parity};
 	struct pair_sums none = {};
 	struct pair_sums *sums;
 
@@ -77,7 +77,7 @@ static __always_inline bool spill_birth(struct spill_key *key, const struct spil
 	if (!entry)
 		return !spill.insert(key, &fresh);
 	if (entry->flags & SPILL_BORN)
-		count_pair(key->tgid, key->parity, entry, 1);
+		count_pair(key->image, key->parity, entry, 1);
 	if ((entry->flags & SPILL_BORN) || entry->flags == SPILL_RESTORED)
 		count(COUNTER_SPILL_REUSES);
 	entry->size = fresh.size;
@@ -91,7 +91,7 @@ static __always_inline bool spill_birth(struct spill_key *key, const struct spil
 /* The entry's block, born in this epoch, is no more: what is left to tell? */
 static __always_inline void end_birth(struct spill_key *key, struct spilled *entry)
 {
-	count_pair(key->tgid, key->parity, entry, 1);
+	count_pair(key->image, key->parity, entry, 1);
 	if (entry->flags & SPILL_FREED)
 		entry->flags &= ~SPILL_BORN;
 	else

@@ -47,6 +47,12 @@ static __always_inline u64 mix(u64 hash, u64 value)
 	return hash ^ (hash >> 29);
 }
 
+/* What the hash of a stack begins with: equal addresses of two programs are two stacks. */
+static __always_inline u64 first_hash(struct space *space)
+{
+	return 0x1905 + ((u64)space->image << 32);
+}
+
 /* Finishes a stack that was walked: its id is the hash of all that it is. */
 static __always_inline u64 name_stack(struct stack *stack, u64 hash, u32 n, u32 flags)
 {

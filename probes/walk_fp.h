@@ -31,19 +31,21 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
  * caller's frame. Each frame is the saved bp with
  * the return address above it. Fills `stack` and returns its id.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words,
+				      struct space *space, struct call *call)
 {
 	struct stack *stack = &call->stack;
 	u64 base = NO_WINDOW;
 	u64 fp = PT_REGS_FP(ctx);
 	u64 lowest = caller_sp(call);
 	u64 pc = caller_ip(ctx, call);
-	u64 hash = 0x1905;
+	u64 hash = first_hash(space);
 	u32 flags = STACK_TRUNCATED;
 	u32 n = 0;
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
 	asm volatile("" : "+r"(fp), "+r"(lowest), "+r"(pc));
+	stack->image = space->image;
 
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_FRAMES; i++) {

@@ -34,10 +34,10 @@ static __always_inline u64 read_word(struct call *call, u64 address)
  * it takes the old key away, writes the row, then the new key, and memory shows it in that
  * order. A key that is still there after its row was read belongs to that row.
  */
-static __always_inline u64 find_row(u64 address, u64 generation)
+static __always_inline u64 find_row(u64 address, u64 tag)
 {
 	u32 index = (address * 0x9e3779b97f4a7c15ULL) >> (64 - ROW_SETS_LOG2);
-	u64 key = address | generation;
+	u64 key = address | tag;
 	volatile struct row_set *set = rows.lookup(&index);
 
 	if (!set)
@@ -52,19 +52,22 @@ static __always_inline u64 find_row(u64 address, u64 generation)
 	return 0;
 }
 
-/* What the address space is like now, for keys. */
-static __always_inline u64 generation_of(struct control *words)
+/* The tag of what is mapped now, for keys; 0 until user space has found out what that is. */
+static __always_inline u64 tag_of(struct space *space)
 {
-	return (words->loads + words->changes) << KEY_GENERATION_SHIFT;
+	u64 tag = *(volatile u64 *)&space->tag;
+
+	return tag >> TAG_BITS == (u32)(space->loads + space->changes) ? tag << KEY_TAG_SHIFT : 0;
 }
 
 /* The head of a miss, and the registers it needs to be finished. */
-static __always_inline void fill_miss(struct pt_regs *ctx, struct control *words,
+static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 				      struct call *call, struct miss *miss, u64 id,
 				      u64 missing, u64 start)
 {
 	miss->stack_id = id;
-	miss->generation = generation_of(words) >> KEY_GENERATION_SHIFT;
+	miss->generation = space->loads + space->changes;
+	miss->image = space->image;
 	miss->missing = missing;
 	miss->stack_address = start;
 	miss->tid = (u32)bpf_get_current_pid_tgid();
@@ -97,7 +100,8 @@ static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
  * walk came far up already. Returns the id of what will be found, 0 if there is no room.
  */
 static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
-				     struct call *call, u64 hash, u64 missing, bool far)
+				     struct space *space, struct call *call, u64 hash,
+				     u64 missing, bool far)
 {
 	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
@@ -108,7 +112,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
 		if (large) {
-			fill_miss(ctx, words, call, &large->miss, id, missing, start);
+			fill_miss(ctx, space, call, &large->miss, id, missing, start);
 			large->miss.stack_bytes = copy_stack(large->stack, start, LARGE_MISS_PAGES);
 			misses.ringbuf_submit(large, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -117,7 +121,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 		struct small_miss *small = misses.ringbuf_reserve(sizeof(struct small_miss));
 
 		if (small) {
-			fill_miss(ctx, words, call, &small->miss, id, missing, start);
+			fill_miss(ctx, space, call, &small->miss, id, missing, start);
 			small->miss.stack_bytes = copy_stack(small->stack, start, SMALL_MISS_PAGES);
 			misses.ringbuf_submit(small, BPF_RB_FORCE_WAKEUP);
 			return id;
@@ -135,14 +139,15 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
  * find. Fills `stack` and returns its id; no frames if it is left to user
  * space.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words,
+				      struct space *space, struct call *call)
 {
 	struct stack *stack = &call->stack;
-	u64 generation = generation_of(words);
+	u64 tag = tag_of(space);
 	u64 bp = PT_REGS_FP(ctx);
 	u64 sp = caller_sp(call);
 	u64 pc = caller_ip(ctx, call);
-	u64 hash = 0x1905;
+	u64 hash = first_hash(space);
 	u64 before = 1; /* a return address is looked up by the byte before it */
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
@@ -151,6 +156,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 	call->bad = 0;
 	call->guessed = 0;
 	stack->flags = STACK_TRUNCATED;
+	stack->image = space->image;
 
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < MAX_FRAMES; i++) {
@@ -159,9 +165,9 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		stack->frames[i] = pc;
 		hash = mix(hash, pc);
 		stack->n_frames = i + 1;
-		row = find_row(pc - before, generation);
+		row = find_row(pc - before, tag);
 		if (!row)
-			row = find_row(REGION_KEY(pc), generation);
+			row = find_row(REGION_KEY(pc), tag);
 		kind = ROW_KIND(row);
 		if (STOPPING_ROWS >> (kind & 15) & 1) {
 			stack->flags = kind == ROW_END ? 0 : STACK_LOST_MISS;
@@ -211,8 +217,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		}
 	}
 	if (stack->flags == STACK_LOST_MISS) {
-		u64 id = send_miss(ctx, words, call, hash, pc - before,
-				   sp - caller_sp(call) > SMALL_MISS_REACH);
+		bool far = sp - caller_sp(call) > SMALL_MISS_REACH;
+		u64 id = send_miss(ctx, words, space, call, hash, pc - before, far);
 
 		if (id) {
 			stack->n_frames = 0;

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,6 +168,18 @@ class Tracelloc:
     def reports(self) -> list[dict[str, Any]]:
         """The JSON reports it has written."""
         return [json.loads(line) for line in self.text().splitlines()]
+
+    def await_report(self, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        """The first JSON report that this is true of."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            whole = self.text().rpartition("\n")[0]
+            for line in whole.splitlines():
+                report: dict[str, Any] = json.loads(line)
+                if is_it(report):
+                    return report
+            assert time.monotonic() < deadline, f"no such report; messages: {self.messages}"
+            time.sleep(0.05)
 
     def last(self) -> dict[str, Any]:
         return self.reports()[-1]

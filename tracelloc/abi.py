@@ -22,11 +22,11 @@ EVENT_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("time_ns", "<u8"),
     ("tid", "<u4"),
-    ("tgid", "<u4"),
+    ("image", "<u4"),
 ]
 """``struct event``."""
 
-SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("tgid", "<u4"), ("parity", "<u4")]
+SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("image", "<u4"), ("parity", "<u4")]
 """``struct spill_key``."""
 
 SPILLED_FIELDS: Final = [
@@ -41,7 +41,7 @@ SPILLED_FIELDS: Final = [
 PAIR_KEY_FIELDS: Final = [
     ("stack_id", "<u8"),
     ("size", "<u8"),
-    ("tgid", "<u4"),
+    ("image", "<u4"),
     ("parity", "<u4"),
 ]
 """``struct pair_key``."""
@@ -49,22 +49,24 @@ PAIR_KEY_FIELDS: Final = [
 PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
 """``struct pair_sums``."""
 
-STACK_HEAD_FIELDS: Final = [("stack_id", "<u8"), ("n_frames", "<u4"), ("flags", "<u4")]
+STACK_HEAD_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("n_frames", "<u2"),
+    ("flags", "<u2"),
+    ("image", "<u4"),
+]
 """``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
 
 CONTROL_FIELDS: Final = [
-    ("trampoline", "<u8"),
     ("live", "<u4"),
     ("woken", "<u4"),
     ("tick", "<u8"),
     ("time_ns", "<u8"),
-    ("loader_state", "<u8"),
-    ("unloading", "<u8"),
-    ("loads", "<u8"),
-    ("changes", "<u8"),
     ("large_misses", "<u8"),
     ("epoch", "<u8"),
     ("full", ("<u4", (2,))),
+    ("tgid", "<u4"),
+    ("stop_at_loads", "<u4"),
 ]
 """``struct control``."""
 
@@ -73,10 +75,28 @@ PARITIES: Final = 2
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 
+SPACE_FIELDS: Final = [
+    ("tag", "<u8"),
+    ("trampoline", "<u8"),
+    ("loader_state", "<u8"),
+    ("unloading", "<u8"),
+    ("loads", "<u8"),
+    ("changes", "<u8"),
+    ("image", "<u4"),
+    ("moves", "<u4"),
+]
+"""``struct space``."""
+
+SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
+TAG_BITS: Final = 16
+"""Low bits of a space's tag that rows' keys carry; above them is its generation."""
+GENERATION_MASK: Final = 0xFFFFFFFF
+
 MISS_REGISTERS: Final = 8
 MISS_FIELDS: Final = [
     ("stack_id", "<u8"),
-    ("generation", "<u8"),
+    ("generation", "<u4"),
+    ("image", "<u4"),
     ("missing", "<u8"),
     ("stack_address", "<u8"),
     ("stack_bytes", "<u4"),
@@ -88,8 +108,8 @@ MISS_FIELDS: Final = [
 ROW_WAYS: Final = 4
 ROW_SET_DTYPE: Final = np.dtype([("keys", "<u8", (ROW_WAYS,)), ("rows", "<u8", (ROW_WAYS,))])
 """``struct row_set`` in ``probes/maps.h``."""
-GENERATION_SHIFT: Final = 48
-GENERATION_MASK: Final = 0xFFFF
+KEY_TAG_SHIFT: Final = 48
+"""Where in a row's key the tag begins, above the address."""
 REGION_SHIFT: Final = 16
 REGION_TAG: Final = 1 << 47
 

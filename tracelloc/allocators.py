@@ -28,7 +28,7 @@ class Module:
     path: str
     """As shown to people."""
     open_path: str
-    """As the kernel can open it now."""
+    """As the kernel can open it for us."""
     elf: ElfFile
 
 

@@ -23,10 +23,15 @@ from tracelloc.drain import Drain, Spill
 from tracelloc.errors import UnsupportedError
 from tracelloc.families import known_signatures
 from tracelloc.ring import EventRing, MissRing, StackRing
+from tracelloc.rowtable import RowMemory
 from tracelloc.signatures import Signature
+from tracelloc.spacewords import SpaceWords
 
 PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothing")
 """The programs in ``probes/heap.bpf.c``; one per signature comes on top."""
+
+TRACEPOINTS: Final = {"process_execs": "sched_process_exec"}
+"""Programs that are run for every process, and the raw tracepoints they sit on."""
 
 INSTALL_HINT: Final = (
     "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
@@ -153,15 +158,17 @@ class Capture:
         self.misses: MissRing | None = None
         self.misses_fd = -1
         """Readable for epoll at every miss; -1 if there are none."""
-        self.rows: npt.NDArray[Any] | None = None
-        """The probes' rows, of ``abi.ROW_SET_DTYPE``."""
+        self.rows: RowMemory | None = None
+        """The rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
             self.misses_fd = self._bpf[b"misses"].map_fd
             self.misses = MissRing(self.misses_fd, config.misses_size_bytes)
-            self.rows = self._shared(b"rows", abi.ROW_SET_DTYPE, config.row_sets)
+            self.rows = RowMemory(self._shared(b"rows", abi.ROW_SET_DTYPE, config.row_sets))
         self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
         self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
         self.drain = self._make_drain(config)
+        self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, 1)
+        self._tracepoints: list[int] = []
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared(b"gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -227,23 +234,20 @@ class Capture:
         """Allows the next wake-up; to be called before the ring is read."""
         self._control["woken"][0] = 0
 
-    def set_trampoline(self, address: int) -> None:
-        """Where hijacked returns go in the target: lets the probes spot abandoned calls."""
-        self._control["trampoline"][0] = address
+    def space(self, slot: int) -> SpaceWords:
+        """What the probes are told of one address space."""
+        return SpaceWords(self._spaces, slot)
 
-    @property
-    def generation(self) -> int:
-        """How often what is mapped has changed: part of the rows' keys."""
-        words = self._control
-        return int(words["loads"][0] + words["changes"][0]) & abi.GENERATION_MASK
-
-    def note_change(self) -> None:
-        """Outdates all rows: something else is mapped now, without the loader's telling."""
-        self._control["changes"][0] += 1
-
-    def set_loader_state(self, address: int) -> None:
-        """Where the target's loader says what it is doing (``r_debug.r_state``, link.h)."""
-        self._control["loader_state"][0] = address
+    def watch(self, pid: int) -> None:
+        """Has this process report when it begins another program. Raises UnsupportedError."""
+        self._control["tgid"][0] = pid
+        for name, tracepoint in TRACEPOINTS.items():
+            with self._explained():
+                function = self._bpf.load_func(name.encode(), self._bcc.BPF.RAW_TRACEPOINT)
+            descriptor = self._bcc.lib.bpf_attach_raw_tracepoint(function.fd, tracepoint.encode())
+            if descriptor < 0:
+                raise UnsupportedError(f"the kernel refused to watch {tracepoint}")
+            self._tracepoints.append(descriptor)
 
     def set_large_misses(self, large: bool) -> None:
         """Whether misses bring the larger copy of the stack."""
@@ -272,6 +276,9 @@ class Capture:
     def close(self) -> None:
         """Unloads the programs and frees the maps."""
         self.drain.close()
+        for descriptor in self._tracepoints:
+            os.close(descriptor)
+        self._tracepoints.clear()
         self._bpf.cleanup()
 
 

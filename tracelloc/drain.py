@@ -45,11 +45,19 @@ class Batch:
     events: Events
     """In their order for each address and each thread."""
     pairs: Columns
-    """Of PAIR_DTYPE: what events leave out. The process is ``tgid``."""
+    """Of PAIR_DTYPE: what events leave out."""
     ring_bytes: int
     """How much of the ring was in use."""
     overflowed: bool
     """The ring was full: in what order different addresses changed is not known."""
+
+    def of(self, image: int) -> tuple[Events, Columns]:
+        """Events and pairs of this memory image."""
+        ours = self.events["image"] == image
+        pairs = self.pairs[self.pairs["image"] == image]
+        if ours.all():
+            return self.events, pairs
+        return _plain_rows(self.events)[ours].view(RECORD_DTYPE).ravel(), pairs
 
     def __bool__(self) -> bool:
         """Whether anything was there: perhaps there is more."""
@@ -175,7 +183,7 @@ def _last_takings(takings: Columns) -> Mask:
 def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Events:
     """Records of one kind. Frees have no thread: they are not told in the order of theirs."""
     events = np.zeros(len(entries), RECORD_DTYPE)
-    for name in ("address", "tgid", "time_ns"):
+    for name in ("address", "image", "time_ns"):
         events[name] = entries[name]
     if tid is not None:
         events["tid"] = tid
@@ -183,11 +191,15 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
     return events
 
 
+def _plain_rows(events: Events) -> npt.NDArray[np.uint64]:
+    """The records as rows of words: numpy picks records field by field, slowly."""
+    return events.view(np.uint64).reshape(len(events), _WORDS)
+
+
 def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
     """(events of an epoch of this parity, the others)"""
     ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
-    # As plain words: numpy picks records field by field, slowly.
-    words = events.view(np.uint64).reshape(len(events), _WORDS)
+    words = _plain_rows(events)
     return words[ours].view(RECORD_DTYPE).ravel(), words[~ours].view(RECORD_DTYPE).ravel()
 
 

@@ -48,6 +48,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
+        "exec_count": snapshot.target.exec_count,
         "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
         "sample_bytes": snapshot.sample_bytes,
         "live_bytes": snapshot.live_bytes,

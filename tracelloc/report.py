@@ -76,6 +76,9 @@ def text_report(
     nobody = nobody_line(snapshot)
     if nobody is not None:
         yield f"==> {nobody}"
+    if snapshot.target.exec_count:
+        programs = plural(snapshot.target.exec_count, "other program")
+        yield f"==> {programs} begun (exec), now {printable(snapshot.target.command)}"
     yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""

@@ -86,14 +86,27 @@ class EventRing(Ring):
         return events
 
 
+@dataclass(frozen=True, slots=True)
+class SentStack:
+    """One record of ring ``stacks``: ``struct stack``."""
+
+    stack_id: int
+    flags: int
+    """Of ``enum stack_flag``."""
+    image: int
+    """The memory image that the addresses are in."""
+    frames: tuple[int, ...]
+    """Return addresses, innermost first."""
+
+
 class StackRing(Ring):
     """The ring of ``struct stack``: few records, of any length."""
 
     HEAD = struct.Struct("<II")
-    _STACK = struct.Struct("<QII")
+    _STACK = struct.Struct("<QHHI")
 
-    def take(self) -> Iterator[tuple[int, int, npt.NDArray[np.uint64]]]:
-        """Yields (stack id, flags, return addresses innermost first), giving back room."""
+    def take(self) -> Iterator[SentStack]:
+        """Yields all finished records, oldest first, giving back their room."""
         position = self.consumed
         while position < self.produced:
             at = self.offset(position)
@@ -101,11 +114,13 @@ class StackRing(Ring):
             if length & BUSY:
                 return
             if not length & DISCARD:
-                stack_id, n_frames, flags = self._STACK.unpack_from(self.data, at + HEAD_BYTES)
+                stack_id, n_frames, flags, image = self._STACK.unpack_from(
+                    self.data, at + HEAD_BYTES
+                )
                 frames = np.frombuffer(
                     self.data, np.uint64, n_frames, at + HEAD_BYTES + self._STACK.size
-                ).copy()
-                yield stack_id, flags, frames
+                )
+                yield SentStack(stack_id, flags, image, tuple(frames.tolist()))
             # Heads stand on multiples of eight.
             position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
             self.consumed = position
@@ -117,6 +132,8 @@ class Miss:
 
     stack_id: int
     generation: int
+    image: int
+    """The memory image that the addresses are in."""
     missing: int
     """The address that has no row."""
     registers: tuple[int, ...]
@@ -146,6 +163,7 @@ class MissRing(Ring):
                     Miss(
                         stack_id=int(head["stack_id"]),
                         generation=int(head["generation"]),
+                        image=int(head["image"]),
                         missing=int(head["missing"]),
                         registers=tuple(head["registers"].tolist()),
                         stack_address=int(head["stack_address"]),

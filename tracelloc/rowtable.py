@@ -1,71 +1,86 @@
 """The probes' rows, in memory that both sides share (``struct row_set``, probes/maps.h).
 
-A key is the address of the byte before a return address, with the generation of the
-address space above it; it may lie in any of the four ways of its set. The probes may read
-at any moment: a way is first emptied, then gets its row, then its key. On the processors
-that we run on, stores are seen in the order in which they are made.
+A key is the address of the byte before a return address, with a tag above it that says
+which address space it is of, and since which change of what is mapped there. It may lie
+in any of the four ways of its set. The probes may read at any moment: a way is first
+emptied, then gets its row, then its key. On the processors that we run on, stores are
+seen in the order in which they are made.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
+from collections.abc import Callable
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import GENERATION_SHIFT, ROW_WAYS
+from tracelloc.abi import KEY_TAG_SHIFT, ROW_WAYS, TAG_BITS
 
 U64 = npt.NDArray[np.uint64]
 
 _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
-_ADDRESS_MASK: Final = np.uint64((1 << GENERATION_SHIFT) - 1)
-_SHIFT: Final = np.uint64(GENERATION_SHIFT)
+_ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
+_SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
+_TAGS: Final = 1 << TAG_BITS
 
 
-class RowTable:
-    """Rows by address. Safe to use from several threads."""
+class RowMemory:
+    """The rows of all address spaces, and their tags. Under its lock."""
 
     def __init__(self, sets: npt.NDArray[Any]) -> None:
         """``sets``: an array of ``abi.ROW_SET_DTYPE``, a power of two of them."""
+        self.lock = threading.Lock()
+        self.evictions = 0
+        """Rows that had to make room for others."""
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
         self._shift = np.uint64(64 - (len(sets) - 1).bit_length())
-        self._lock = threading.Lock()
-        self._generation = np.uint64(0)
         self._victim = 0
-        self.evictions = 0
-        """Rows that had to make room for others."""
+        self._users: Counter[int] = Counter()
+        self._last_tag = 0
 
     @property
     def capacity(self) -> int:
         """Rows that there is room for."""
         return int(self._keys.size)
 
-    @property
-    def generation(self) -> int:
-        """Of the address space that the rows are for."""
-        return int(self._generation)
-
-    def __len__(self) -> int:
+    def count(self) -> int:
+        """Rows that are there."""
         return int(np.count_nonzero(self._keys))
 
-    def insert(self, addresses: U64, rows: U64, generation: int) -> bool:
-        """Adds rows; False, without adding any, if they are for another generation."""
-        with self._lock:
-            if generation != int(self._generation):
-                return False
-            keys = addresses & _ADDRESS_MASK | self._generation << _SHIFT
-            sets = (addresses * _MULTIPLIER >> self._shift).astype(np.intp)
-            order = np.argsort(sets, kind="stable")
-            keys, rows, sets = keys[order], rows[order], sets[order]
-            # One row per set and turn: two that share a set must not choose the same way.
-            while len(keys):
-                first = np.ones(len(sets), np.bool_)
-                np.not_equal(sets[1:], sets[:-1], out=first[1:])
-                self._put(keys[first], rows[first], sets[first])
-                keys, rows, sets = keys[~first], rows[~first], sets[~first]
-            return True
+    def new_tag(self) -> int:
+        """A tag that nobody uses; 0 belongs to nobody."""
+        while self._last_tag == 0 or self._users[self._last_tag]:
+            self._last_tag = (self._last_tag + 1) % _TAGS
+        self._users[self._last_tag] = 1
+        return self._last_tag
+
+    def share_tag(self, tag: int) -> None:
+        """Another address space has the same code mapped at the same addresses."""
+        self._users[tag] += 1
+
+    def release_tag(self, tag: int) -> None:
+        """Drops the rows under a tag with the last address space that uses it."""
+        self._users[tag] -= 1
+        if not self._users[tag]:
+            del self._users[tag]
+            self._keys[self._keys >> _SHIFT == np.uint64(tag)] = 0
+
+    def insert(self, addresses: U64, rows: U64, tag: int) -> None:
+        """Adds rows."""
+        keys = addresses & _ADDRESS_MASK | np.uint64(tag) << _SHIFT
+        sets = (addresses * _MULTIPLIER >> self._shift).astype(np.intp)
+        order = np.argsort(sets, kind="stable")
+        keys, rows, sets = keys[order], rows[order], sets[order]
+        # One row per set and turn: two that share a set must not choose the same way.
+        while len(keys):
+            first = np.ones(len(sets), np.bool_)
+            np.not_equal(sets[1:], sets[:-1], out=first[1:])
+            self._put(keys[first], rows[first], sets[first])
+            keys, rows, sets = keys[~first], rows[~first], sets[~first]
 
     def _put(self, keys: U64, rows: U64, sets: npt.NDArray[np.intp]) -> None:
         there = self._keys[sets]
@@ -80,18 +95,80 @@ class RowTable:
         self._rows[sets, way] = rows
         self._keys[sets, way] = keys
 
+    def retag(self, old: int, new: int, starts: U64, ends: U64) -> None:
+        """Gives the rows of one tag another one, and that tag back.
+
+        Only those whose addresses are in ``starts[n] <= a < ends[n]``, sorted; the others
+        are dropped. What another address space needs stays as it was.
+        """
+        at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(old))
+        addresses = self._keys.flat[at] & _ADDRESS_MASK
+        kept = np.zeros(len(at), np.bool_)
+        if len(starts):
+            mapping = np.searchsorted(starts, addresses, side="right") - 1
+            kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
+        if self._users[old] > 1:
+            rows = self._rows.flat[at[kept]]
+            self.release_tag(old)
+            self.insert(addresses[kept], rows, new)
+        else:
+            del self._users[old]
+            moved = addresses | np.uint64(new) << _SHIFT
+            self._keys.flat[at] = np.where(kept, moved, np.uint64(0))
+
+
+class RowTable:
+    """Rows of one address space, by address. Safe to use from several threads."""
+
+    def __init__(self, memory: RowMemory, publish: Callable[[int, int], None]) -> None:
+        """``publish(generation, tag)`` tells the probes which keys are for what is mapped."""
+        self._memory = memory
+        self._publish = publish
+        self._generation = 0
+        with memory.lock:
+            self._tag = memory.new_tag()
+            publish(0, self._tag)
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for, in all address spaces together."""
+        return self._memory.capacity
+
+    @property
+    def generation(self) -> int:
+        """Of the address space that the rows are for."""
+        return self._generation
+
+    @property
+    def evictions(self) -> int:
+        """Rows that had to make room for others."""
+        return self._memory.evictions
+
+    def __len__(self) -> int:
+        """Rows in all address spaces together."""
+        return self._memory.count()
+
+    def insert(self, addresses: U64, rows: U64, generation: int) -> bool:
+        """Adds rows; False, without adding any, if they are for another generation."""
+        with self._memory.lock:
+            if generation != self._generation:
+                return False
+            self._memory.insert(addresses, rows, self._tag)
+            return True
+
     def renew(self, generation: int, starts: U64, ends: U64) -> None:
         """Makes the rows those of another generation: what is mapped has changed.
 
         Only addresses in ``starts[n] <= a < ends[n]``, sorted, mean what they did before;
         the others' rows are dropped.
         """
-        with self._lock:
-            addresses = self._keys & _ADDRESS_MASK
-            kept = np.zeros(addresses.shape, np.bool_)
-            if len(starts):
-                at = np.searchsorted(starts, addresses.ravel(), side="right") - 1
-                inside = (at >= 0) & (addresses.ravel() < ends[np.maximum(at, 0)])
-                kept = inside.reshape(addresses.shape) & (self._keys != 0)
-            self._generation = np.uint64(generation)
-            self._keys[...] = np.where(kept, addresses | self._generation << _SHIFT, 0)
+        with self._memory.lock:
+            tag = self._memory.new_tag()
+            self._memory.retag(self._tag, tag, starts, ends)
+            self._generation, self._tag = generation, tag
+            self._publish(generation, tag)
+
+    def close(self) -> None:
+        """Drops its rows."""
+        with self._memory.lock:
+            self._memory.release_tag(self._tag)

@@ -20,10 +20,11 @@ from tracelloc.allocators import Allocator, Module
 from tracelloc.attach import Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.drain import Batch
-from tracelloc.errors import UnsupportedError
+from tracelloc.errors import TracellocError, UnsupportedError
 from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
 from tracelloc.procfs import Process
 from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
+from tracelloc.stackfeed import StackFeed
 from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
 from tracelloc.tracee import Tracee
 from tracelloc.units import NS_PER_S
@@ -69,6 +70,9 @@ class Session:
         """The process that was asked for."""
         self._capture: Capture | None = None
         self._lock = threading.Lock()
+        self._feed: StackFeed | None = None
+        self.troubles: list[TracellocError] = []
+        """What could not be traced after all, oldest first; to be taken out."""
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
         self._stopped_ns: int | None = None
@@ -83,8 +87,11 @@ class Session:
         found, modules = self.root.find()
         self._capture = Capture(self._config, debug=self._debug)
         try:
-            self.root.connect(self._capture)
+            self.root.connect(self._capture, 0)
+            self._feed = StackFeed(self._capture)
+            self._feed.add(self.root.image, self.root.source)
             self._attach_first(found, modules)
+            self._capture.watch(self.root.process.pid)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.root.begin(self._clock_ns())
             self._capture.set_live(True)
@@ -143,7 +150,7 @@ class Session:
                 started_ns=tracee.started_ns,
                 history=tracee.history,
                 overhead=Overhead(
-                    self._rate.per_second(now_ns - tracee.started_ns, tracee.table.events),
+                    self._rate.per_second(now_ns - tracee.started_ns, tracee.events),
                     self._watch.probe_share if self._watch is not None else None,
                     tracee.dear_probes,
                 ),
@@ -222,22 +229,38 @@ class Session:
         """Applies what the probes have reported. Returns it."""
         assert self._capture is not None
         self._capture.clear_woken()
+        assert self._feed is not None
         batch = self._capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
-        self.root.source.take(self._clock_ns())
+        self._feed.take(self._clock_ns())
+        image = self.root.words.image
+        if image != self.root.image:
+            self._begin_image(image)
         if batch:
             counters = self._capture.counters()
             if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
                 self.root.table.trusting = False
-            self.root.table.apply(batch.events)
-            self.root.table.apply_pairs(batch.pairs)
+            events, pairs = batch.of(image)
+            self.root.table.apply(events)
+            self.root.table.apply_pairs(pairs)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
         return batch
+
+    def _begin_image(self, image: int) -> None:
+        """The process has begun another program."""
+        assert self._feed is not None
+        self._feed.drop(self.root.image)
+        try:
+            self.root.begin_image(image, self._clock_ns())
+        except TracellocError as error:
+            self.troubles.append(error)
+        self._feed.add(self.root.image, self.root.source)
+        self._feed.take(self._clock_ns())
 
     def _keep_house(self) -> None:
         now_ns = self._clock_ns()
         self.root.keep_house(now_ns)
-        self._rate.note(now_ns, self.root.table.events)
+        self._rate.note(now_ns, self.root.events)
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
             self.root.drop_ended_threads()

@@ -99,6 +99,8 @@ class Target:
 
     pid: int
     command: str
+    exec_count: int = 0
+    """Programs that it has begun since tracing started; all figures are of the last one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class AddressSpace:
         self.process = process
         self.generation = 0
         """Grows each time that something new was mapped."""
+        self.image = 0
+        """Grows with each program that the process executes: addresses mean others then."""
         self._maps = AddressMap([])
         self._has_c_library = False
         self._earlier: list[AddressMap] = []
@@ -83,6 +85,12 @@ class AddressSpace:
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         return self._confirmed(opened)
+
+    def begin_image(self) -> None:
+        """The process has begun another program: nothing is mapped where it was."""
+        self.image += 1
+        self._maps = AddressMap([])
+        self._earlier = []
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
         """Those of the opened files that were still mapped afterwards.
@@ -122,8 +130,7 @@ class AddressSpace:
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.NOT_ELF
             return None
-        opened = self.process.mapping_path(mapping)
-        module = Module(mapping.file_id, mapping.path, opened, elf)
+        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
         self._modules[mapping.file_id] = module
         return module
 
@@ -143,6 +150,13 @@ class AddressSpace:
     def modules(self) -> list[Module]:
         """All that was ever mapped and could be read, in the order of being seen."""
         return [m for m in list(self._modules.values()) if isinstance(m, Module)]
+
+    @property
+    def mapped_modules(self) -> list[Module]:
+        """Those that are mapped now, in the order of their addresses."""
+        ids = dict.fromkeys(m.file_id for m in self._maps.mappings if m.executable)
+        found = (self._modules.get(file_id) for file_id in ids)
+        return [module for module in found if isinstance(module, Module)]
 
     def variable(self, name: str) -> int | None:
         """Where a variable of the dynamic linker's lies in the process."""
@@ -165,7 +179,7 @@ class AddressSpace:
         by_name: dict[str, Module] = {}
         wanted = []
         executable = self.process.executable()
-        for module in self.modules:
+        for module in self.mapped_modules:
             by_name[shared_name(module.elf) or base_name(module.path)] = module
             if module.path in (executable, VDSO) or is_loader(module.path):
                 wanted.append(shared_name(module.elf) or base_name(module.path))

@@ -66,6 +66,10 @@ class Stacks:
         self._new[stack_id] = index
         return index
 
+    def begin_image(self) -> None:
+        """Addresses mean others from here on: what is added next equals nothing before."""
+        self._index_of_frames.clear()
+
     def frames(self, index: int) -> Frames | None:
         """Return addresses of a stack, or None while only its id is known."""
         return self._frames[index]

@@ -1,22 +1,20 @@
-"""Where stacks come from: the probes' rings, made whole, checked, and noted by id."""
+"""What the probes say of stacks, made whole, checked, and noted by id: for one process."""
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from tracelloc.abi import StackFlag
 from tracelloc.allocators import Module
 from tracelloc.caller import caller
-from tracelloc.capture import Capture
-from tracelloc.ring import Miss
-from tracelloc.rowtable import RowTable
+from tracelloc.ring import Miss, SentStack
+from tracelloc.rowtable import RowMemory, RowTable
 from tracelloc.sitememory import SiteMemory
 from tracelloc.space import AddressSpace
+from tracelloc.spacewords import SpaceWords
 from tracelloc.stacks import Frames, Stacks
-from tracelloc.units import NS_PER_S
 from tracelloc.unwind import FrameChecker
 from tracelloc.unwinding import Unwinder
 
@@ -24,20 +22,14 @@ _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
-_MISSES_AT_ONCE: Final = 64
-"""Stacks that are finished before the ring is looked at again."""
-_MOST_WAITING: Final = 4096
-"""Misses that are held here at once: 80 MiB of stack memory if all are small."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
 """How stacks are followed through a file; where it has none, they may break there."""
 _ALL: Final = 0.8
 """The share that counts as all: there is padding, and some functions are written by hand."""
-_LARGE_NS: Final = 5 * NS_PER_S
-"""How long misses bring larger copies after one was too short."""
 
 
 class StackSource:
-    """Takes stacks out of their rings, for the thread that pumps.
+    """Notes stacks, for the thread that pumps.
 
     Keeps the address space up to date: whoever finds an address that nothing is known of
     asks for the maps to be read again.
@@ -47,24 +39,28 @@ class StackSource:
         self,
         space: AddressSpace,
         stacks: Stacks,
-        capture: Capture,
+        words: SpaceWords,
+        *,
+        rows: RowMemory | None,
         max_frames: int,
         on_modules: Callable[[Sequence[Module]], None],
     ) -> None:
-        """``on_modules`` hears of files that are mapped for the first time."""
+        """``on_modules`` hears of files that are mapped for the first time.
+
+        Without ``rows`` stacks are walked by frame pointers.
+        """
         self._space = space
         self._stacks = stacks
-        self._capture = capture
+        self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
         self._unwinder: Unwinder | None = None
         self._prewarming: threading.Thread | None = None
-        self._large_until_ns = 0
-        if capture.rows is not None:
-            table = RowTable(capture.rows)
+        if rows is not None:
+            table = RowTable(rows, words.publish_tag)
             memory = SiteMemory(caller())
             self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
-            self._renew(capture.generation)
+            self._renew(words.generation)
 
     def await_rows(self, timeout_s: float) -> None:
         """Waits until what was mapped at the beginning has its rows, but not too long."""
@@ -72,13 +68,19 @@ class StackSource:
             self._prewarming.join(timeout_s)
 
     def close(self) -> None:
-        """Ends what is done aside."""
+        """Ends what is done aside, and drops the rows."""
         if self._unwinder is not None:
             self._unwinder.stop()
         if self._prewarming is not None:
             self._prewarming.join()
         if self._unwinder is not None:
             self._unwinder.remember()
+            self._unwinder.table.close()
+
+    def begin_image(self) -> None:
+        """The process has begun another program; its address space knows."""
+        self._stacks.begin_image()
+        self._checker = FrameChecker(self._space)
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""
@@ -90,15 +92,15 @@ class StackSource:
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
         for _ in range(_MOST_LOOKS):
-            generation = self._capture.generation
+            generation = self._words.generation
             before = self._space.generation
             self._on_modules(self._space.refresh())
             if self._unwinder is None:
                 return
             known = self._unwinder.table.generation
             if generation == known and self._unwinder.lost_code():
-                self._capture.note_change()
-                generation = self._capture.generation
+                self._words.note_change()
+                generation = self._words.generation
             if generation == known and self._space.generation == before:
                 return
             if self._renew(generation):
@@ -111,8 +113,8 @@ class StackSource:
         """
         assert self._unwinder is not None
         address = self._space.variable("_r_debug")
-        self._capture.set_loader_state(0 if address is None else address + _R_STATE)
-        if not self._unwinder.renew(generation, lambda: self._capture.generation):
+        self._words.set_loader_state(0 if address is None else address + _R_STATE)
+        if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False
         # One thread at a time; it finds what is there when it looks.
         if self._prewarming is None or not self._prewarming.is_alive():
@@ -122,42 +124,39 @@ class StackSource:
             self._prewarming.start()
         return True
 
-    def take(self, now_ns: int) -> None:
-        """Notes all stacks that the rings hold. To be called after events were taken."""
-        self._take_misses(now_ns)
-        new = [
-            (stack_id, tuple(frames.tolist()), StackFlag(flags))
-            for stack_id, flags, frames in self._capture.stacks.take()
-        ]
-        if not new:
-            return
-        if any(self._checker.unknown(frames) for _, frames, _ in new):
+    def catch_up(self) -> None:
+        """Reads the maps again if the loader has changed them since."""
+        if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
+            self.refresh()
+
+    def note(self, new: Iterable[SentStack]) -> None:
+        """Notes stacks that the probes could walk to their end."""
+        new = list(new)
+        if any(self._checker.unknown(stack.frames) for stack in new):
             self.refresh()
         settle = self._checker.trim if self._unwinder is None else self._settle
-        for stack_id, frames, flags in new:
-            self._stacks.add(stack_id, *settle(frames, flags))
+        for stack in new:
+            self._stacks.add(stack.stack_id, *settle(stack.frames, StackFlag(stack.flags)))
 
-    def _take_misses(self, now_ns: int) -> None:
-        """Finishes stacks that the probes could not follow, and supplies the rows."""
-        if self._unwinder is None or self._capture.misses is None:
-            return
-        waiting: deque[Miss] = deque()
-        while True:
-            if len(waiting) < _MOST_WAITING:
-                misses = self._capture.misses.take(_MOST_WAITING)
-                # Only now: none of them is from a later generation than what is read here.
-                if self._capture.generation != self._unwinder.table.generation:
-                    self.refresh()
-                self._unwinder.hasten(misses)
-                waiting.extend(misses)
-            if not waiting:
-                break
-            some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
-            for stack in self._unwinder.finish(some):
-                if stack.flags & StackFlag.SHORT_COPY:
-                    self._large_until_ns = now_ns + _LARGE_NS
-                self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
-        self._capture.set_large_misses(now_ns < self._large_until_ns)
+    def hasten(self, misses: Sequence[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        The space must be up to date as of when they were taken.
+        """
+        assert self._unwinder is not None
+        self._unwinder.hasten(misses)
+
+    def finish(self, misses: Sequence[Miss]) -> bool:
+        """Finishes stacks that the probes could not follow, and supplies the rows.
+
+        As for ``hasten``. Whether a copy of memory was too short.
+        """
+        assert self._unwinder is not None
+        any_short = False
+        for stack in self._unwinder.finish(misses):
+            any_short |= bool(stack.flags & StackFlag.SHORT_COPY)
+            self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
+        return any_short
 
     def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
         """What is to be believed of a stack that was walked by rows."""

@@ -20,6 +20,7 @@ from tracelloc.procfs import Process, is_runtime
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
 from tracelloc.space import AddressSpace
+from tracelloc.spacewords import SpaceWords
 from tracelloc.stacks import Stacks
 from tracelloc.stacksource import StackSource
 from tracelloc.table import LiveTable
@@ -48,11 +49,16 @@ class Tracee:
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
         self.started_ns = 0
+        self.image = 0
+        """The number of the program's memory image."""
+        self._moves = 0
+        self._events_before = 0
         self._judge = Judge(self._is_in_runtime)
         self._config = config
         self._only = only
         self._method = Method.PERF
         self._capture: Capture | None = None
+        self._words: SpaceWords | None = None
         self._stack_source: StackSource | None = None
         self._attachments: list[Attachment] = []
         self._thread_names: dict[int, str] = {}
@@ -67,23 +73,44 @@ class Tracee:
         found = discover(modules, self._only)
         if found:
             return found, modules
+        raise self._no_allocator()
+
+    def _no_allocator(self) -> TargetError:
         if self._only is not None:
-            raise TargetError(
+            return TargetError(
                 f"no allocator {self._only!r} in process {self.process.pid}",
                 hint="leave --allocator out to search everywhere",
             )
-        raise TargetError(
+        return TargetError(
             f"process {self.process.pid} ({self.target.command}) has no allocator that "
             "tracelloc knows",
             hint="none of its files defines malloc and free",
         )
 
-    def connect(self, capture: Capture) -> None:
-        """Takes stacks from here on."""
+    def connect(self, capture: Capture, slot: int) -> None:
+        """Takes stacks from here on; ``slot``: of its address space."""
         self._capture = capture
+        self._words = capture.space(slot)
+        self.image = self._words.image
         self._stack_source = StackSource(
-            self.space, self.stacks, capture, self._config.max_frames, self._see
+            self.space,
+            self.stacks,
+            self._words,
+            rows=capture.rows,
+            max_frames=self._config.max_frames,
+            on_modules=self._see,
         )
+
+    @property
+    def words(self) -> SpaceWords:
+        """What the probes are told of its address space."""
+        assert self._words is not None
+        return self._words
+
+    @property
+    def events(self) -> int:
+        """Events applied since tracing started, in all its programs."""
+        return self._events_before + self.table.events
 
     @property
     def source(self) -> StackSource:
@@ -127,6 +154,40 @@ class Tracee:
         self.table.cohorts.begin(now_ns)
         self.source.await_rows(_PREWARM_S)
         self.series = Series(now_ns)
+
+    def begin_image(self, image: int, now_ns: int) -> None:
+        """It has begun another program: nothing is outstanding, everything is mapped anew.
+
+        Probes in files that the new program maps as well have gone on by themselves, unless
+        it was begun by another thread than the first: the kernel knows the process by that
+        one. Raises TracellocError if the new program can't be traced; it is then seen to
+        allocate nothing.
+        """
+        execs = self.target.exec_count + image - self.image
+        moves = self.words.moves
+        same_thread, self._moves = moves == self._moves, moves
+        self.image = image
+        self.target = Target(self.process.pid, self.process.command(), execs)
+        self._events_before += self.table.events
+        self.table = LiveTable(self.stacks, self._config.sample_bytes)
+        self.table.cohorts.begin(now_ns)
+        self.history = History(now_ns)
+        self.findings = None
+        self._judge = Judge(self._is_in_runtime)
+        self._trampoline = None
+        self.space.begin_image()
+        self.source.begin_image()
+        if not same_thread:
+            self.detach()
+            self.points.clear()
+            self.allocators.clear()
+            self._has_throwing = False
+        self.source.refresh()
+        mapped = self.space.mapped_modules
+        if not same_thread:
+            self._see(mapped)
+        if not any(allocator.module in mapped for allocator in self.allocators):
+            raise self._no_allocator()
 
     def keep_house(self, now_ns: int) -> None:
         """To be called now and then: looks at what has changed, takes samples that are due."""
@@ -181,9 +242,8 @@ class Tracee:
 
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
-        assert self._capture is not None
         self.attach(self._method, discover(modules, self._only), modules)
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             self._trampoline = trampoline
-            self._capture.set_trampoline(trampoline)
+            self.words.set_trampoline(trampoline)

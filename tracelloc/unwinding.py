@@ -101,7 +101,7 @@ class Unwinder:
         """By module: where stacks came by without a row, as the file counts addresses."""
         self._made: dict[int, int] = {}
         """Rows by address that the probes don't have yet."""
-        self._prewarmed: set[tuple[int, int]] = set()
+        self._prewarmed: set[Mapping] = set()
         self._stopped = False
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
@@ -181,18 +181,18 @@ class Unwinder:
         generation = self.table.generation
         made = 0
         budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
-        mappings = [m for m in self._maps.mappings if (m.start, m.end) not in self._prewarmed]
+        mappings = [m for m in self._maps.mappings if m not in self._prewarmed]
         mappings.sort(key=lambda m: m.end - m.start)
         for sites_of in (self._remembered_sites, self._call_sites):
             for mapping in mappings:
                 if self._stopped or made >= budget:
                     return made
-                self._prewarmed.add((mapping.start, mapping.end))
+                self._prewarmed.add(mapping)
                 sites, rows = self._rows_of(mapping, sites_of)
                 if not 0 < len(sites) <= budget - made:
                     continue
                 if not self.table.insert(sites, rows, generation):
-                    self._prewarmed.discard((mapping.start, mapping.end))
+                    self._prewarmed.discard(mapping)
                     return made
                 made += len(sites)
         return made

@@ -49,7 +49,7 @@ def _batch(first: int, count: int, order: np.random.Generator) -> Events:
     events["size_tag"] = size | np.uint64(EventKind.ALLOC << EVENT_SIZE_BITS)
     events["stack_id"] = 1 + order.integers(0, STACKS, count, dtype=np.uint64)
     events["time_ns"] = first + np.arange(count, dtype=np.uint64)
-    events["tid"] = events["tgid"] = 1000
+    events["tid"] = events["image"] = 1000
     return events
 
 

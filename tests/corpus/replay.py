@@ -45,7 +45,7 @@ def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> 
         rows["address"] = where
         rows["size_tag"] = size.astype(np.uint64) | np.uint64(kind << EVENT_SIZE_BITS)
         rows["stack_id"] = stack_id
-        rows["tid"] = rows["tgid"] = 1
+        rows["tid"] = rows["image"] = 1
         at += len(times)
     return events[np.argsort(events["time_ns"], kind="stable")]
 

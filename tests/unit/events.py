@@ -21,7 +21,7 @@ def records(events: list[Event], first_time: int = 1) -> Events:
         out[n]["address"] = address
         out[n]["size_tag"] = size | int(kind) << EVENT_SIZE_BITS
         out[n]["stack_id"] = stack_id
-        out[n]["tid"] = out[n]["tgid"] = tid
+        out[n]["tid"] = out[n]["image"] = tid
         out[n]["time_ns"] = first_time + n
     return out
 

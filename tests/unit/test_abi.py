@@ -22,7 +22,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS"]
+    wanted += ["COUNTERS", "TAG_BITS"]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
@@ -59,6 +59,7 @@ STRUCTS = {
     "stack": abi.STACK_HEAD_FIELDS,
     "control": abi.CONTROL_FIELDS,
     "miss": abi.MISS_FIELDS,
+    "space": abi.SPACE_FIELDS,
 }
 
 
@@ -96,6 +97,7 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
     assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
+    assert c_side["TAG_BITS"] == abi.TAG_BITS
     # The ring's positions are multiples of eight, so records may follow each other.
     assert ring.RECORD_DTYPE.itemsize == 8 + c_side["sizeof(struct event)"]
     assert ring.RECORD_DTYPE.itemsize % 8 == 0
@@ -105,6 +107,9 @@ def test_every_program_is_loaded() -> None:
     source = (probes.directory() / "heap.bpf.c").read_text()
     assert set(re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)) == set(
         capture.PROGRAMS
+    )
+    assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
+        capture.TRACEPOINTS
     )
 
 

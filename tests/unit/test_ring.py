@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracelloc.ring import BUSY, DISCARD, RECORD_DTYPE, EventRing, Ring, StackRing
+from tracelloc.ring import BUSY, DISCARD, RECORD_DTYPE, EventRing, Ring, SentStack, StackRing
 
 PAGE = mmap.PAGESIZE
 SIZE = 4 * PAGE
@@ -103,8 +103,8 @@ def test_full_ring(kernel: Kernel) -> None:
     assert taken["address"][0] == 0
 
 
-def stack(stack_id: int, flags: int, frames: list[int]) -> bytes:
-    return struct.pack(f"<QII{len(frames)}Q", stack_id, len(frames), flags, *frames)
+def stack(stack_id: int, flags: int, frames: list[int], image: int = 3) -> bytes:
+    return struct.pack(f"<QHHI{len(frames)}Q", stack_id, len(frames), flags, image, *frames)
 
 
 def test_stacks(kernel: Kernel) -> None:
@@ -115,9 +115,8 @@ def test_stacks(kernel: Kernel) -> None:
     kernel.produce(stack(9, 2, [40]))
     busy = kernel.produce(stack(10, 0, [50]), BUSY)
     kernel.produce(stack(11, 0, [60]))
-    taken = [(i, flags, frames.tolist()) for i, flags, frames in ring.take()]
-    assert taken == [(7, 1, [10, 20, 30]), (9, 2, [40])]
+    assert list(ring.take()) == [SentStack(7, 1, 3, (10, 20, 30)), SentStack(9, 2, 3, (40,))]
     assert list(ring.take()) == []
     kernel.finish(busy, 24)
-    assert [i for i, _, _ in ring.take()] == [10, 11]
+    assert [sent.stack_id for sent in ring.take()] == [10, 11]
     assert ring.consumed == ring.produced

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelloc.abi import GENERATION_SHIFT, ROW_SET_DTYPE, ROW_WAYS
-from tracelloc.rowtable import RowTable
+from tracelloc.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS
+from tracelloc.rowtable import RowMemory, RowTable
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 
@@ -15,11 +15,19 @@ def u64(*values: int) -> np.ndarray:  # type: ignore[type-arg]
     return np.array(values, np.uint64)
 
 
-def find(sets: np.ndarray, address: int, generation: int) -> int:  # type: ignore[type-arg]
+class Space:
+    """What the probes are told of an address space: its generation, and the tag for it."""
+
+    def __init__(self, memory: RowMemory) -> None:
+        self.tags: dict[int, int] = {}
+        self.table = RowTable(memory, self.tags.__setitem__)
+
+
+def find(sets: np.ndarray, address: int, tag: int) -> int:  # type: ignore[type-arg]
     """As the probes look (``find_row`` in probes/walk_rows.h)."""
     bits = (len(sets) - 1).bit_length()
     index = (address * MULTIPLIER & (1 << 64) - 1) >> (64 - bits)
-    key = address | generation << GENERATION_SHIFT
+    key = address | tag << KEY_TAG_SHIFT
     for way in range(ROW_WAYS):
         if int(sets[index]["keys"][way]) == key:
             return int(sets[index]["rows"][way])
@@ -32,45 +40,81 @@ def sets() -> np.ndarray:  # type: ignore[type-arg]
 
 
 def test_rows_are_found_where_the_probes_look(sets: np.ndarray) -> None:  # type: ignore[type-arg]
-    table = RowTable(sets)
+    space = Space(RowMemory(sets))
+    table, tag = space.table, space.tags[0]
     rng = np.random.default_rng(1)
     addresses = np.unique(rng.integers(1, 1 << 47, 900, dtype=np.uint64))
     assert table.insert(addresses, addresses * np.uint64(3), 0)
-    found = sum(find(sets, a, 0) == 3 * a for a in addresses.tolist())
+    found = sum(find(sets, a, tag) == 3 * a for a in addresses.tolist())
     assert found == len(table) == len(addresses) - table.evictions
     # At less than one row per set, hardly any has to go.
     assert table.evictions < 10
-    assert find(sets, 12345, 0) == 0
+    assert find(sets, 12345, tag) == 0
 
 
 def test_a_row_is_replaced(sets: np.ndarray) -> None:  # type: ignore[type-arg]
-    table = RowTable(sets)
+    space = Space(RowMemory(sets))
+    table, tag = space.table, space.tags[0]
     table.insert(u64(5, 6), u64(50, 60), 0)
     table.insert(u64(5), u64(51), 0)
-    assert (find(sets, 5, 0), find(sets, 6, 0), len(table)) == (51, 60, 2)
+    assert (find(sets, 5, tag), find(sets, 6, tag), len(table)) == (51, 60, 2)
 
 
 def test_more_rows_than_ways_in_one_batch() -> None:
     """The last ones are there, whatever had to go."""
     sets = np.zeros(2, ROW_SET_DTYPE)
-    table = RowTable(sets)
+    space = Space(RowMemory(sets))
+    table = space.table
     addresses = np.arange(1, 101, dtype=np.uint64)
     table.insert(addresses, addresses + np.uint64(1000), 0)
     assert len(table) == table.capacity == 8
     assert table.evictions == 92
-    there = [a for a in range(1, 101) if find(sets, a, 0) == a + 1000]
+    there = [a for a in range(1, 101) if find(sets, a, space.tags[0]) == a + 1000]
     assert len(there) == 8
 
 
 def test_another_generation_keeps_what_is_still_mapped(sets: np.ndarray) -> None:  # type: ignore[type-arg]
-    table = RowTable(sets)
+    space = Space(RowMemory(sets))
+    table = space.table
     table.insert(u64(0x1000, 0x1FFF, 0x2000, 0x5000), u64(1, 2, 3, 4), 0)
     table.renew(7, u64(0x1000, 0x5000), u64(0x2000, 0x6000))
     assert table.generation == 7
-    assert [find(sets, a, 7) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [1, 2, 0, 4]
-    assert [find(sets, a, 0) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [0] * 4
+    old, new = space.tags[0], space.tags[7]
+    assert old != new
+    assert [find(sets, a, new) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [1, 2, 0, 4]
+    assert [find(sets, a, old) for a in (0x1000, 0x1FFF, 0x2000, 0x5000)] == [0] * 4
     assert len(table) == 3
     assert not table.insert(u64(0x9000), u64(9), 0), "these rows are for what was mapped before"
-    assert find(sets, 0x9000, 7) == find(sets, 0x9000, 0) == 0
+    assert find(sets, 0x9000, new) == find(sets, 0x9000, old) == 0
     table.renew(8, u64(), u64())
     assert len(table) == 0
+
+
+def test_address_spaces_keep_apart(sets: np.ndarray) -> None:  # type: ignore[type-arg]
+    memory = RowMemory(sets)
+    one, other = Space(memory), Space(memory)
+    one.table.insert(u64(5, 6), u64(50, 60), 0)
+    other.table.insert(u64(5), u64(55), 0)
+    assert [find(sets, a, one.tags[0]) for a in (5, 6)] == [50, 60]
+    assert [find(sets, a, other.tags[0]) for a in (5, 6)] == [55, 0]
+    one.table.renew(1, u64(5), u64(6))
+    assert [find(sets, a, one.tags[1]) for a in (5, 6)] == [50, 0]
+    assert find(sets, 5, other.tags[0]) == 55
+    other.table.close()
+    assert find(sets, 5, other.tags[0]) == 0
+    assert len(one.table) == 1
+
+
+def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # type: ignore[type-arg]
+    """There are 65,535 of them; a space that never changes keeps its own."""
+    memory = RowMemory(sets)
+    steady, busy = Space(memory), Space(memory)
+    steady.table.insert(u64(5), u64(50), 0)
+    busy.table.insert(u64(7), u64(70), 0)
+    memory._last_tag = (1 << 16) - 5
+    for generation in range(1, 11):
+        busy.table.renew(generation, u64(7), u64(8))
+        assert 0 < busy.tags[generation] < 1 << 16
+    assert len(set(busy.tags.values()) | {steady.tags[0]}) == 12 - 1, "one came again"
+    assert find(sets, 5, steady.tags[0]) == 50
+    assert find(sets, 7, busy.tags[10]) == 70

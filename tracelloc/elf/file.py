@@ -105,6 +105,11 @@ class ElfFile:
         return cls(descriptor)
 
     @property
+    def open_path(self) -> str:
+        """A path by which we, and the kernel for us, open this very file while it is open."""
+        return f"/proc/self/fd/{self._file.fileno()}"
+
+    @property
     def size_bytes(self) -> int:
         """Of the file."""
         return os.fstat(self._file.fileno()).st_size

@@ -57,6 +57,7 @@ class Symbolizer:
         self._failure: BaseException | None = None
         self._closed = False
         self._generation = -1
+        self._image = space.image
         self._retried_s = 0.0
 
     def frames(self, addresses: Iterable[int], timeout_s: float | None = None) -> list[Frame]:
@@ -138,6 +139,11 @@ class Symbolizer:
     def _forget_outdated(self) -> None:
         """What had no name may have one by now: a new mapping, newly generated code."""
         reasons: tuple[Unresolved, ...] = ()
+        if self._image != self._space.image:
+            self._image = self._space.image
+            self._known.clear()
+            self._final.clear()
+            self.version += 1
         if self._generation != self._space.generation:
             self._generation = self._space.generation
             reasons = tuple(Unresolved)

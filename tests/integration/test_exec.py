@@ -1,0 +1,69 @@
+"""A traced process that executes another program: its table is emptied, tracing goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def kept(report: dict) -> list[int]:
+    """[blocks, bytes] of what ``keep`` in ``lineage.c`` has allocated."""
+    mine = [
+        entry
+        for entry in report["top_allocators"]
+        if any(frame["symbol"] == "keep" for frame in entry["stack"])
+    ]
+    return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
+
+
+@pytest.mark.parametrize("attach", ["auto", "perf"])
+@pytest.mark.parametrize("way", ["exec", "texec"])
+def test_the_new_program_has_its_own_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, attach: str, way: str
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p",
+        target.pid,
+        "--json",
+        "--top",
+        1000,
+        "--attach",
+        attach,
+        "--interval",
+        0.1,
+        directory=tmp_path,
+    )
+    target.ask("alloc 50 100")
+    for number in range(1, 4):
+        assert target.ask(way) == "ready"
+        # The files are mapped again, but perhaps nobody has looked yet.
+        tracer.await_report(lambda report, number=number: report["exec_count"] == number)
+        target.ask(f"alloc {number * 100} {number}")
+        target.ask("free 7")
+    books = json.loads(target.ask("alloc 5 1000"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert kept(report) == books == [298, 5000 + 3 * 293]
+    assert report["live_allocations"] == books[0]
+    assert report["exec_count"] == 3
+    assert report["command"] == "exe"
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+
+
+def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
+    target.ask("alloc 50 100")
+    target.ask("exec")
+    target.ask("alloc 1 100")
+    assert tracer.stop() == 0
+    assert "==> 1 other program begun (exec), now exe" in tracer.text()

@@ -1,0 +1,50 @@
+"""What the probes are told of one address space, in memory that both sides share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy.typing as npt
+
+from tracelloc.abi import GENERATION_MASK, TAG_BITS
+
+
+class SpaceWords:
+    """One element of the probes' ``spaces`` (``struct space``, probes/event.h)."""
+
+    def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
+        """``spaces``: an array of ``abi.SPACE_DTYPE``."""
+        self._words = spaces[slot : slot + 1]
+        self.slot = slot
+
+    @property
+    def image(self) -> int:
+        """The number of the memory image: another one after each exec."""
+        return int(self._words["image"][0])
+
+    @property
+    def moves(self) -> int:
+        """How often another thread than the first has begun a program."""
+        return int(self._words["moves"][0])
+
+    @property
+    def generation(self) -> int:
+        """How often what is mapped has changed, so that rows may be outdated."""
+        words = self._words
+        return int(words["loads"][0] + words["changes"][0]) & GENERATION_MASK
+
+    def note_change(self) -> None:
+        """Outdates all rows: something else is mapped now, without the loader's telling."""
+        self._words["changes"][0] += 1
+
+    def publish_tag(self, generation: int, tag: int) -> None:
+        """Rows whose keys carry ``tag`` are for what is mapped in this generation."""
+        self._words["tag"][0] = generation << TAG_BITS | tag
+
+    def set_trampoline(self, address: int) -> None:
+        """Where hijacked returns go: lets the probes spot abandoned calls."""
+        self._words["trampoline"][0] = address
+
+    def set_loader_state(self, address: int) -> None:
+        """Where the loader says what it is doing (``r_debug.r_state``, link.h)."""
+        self._words["loader_state"][0] = address
