@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tracelloc.abi import Counter
+from tracelloc.found import found_json
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
 from tracelloc.symbols import Frame
@@ -62,6 +63,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "lost_events": snapshot.losses.events,
         "spilled_events": snapshot.losses.counters[Counter.SPILLED],
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
+        "allocators": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,
         "dear_probes": list(snapshot.overhead.dear_probes),
         "lost": snapshot.losses.by_cause,

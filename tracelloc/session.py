@@ -160,6 +160,7 @@ class Session:
                 min_age_ns=min_age_ns,
                 series=tracee.series,
                 wanted=wanted,
+                allocators=tracee.found,
                 findings=self.root.findings,
                 stack_methods=tracee.source.methods(),
             )

@@ -18,6 +18,7 @@ from tracelloc.abi import (
     StackFlag,
 )
 from tracelloc.blocks import BlockCopy, Blocks, BlockStore, Rows
+from tracelloc.found import FoundAllocator
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
 from tracelloc.sampling import weights
@@ -151,6 +152,8 @@ class Snapshot:
     """All outstanding blocks."""
     old_blocks: BlockSelection | None
     """Those of at least the age that was asked for."""
+    allocators: tuple[FoundAllocator, ...] = ()
+    """What is traced."""
     past_bytes: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
     now_ns: int = 0
@@ -316,6 +319,7 @@ def take_snapshot(
     min_age_ns: int | None,
     series: Series | None = None,
     wanted: Wanted = NOTHING_ELSE,
+    allocators: tuple[FoundAllocator, ...] = (),
     stack_methods: Mapping[str, str] | None = None,
     findings: Findings | None = None,
 ) -> Snapshot:
@@ -345,6 +349,7 @@ def take_snapshot(
         old_blocks=None
         if min_age_ns is None
         else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
+        allocators=allocators,
         past_bytes=tuple(
             (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
         ),

@@ -14,6 +14,7 @@ from tracelloc.allocators import Allocator, Module, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
+from tracelloc.found import FoundAllocator, found_of
 from tracelloc.history import History
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.procfs import Process, is_runtime
@@ -42,7 +43,8 @@ class Tracee:
         self.stacks = Stacks()
         self.table = LiveTable(self.stacks, config.sample_bytes)
         self.allocators: list[Allocator] = []
-        """What was found, in the order of being found; only ever grows."""
+        self.found: tuple[FoundAllocator, ...] = ()
+        """The same for people, in the order of being found; only ever grows."""
         self.points: list[ProbePoint] = []
         self.history = History(0)
         self.series = Series(0)
@@ -139,6 +141,7 @@ class Tracee:
         self.points.extend(points)
         self._attachments.append(attachment)
         self.allocators.extend(planned.allocators)
+        self.found += found_of(planned.allocators)
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     @property

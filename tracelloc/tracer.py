@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 from tracelloc.capture import CaptureConfig
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.filters import load_filters
+from tracelloc.found import found_lines, managed_heap
 from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
 from tracelloc.procfs import Process
@@ -67,6 +68,7 @@ class Tracer:
         self._symbolizer = Symbolizer(self._session.root.space, SourceMap(options.sources))
         self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
         self._sharing = self._prepare_sharing()
+        self._allocators_said = 0
         self._reports = 0
         self._stdout_open = True
         self._troubles: list[TracellocError] = []
@@ -107,6 +109,10 @@ class Tracer:
                 self._say(f"warning: {warning}")
             command = printable(self._session.root.target.command)
             self._say(f"tracing {self._process.pid} ({command})…")
+            self._say_what_is_traced()
+            managed = managed_heap(m.path for m in self._session.root.space.modules)
+            if managed is not None:
+                self._say(f"warning: {managed}")
             self._say_where_stacks_may_break()
             try:
                 if self._sharing is not None:
@@ -123,6 +129,13 @@ class Tracer:
             self._symbolizer.close()
             self._session.close()
             os.close(pidfd)
+
+    def _say_what_is_traced(self) -> None:
+        """The allocators that this has not been said of yet."""
+        found = self._session.root.found
+        new, self._allocators_said = found[self._allocators_said :], len(found)
+        for line in found_lines(new):
+            self._say(line)
 
     def _say_where_stacks_may_break(self) -> None:
         for path, method in self._session.root.source.methods().items():
@@ -193,6 +206,7 @@ class Tracer:
 
     def _tick(self) -> None:
         snapshot = self._snapshot()
+        self._say_what_is_traced()
         if self._options.mode.reports:
             self._report(snapshot)
         else:

@@ -7,6 +7,7 @@ from statistics import median
 
 from rich.text import Text
 
+from tracelloc.found import unseen_lines
 from tracelloc.report import losses_line, overhead_line
 from tracelloc.text import printable
 from tracelloc.ui.figures import clock, short_count
@@ -36,6 +37,8 @@ def _lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs
         yield f"sampled    one in {distance}: figures with ~ are estimates"
     for function in facts.functions:
         yield f"traced     {printable(function)}"
+    for line in unseen_lines(snapshot.allocators):
+        yield f"unseen     {line}"
     for path, method in snapshot.stack_methods.items():
         yield f"stacks     through {printable(path)}: {method}"
     yield f"cost       {overhead_line(snapshot.overhead)}"

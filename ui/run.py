@@ -10,7 +10,6 @@ import socket
 from textual.app import App
 
 from tracelloc import system
-from tracelloc.allocators import functions_of
 from tracelloc.caller import caller
 from tracelloc.errors import TracellocError
 from tracelloc.options import Options
@@ -80,12 +79,14 @@ class ScreenTracer(Tracer):
         failure_of(app)
 
     def _facts(self) -> Facts:
-        functions = functions_of(self._session.root.allocators)
-        paths = dict.fromkeys(base_name(function.module.path) for function in functions)
+        found = self._session.root.found
+        paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
         return Facts(
             allocators=tuple(paths),
             functions=tuple(
-                f"{', '.join(function.names)} in {function.module.path}" for function in functions
+                f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
+                for allocator in found
+                if allocator.functions
             ),
             method=self._session.method.value,
             buffer_bytes=self._options.events_size_bytes,
