@@ -6,7 +6,7 @@ the session's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
@@ -56,6 +56,7 @@ class Tracee:
         self._moves = 0
         self._events_before = 0
         self._judge = Judge(self._is_in_runtime)
+        self._looking: Iterator[Findings | None] | None = None
         self._config = config
         self._only = only
         self._method = Method.PERF
@@ -201,11 +202,22 @@ class Tracee:
         if self.series.is_due(now_ns):
             held = int(self.table.totals.live_bytes.sum())
             self.series.add(now_ns, held, self.process.rss_bytes())
-        if self._judge.is_due(now_ns):
-            self.judge(now_ns)
+        if self._looking is None and self._judge.is_due(now_ns):
+            self._looking = self._look(now_ns)
+        if self._looking is not None:
+            # A part each time: events must not wait.
+            try:
+                self.findings = next(self._looking) or self.findings
+            except StopIteration:
+                self._looking = None
 
     def judge(self, now_ns: int) -> None:
-        """Looks at all stacks: which of them leak."""
+        """Looks at all stacks at once: which of them leak."""
+        self._looking = None
+        for findings in self._look(now_ns):
+            self.findings = findings or self.findings
+
+    def _look(self, now_ns: int) -> Iterator[Findings | None]:
         assert self._capture is not None
         counters = self._capture.counters()
         losses = Losses(
@@ -214,7 +226,7 @@ class Tracee:
             address_reuses=self.table.oddities.address_reuses,
         )
         table = self.table
-        self.findings = self._judge.judge(table.cohorts, table.totals, self.stacks, now_ns, losses)
+        return self._judge.look(table.cohorts, table.totals, self.stacks, now_ns, losses)
 
     def _is_in_runtime(self, address: int) -> bool:
         mapping = self.space.find(address)

@@ -14,25 +14,22 @@ are judged like stacks, and reported by these rules:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.stacks import Frames, Stacks
-from tracelloc.verdict.cohorts import Population
+from tracelloc.verdict.cohorts import I64, Population
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.verdict.sites import CODE_OF, Circumstances, Sites, judge_sites
-
-I64 = npt.NDArray[np.int64]
-Rows = npt.NDArray[np.intp]
+from tracelloc.verdict.rule import Rows
+from tracelloc.verdict.sites import CODE_OF, Circumstances, Sites
 
 DEPTHS: Final = (1, 2, 3, 5, 8, 12)
 """Innermost frames by which stacks are added up."""
 _FEWEST_NEW: Final = 4
 """Blocks alive from the newer half of the time, for a sum to be worth judging."""
-_MOST_SUMS: Final = 2000
+_MOST_SUMS: Final = 1000
 _EXPLAINED: Final = 0.7
 """Of a sum's rate."""
 _ALIKE: Final = 0.8
@@ -83,16 +80,22 @@ class Prefixes:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """Groups of stacks, judged."""
+    """Groups of stacks, added up."""
 
     keys: list[Key]
     members: list[Rows]
-    """Rows of the population."""
-    sites: Sites
+    """Rows of the stacks' population."""
+    population: Population
+    """A row per sum."""
+
+    def circumstances(self, of_stacks: Circumstances) -> Circumstances:
+        """The sums': what their stacks lose at most."""
+        floors = [of_stacks.loss_floor[members].max() for members in self.members]
+        return replace(of_stacks, loss_floor=np.array(floors))
 
 
-def add_up(population: Population, numbers: I64, circumstances: Circumstances) -> Sums | None:
-    """Judges all sums that hold new blocks of at least two stacks. None if there are none.
+def add_up(population: Population, numbers: I64) -> Sums | None:
+    """All sums that hold new blocks of at least two stacks. None if there are none.
 
     ``numbers``: of ``Prefixes``, a row per site of the population.
     """
@@ -116,10 +119,7 @@ def add_up(population: Population, numbers: I64, circumstances: Circumstances) -
         most = np.argsort([-new_blocks[group].sum() for group in members])[:_MOST_SUMS].tolist()
         keys, members = [keys[n] for n in most], [members[n] for n in most]
     starts = np.cumsum([0, *(len(group) for group in members[:-1])])
-    sums = population.sums(np.concatenate(members), starts)
-    floor = np.maximum.reduceat(circumstances.loss_floor[np.concatenate(members)], starts)
-    own = Circumstances(circumstances.loss_share, floor, circumstances.clean_from_s)
-    return Sums(keys, members, judge_sites(sums, own))
+    return Sums(keys, members, population.sums(np.concatenate(members), starts))
 
 
 def _groups(numbers: I64, rows: Rows) -> Iterator[tuple[int, Rows]]:
@@ -132,12 +132,12 @@ def _groups(numbers: I64, rows: Rows) -> Iterator[tuple[int, Rows]]:
             yield int(ordered[start]), rows[order[start:end]]
 
 
-def choose(sums: Sums, sites: Sites) -> list[int]:
+def choose(sums: Sums, of_sums: Sites, sites: Sites) -> list[int]:
     """Which sums to report; they have no stacks in common. ``sites``: the single stacks."""
     # Codes of verdicts ascend: what leaks comes before what grows.
     suspect = np.isin(sites.code, _SUSPECT)
-    flagged = [n for n in range(len(sums.keys)) if sums.sites.code[n] in _SUSPECT]
-    flagged.sort(key=lambda n: -float(sums.sites.rate_bytes_per_min[n]))
+    flagged = [n for n in range(len(sums.keys)) if of_sums.code[n] in _SUSPECT]
+    flagged.sort(key=lambda n: -float(of_sums.rate_bytes_per_min[n]))
     del flagged[_MOST_FLAGGED:]
     # Outer sums (shallow, large) before the deeper ones in them.
     flagged.sort(key=lambda n: (sums.keys[n][0], -len(sums.members[n])))
@@ -147,21 +147,21 @@ def choose(sums: Sums, sites: Sites) -> list[int]:
         members = sums.members[number]
         if covered.intersection(members.tolist()):
             continue
-        rate = float(sums.sites.rate_bytes_per_min[number])
+        rate = float(of_sums.rate_bytes_per_min[number])
         inner = [
             other
             for other in flagged
             if sums.keys[other][0] > sums.keys[number][0]
             and bool(np.isin(sums.members[other], members).all())
         ]
-        clearer = sites.code[members].min() < sums.sites.code[number]
-        rates = sums.sites.rate_bytes_per_min[inner]
+        clearer = sites.code[members].min() < of_sums.code[number]
+        rates = of_sums.rate_bytes_per_min[inner]
         if clearer or (rates >= _EXPLAINED * rate).any():
             continue
         told = members[(sites.born[members] >= _ENOUGH) | suspect[members]]
         alike = np.count_nonzero(suspect[told]) >= _ALIKE * max(1, len(told))
         explained = float(sites.rate_bytes_per_min[members[suspect[members]]].sum())
-        by_sums = float(sums.sites.rate_bytes_per_min[_outermost(inner, sums)].sum())
+        by_sums = float(of_sums.rate_bytes_per_min[_outermost(inner, sums)].sum())
         if alike or max(explained, by_sums) < _EXPLAINED * rate:
             chosen.append(number)
             covered.update(members.tolist())

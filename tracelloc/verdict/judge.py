@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,23 +12,21 @@ import numpy as np
 from tracelloc.stacks import Stacks
 from tracelloc.totals import Totals
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.cohorts import F64, I64, Cohorts, Population
+from tracelloc.verdict.cohorts import F64, Cohorts, Population
 from tracelloc.verdict.findings import Findings, Moment
-from tracelloc.verdict.grouping import Key, Prefixes, add_up, choose, shared_frame
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.grouping import Key, Prefixes, Sums, add_up, choose, shared_frame
 from tracelloc.verdict.loss import Gaps, common_share
+from tracelloc.verdict.memory import Memory
 from tracelloc.verdict.rule import Curve
-from tracelloc.verdict.sites import CODE_OF, Circumstances, Sites, judge_sites
+from tracelloc.verdict.sites import Circumstances, Sites, judge_sites
 from tracelloc.verdict.suspects import Group, list_suspects
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
-_HOLD_NS: Final = 9 * NS_PER_S
-"""A leak has to hold on two looks so far apart."""
 _MOST_SUSPECTS: Final = 200
+_PART: Final = 500
+"""Sites judged at a time: some 10 ms."""
 _SETTLED_S: Final = 30.0
 """Blocks older than this tell what is lost."""
-_LEAKING: Final = CODE_OF[Verdict.LEAKING]
-_GROWING: Final = CODE_OF[Verdict.GROWING]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,36 +49,6 @@ class Losses:
 NO_LOSSES: Final = Losses(0, 0, 0)
 
 
-class _Memory:
-    """What was said before of some sites, by number."""
-
-    def __init__(self) -> None:
-        # Since when it looks like a leak (0: it does not), whether it was called leaking
-        # last, and how often that was taken back.
-        self._looks_since_ns = np.zeros(64, np.int64)
-        self._called = np.zeros(64, np.bool_)
-        self.taken_back = np.zeros(64, np.int64)
-
-    def grow(self, count: int) -> None:
-        more = max(count, 2 * len(self._called)) - len(self._called)
-        if count <= len(self._called):
-            return
-        for name in ("_looks_since_ns", "_called", "taken_back"):
-            column = getattr(self, name)
-            setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
-
-    def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
-        """What looks like a leak for the first time is only growing."""
-        looks = sites.code == _LEAKING
-        since = self._looks_since_ns[numbers]
-        since[~looks] = 0
-        since[looks & (since == 0)] = now_ns
-        called = looks & (now_ns - since >= _HOLD_NS)
-        self.taken_back[numbers] += self._called[numbers] & ~called
-        self._looks_since_ns[numbers], self._called[numbers] = since, called
-        return replace(sites, code=np.where(looks & ~called, _GROWING, sites.code))
-
-
 class Judge:
     """One per table. Not thread safe."""
 
@@ -87,8 +56,8 @@ class Judge:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._gaps = Gaps()
         self._due_ns = 0
-        self._stacks = _Memory()
-        self._sums = _Memory()
+        self._stacks = Memory()
+        self._sums = Memory()
         self._number_of_sum: dict[Key, int] = {}
         self._prefixes = Prefixes(is_wrapper)
 
@@ -105,28 +74,43 @@ class Judge:
         losses: Losses = NO_LOSSES,
     ) -> Findings | None:
         """Looks at all stacks. None while nothing has happened."""
+        return deque(self.look(cohorts, totals, stacks, now_ns, losses), 1).pop()
+
+    def look(
+        self,
+        cohorts: Cohorts,
+        totals: Totals,
+        stacks: Stacks,
+        now_ns: int,
+        losses: Losses = NO_LOSSES,
+    ) -> Iterator[Findings | None]:
+        """The same, a part at a time, so that events need not wait.
+
+        All of it is about the moment of the first part. The last one brings the findings.
+        """
         self._due_ns = now_ns + JUDGE_EVERY_NS
         if cohorts.start_ns is None:
-            return None
+            yield None
+            return
+        moment = Moment(cohorts.start_ns, now_ns)
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals.live_bytes)
         population = cohorts.population(now_ns, np.arange(count))
-        self._gaps.note(losses.events, now_ns)
-        clean_ns = self._gaps.clean_from_ns() or cohorts.start_ns
         freed = int(totals.freed_count.sum())
-        circumstances = Circumstances(
-            loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
-            loss_floor=_loss_floor(population, losses.proven),
-            clean_from_s=(clean_ns - cohorts.start_ns) / NS_PER_S,
-        )
+        yield None
+        circumstances = self._circumstances(population, moment, losses, freed)
+        sites = yield from _in_parts(population, circumstances)
         self._stacks.grow(count)
-        sites = judge_sites(population, circumstances)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        groups = self._groups(population, stacks, circumstances, sites, now_ns)
-        moment = Moment(cohorts.start_ns, now_ns)
+        sums = add_up(population, self._prefixes.numbers(stacks)[:count])
+        yield None
+        groups: list[Group] = []
+        if sums is not None:
+            of_sums = yield from _in_parts(sums.population, sums.circumstances(circumstances))
+            groups = self._groups(sums, of_sums, sites, population, stacks, now_ns)
         suspects = list_suspects(sites, groups, self._stacks.taken_back, moment)
-        return Findings(
+        yield Findings(
             moment=moment,
             suspects=suspects[:_MOST_SUSPECTS],
             suspect_of={m.stack: s for s in suspects[:_MOST_SUSPECTS] for m in s.members},
@@ -135,37 +119,56 @@ class Judge:
             taken_back=self._stacks.taken_back[:count].copy(),
         )
 
-    def _groups(
+    def _circumstances(
+        self, population: Population, moment: Moment, losses: Losses, freed: int
+    ) -> Circumstances:
+        self._gaps.note(losses.events, moment.now_ns)
+        clean_ns = self._gaps.clean_from_ns() or moment.start_ns
+        return Circumstances(
+            loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
+            loss_floor=_loss_floor(population, losses.proven),
+            clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
+        )
+
+    def _groups(  # noqa: PLR0917
         self,
+        sums: Sums,
+        of_sums: Sites,
+        sites: Sites,
         population: Population,
         stacks: Stacks,
-        circumstances: Circumstances,
-        sites: Sites,
         now_ns: int,
     ) -> list[Group]:
         """The sums over shared frames that are suspects."""
-        sums = add_up(population, self._prefixes.numbers(stacks), circumstances)
-        if sums is None:
-            return []
         known = self._number_of_sum
         numbers = np.array([known.setdefault(key, len(known)) for key in sums.keys])
         self._sums.grow(len(known))
-        sums = replace(sums, sites=self._sums.settle(sums.sites, numbers, now_ns))
-        kept = Curve(population.edges_s, population.alive_bytes)
+        of_sums = self._sums.settle(of_sums, numbers, now_ns)
         groups = []
-        for at in choose(sums, sites):
+        for at in choose(sums, of_sums, sites):
             members = sums.members[at]
-            span = np.tile([sums.sites.since_s[at], population.now_s], (len(population.born), 1))
+            part = population.select(members)
+            span = np.tile([of_sums.since_s[at], part.now_s], (len(members), 1))
             groups.append(
                 Group(
-                    sites=sums.sites.select(np.array([at])),
+                    sites=of_sums.select(np.array([at])),
                     stacks=members,
-                    bytes_kept=kept.between(span)[members, 0],
+                    bytes_kept=Curve(part.edges_s, part.alive_bytes).between(span)[:, 0],
                     frame=shared_frame(stacks, members.tolist()),
                     taken_back=int(self._sums.taken_back[numbers[at]]),
                 )
             )
         return groups
+
+
+def _in_parts(population: Population, circumstances: Circumstances) -> Generator[None, None, Sites]:
+    """Judges some sites, lets others have a turn, and so on."""
+    parts = []
+    for start in range(0, len(population.born), _PART):
+        rows = np.arange(start, min(start + _PART, len(population.born)))
+        parts.append(judge_sites(population.select(rows), circumstances.select(rows)))
+        yield None
+    return Sites.concatenate(parts)
 
 
 def _loss_floor(population: Population, losses: bool) -> F64:

@@ -27,6 +27,8 @@ _LAST_STEP: Final = 1.02
 """And in the last eighth: what has stopped rising does not rise."""
 _RISE: Final = 1.25
 _LEAST_RISE_BYTES: Final = 2048
+_RISING_FROM_S: Final = 30.0
+"""Before, nearly everything rises."""
 _LIVES: Final = 0.05
 """A site with blocks that live shorter than this part of the time watched just churns."""
 _FEW_BLOCKS: Final = 8
@@ -95,6 +97,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
         & (two > _STEP * one)
         & (three > _RISE * load * one)
         & (three - one > _LEAST_RISE_BYTES)
+        & (now_s >= _RISING_FROM_S)
         & ((life_s > _LIVES * now_s) | (alive <= _FEW_BLOCKS))
     )
     return rising, (three - one) / max(now_s / 2, 1e-3) * 60

@@ -31,6 +31,8 @@ _FRACTIONS: Final = (0.0, 1 / 3, 1 / 2, 2 / 3, 3 / 4)
 _LENGTHS_S: Final = (320.0, 200.0, 130.0, 60.0, 30.0)
 """And such that are so long: leaks that begin late in a long session."""
 FEWEST_SURVIVORS: Final = 6
+_FEWEST_NEW: Final = 2
+"""In a window, and in its newer half."""
 _SLACK: Final = 1.3
 """Standard errors by which a pace may fall short."""
 _PACE: Final = 0.7
@@ -142,9 +144,13 @@ def find_growth(
     frees were lost. Windows begin at ``clean_from_s`` or later.
     """
     none = Growth.none(len(loss_share))
-    sites = np.flatnonzero(tail.found & (population.alive.sum(axis=1) >= FEWEST_SURVIVORS))
-    chosen = population.select(sites)
-    end_s = np.maximum(population.now_s - tail.age_s[sites], clean_from_s + 1e-3)
+    end_s = np.maximum(population.now_s - tail.age_s, clean_from_s + 1e-3)
+    halves = np.linspace(np.full(len(end_s), clean_from_s), end_s, 3, axis=1)
+    older, newer = Curve(population.edges_s, population.alive).between(halves).T
+    # No window can hold more than these.
+    enough = (older + newer >= FEWEST_SURVIVORS) & (newer >= _FEWEST_NEW)
+    sites = np.flatnonzero(tail.found & enough)
+    chosen, end_s = population.select(sites), end_s[sites]
     tables = np.stack([chosen.alive, chosen.alive_bytes, chosen.born])
     curves = _Curves(
         Curve(population.edges_s, tables),
@@ -189,7 +195,7 @@ def _try_windows(  # noqa: PLR0917
     correction[few_stay] = np.maximum(correction, _correction(*_halves(born)))[few_stay]
     grows = (
         (np.count_nonzero(survivors >= 0.5, axis=1) >= _FEWEST_CHUNKS)
-        & (second >= 2)
+        & (second >= _FEWEST_NEW)
         & (second * correction >= _PACE * first - _SLACK * np.sqrt(0.5 * first + second))
         & (count >= FEWEST_SURVIVORS)
         & ~_one_container(count, first, second, *_halves(size_bytes))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
 import numpy as np
@@ -12,7 +12,7 @@ from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.onset import find_onset
 from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others
-from tracelloc.verdict.rule import NEVER_FREED, Curve, Growth, find_growth
+from tracelloc.verdict.rule import NEVER_FREED, Curve, Growth, Rows, find_growth
 from tracelloc.verdict.survival import Mask, find_tails
 
 Codes = npt.NDArray[np.uint8]
@@ -38,6 +38,10 @@ class Circumstances:
     """Per site, the share of blocks that other sites seem to lose (``loss``)."""
     clean_from_s: float
     """Events are complete from here on, seconds since tracing began."""
+
+    def select(self, rows: Rows) -> Circumstances:
+        """For some of the sites."""
+        return replace(self, loss_floor=self.loss_floor[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +71,19 @@ class Sites:
     def __len__(self) -> int:
         return len(self.code)
 
-    def select(self, rows: npt.NDArray[np.intp] | Mask) -> Sites:
+    def select(self, rows: Rows) -> Sites:
         """Some of the sites."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def concatenate(cls, parts: list[Sites]) -> Sites:
+        """All sites of some parts, at least one."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
+        )
 
 
 def judge_sites(population: Population, circumstances: Circumstances) -> Sites:

@@ -9,8 +9,8 @@ import numpy as np
 
 from tracelloc.verdict.cohorts import F64, I64
 from tracelloc.verdict.findings import Moment, judgement_of
-from tracelloc.verdict.grouping import Rows
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
+from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
 
 _LEAST_CONFIDENCE: Final = 0.05

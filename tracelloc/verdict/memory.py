@@ -1,0 +1,50 @@
+"""What was said before: a leak has to hold for a while, and may be taken back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.units import NS_PER_S
+from tracelloc.verdict.cohorts import I64
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.sites import CODE_OF, Sites
+
+_HOLD_NS: Final = 9 * NS_PER_S
+"""A leak has to hold on two looks so far apart."""
+_LEAKING: Final = CODE_OF[Verdict.LEAKING]
+_GROWING: Final = CODE_OF[Verdict.GROWING]
+
+
+class Memory:
+    """Of some sites, by number."""
+
+    def __init__(self) -> None:
+        # Since when it looks like a leak (0: it does not), and whether it was called one.
+        self._looks_since_ns = np.zeros(64, np.int64)
+        self._called = np.zeros(64, np.bool_)
+        self.taken_back = np.zeros(64, np.int64)
+        """How often each site was called leaking and then no longer."""
+
+    def grow(self, count: int) -> None:
+        """Makes room for this many sites; at least doubles."""
+        room = len(self._called)
+        if count <= room:
+            return
+        more = max(count, 2 * room) - room
+        for name in ("_looks_since_ns", "_called", "taken_back"):
+            column = getattr(self, name)
+            setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
+
+    def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
+        """What looks like a leak for the first time is only growing."""
+        looks = sites.code == _LEAKING
+        since = self._looks_since_ns[numbers]
+        since[~looks] = 0
+        since[looks & (since == 0)] = now_ns
+        called = looks & (now_ns - since >= _HOLD_NS)
+        self.taken_back[numbers] += self._called[numbers] & ~called
+        self._looks_since_ns[numbers], self._called[numbers] = since, called
+        return replace(sites, code=np.where(looks & ~called, _GROWING, sites.code))
