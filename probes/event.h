@@ -145,7 +145,7 @@ enum counter {
 	COUNTER_LOST_ALLOCS = 0,       /* no room for an event: an allocation unseen */
 	COUNTER_LOST_FREES = 1,        /* no room for an event: a block looks alive that is not */
 	COUNTER_LOST_RESTORES = 2,     /* no room for an event: a block looks freed that is not */
-	COUNTER_LOST_STACKS = 3,       /* ring `stacks` full: sent again at its next occurrence */
+	COUNTER_LOST_STACKS = 3,       /* no room for a stack: sent again at its next occurrence */
 	COUNTER_STACK_TABLE_FULL = 4,  /* `known_stacks` full: stacks are sent again and again */
 	COUNTER_CALL_TABLE_FULL = 5,   /* `calls` full: a call of this thread went unseen */
 	COUNTER_UNPAIRED_RETURNS = 6,  /* an allocator returned that was not seen to start */
@@ -175,6 +175,7 @@ struct control {
 	                     cleared by user space */
 	__u32 tgid;       /* the process that is traced; not used with FOLLOW */
 	__u32 stop_at_loads; /* whether a thread is to stop when the loader is done */
+	__u64 kept_stacks; /* map `kept_stacks` holds some. Set by the probes, cleared by the reader */
 };
 
 /* The same for one address space: what the probes need to know of it. */

@@ -1,9 +1,26 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* Naming call stacks: each is sent once, events name it by its id. */
 
+/* Hands a stack over to user space. False if there is no room. */
+static __always_inline bool hand_over(struct control *words, struct stack *stack, u32 n_frames)
+{
+	if (!stacks.ringbuf_output(stack, offsetof(struct stack, frames) + n_frames * sizeof(u64),
+				   BPF_RB_NO_WAKEUP))
+		return true;
+#ifdef SPILL_ENTRIES
+	u64 id = stack->stack_id;
+
+	if (!kept_stacks.update(&id, stack)) {
+		words->kept_stacks = 1;
+		return true;
+	}
+#endif
+	return false;
+}
+
 /*
  * The id of the stack that this thread's call returns to. A stack that was not
- * sent before goes to ring `stacks` first and is marked as sent only after that:
+ * sent before is handed over first and is marked as sent only after that:
  * whoever sees an event's id finds the stack already in its ring. (No frames: a miss
  * has been sent instead, under an id of its own.)
  */
@@ -29,8 +46,7 @@ static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *wo
 	}
 	if (n > MAX_FRAMES)
 		n = MAX_FRAMES;
-	if (stacks.ringbuf_output(&call->stack, offsetof(struct stack, frames) + n * sizeof(u64),
-				  BPF_RB_NO_WAKEUP))
+	if (!hand_over(words, &call->stack, n))
 		count(COUNTER_LOST_STACKS);
 	else if (known_stacks.update(&id, &nothing))
 		count(COUNTER_STACK_TABLE_FULL);

@@ -22,6 +22,10 @@
 #define MAX_STACKS 262144
 #endif
 #ifdef SPILL_ENTRIES
+/* Stacks that wait beside their ring, 1 KiB each with 127 frames. */
+#ifndef MAX_KEPT_STACKS
+#define MAX_KEPT_STACKS 16384
+#endif
 /* Stacks, and sizes when sampling, whose pairs are counted in one epoch. */
 #ifndef MAX_PAIRS
 #define MAX_PAIRS 65536
@@ -156,6 +160,12 @@ BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
  * only, about 128 bytes an entry.
  */
 BPF_F_TABLE("hash", struct spill_key, struct spilled, spill, SPILL_ENTRIES, MAP_NO_PREALLOC);
+
+/*
+ * stack id -> stacks that ring `stacks` had no room for; their frames never change, so
+ * there is no order to keep. Read and emptied by user space.
+ */
+BPF_F_TABLE("hash", u64, struct stack, kept_stacks, MAX_KEPT_STACKS, MAP_NO_PREALLOC);
 
 /* stack, process, parity -> blocks that came and went without user space's seeing them. */
 BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_PREALLOC);

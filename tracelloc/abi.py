@@ -67,6 +67,7 @@ CONTROL_FIELDS: Final = [
     ("full", ("<u4", (2,))),
     ("tgid", "<u4"),
     ("stop_at_loads", "<u4"),
+    ("kept_stacks", "<u8"),
 ]
 """``struct control``."""
 

@@ -20,8 +20,8 @@ from tracelloc import syscalls
 Columns = npt.NDArray[Any]
 """A structured array."""
 
-BATCH_ENTRIES: Final = 1 << 14
-"""Read by one call. More than any bucket of a hash map holds, as the kernel asks for."""
+_BATCH_BYTES: Final = 1 << 20
+"""Read by one call at most. More than any bucket of a hash map holds, as the kernel asks for."""
 _ARRAY: Final = 2
 _ARRAY_OF_MAPS: Final = 12
 """BPF_MAP_TYPE_ARRAY and BPF_MAP_TYPE_ARRAY_OF_MAPS, include/uapi/linux/bpf.h."""
@@ -83,8 +83,9 @@ class HashMap:
         They must not be changed by anyone meanwhile; others may come and go: entries never
         move to another bucket (kernel/bpf/hashtab.c). Raises OSError.
         """
-        keys = np.empty(BATCH_ENTRIES, self._keys)
-        values = np.empty(BATCH_ENTRIES, self._values)
+        room = _BATCH_BYTES // (self._keys.itemsize + self._values.itemsize)
+        keys = np.empty(room, self._keys)
+        values = np.empty(room, self._values)
         cursor = ctypes.c_uint32()
         attributes = _BatchAttr(
             out_batch=ctypes.addressof(cursor),
@@ -94,7 +95,7 @@ class HashMap:
         )
         more = True
         while more:
-            attributes.count = BATCH_ENTRIES
+            attributes.count = room
             try:
                 syscalls.bpf(syscalls.BPF_MAP_LOOKUP_BATCH, attributes)
             except OSError as error:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
-from tracelloc.drain import Drain, Spill
+from tracelloc.drain import Drain, Spill, StackDrain
 from tracelloc.errors import UnsupportedError
 from tracelloc.families import known_signatures
 from tracelloc.ring import EventRing, MissRing, StackRing
@@ -152,7 +152,6 @@ class Capture:
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
         self._calls: Any = self._bpf[b"calls"]
-        self.stacks = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
         self.events_fd: int = self._bpf[b"events"].map_fd
         """Readable for epoll when the ring is half full."""
         self.misses: MissRing | None = None
@@ -169,6 +168,7 @@ class Capture:
         self.drain = self._make_drain(config)
         self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, 1)
         self._tracepoints: list[int] = []
+        self.stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared(b"gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -182,6 +182,11 @@ class Capture:
         except OSError as error:
             raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
         return Drain(ring, self._control, spill)
+
+    def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
+        ring = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
+        kept = self._bpf[b"kept_stacks"].map_fd if config.spill_entries else None
+        return StackDrain(ring, self._control, kept, config.max_frames)
 
     def _shared(self, table: bytes, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
         """The memory of a mappable array map, which lives as long as the array."""

@@ -1,4 +1,4 @@
-"""All events in their order, whether they came through the ring or the spill map.
+"""All events in their order, whether they came through the ring or the spill map; stacks.
 
 While the ring of events is full, the probes keep what becomes of each address in a hash
 map instead. ``probes/spill.h`` says how the two go together without anything getting
@@ -7,6 +7,7 @@ lost or out of order; this is user space's part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,11 +22,12 @@ from tracelloc.abi import (
     PARITIES,
     SPILL_KEY_FIELDS,
     SPILLED_FIELDS,
+    STACK_HEAD_FIELDS,
     EventKind,
     SpillFlag,
 )
 from tracelloc.bpfmaps import Columns, GracePeriod, HashMap
-from tracelloc.ring import RECORD_DTYPE, EventRing, Events
+from tracelloc.ring import RECORD_DTYPE, EventRing, Events, SentStack, StackRing
 
 Mask = npt.NDArray[np.bool_]
 
@@ -137,6 +139,36 @@ class Drain:
             spill.grace.wait()
             events.append(self._ring.take())
         return events
+
+
+class StackDrain:
+    """Takes stacks out of their ring and, when it was full, out of the map beside it."""
+
+    def __init__(
+        self, ring: StackRing, control: npt.NDArray[Any], map_fd: int | None, max_frames: int
+    ) -> None:
+        """``control``: the shared ``struct control``; ``map_fd``: of map ``kept_stacks``."""
+        self._ring = ring
+        self._control = control
+        value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
+        self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
+
+    def take(self) -> Iterator[SentStack]:
+        """Yields all that are there. Raises OSError."""
+        yield from self._ring.take()
+        if self._kept is None or not self._control["kept_stacks"][0]:
+            return
+        # Before the map is read: what comes later sets it again.
+        self._control["kept_stacks"][0] = 0
+        for _, stacks in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
+            for stack in stacks:
+                frames = stack["frames"][: stack["n_frames"]]
+                yield SentStack(
+                    stack_id=int(stack["stack_id"]),
+                    flags=int(stack["flags"]),
+                    image=int(stack["image"]),
+                    frames=tuple(frames.tolist()),
+                )
 
 
 def late_events(entries: Columns) -> Events:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tracelloc.abi import Counter
 from tracelloc.found import found_json
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
@@ -61,7 +60,9 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "frees": int(totals.freed_count.sum()),
         "unmatched_frees": snapshot.losses.oddities.unmatched_frees,
         "lost_events": snapshot.losses.events,
-        "spilled_events": snapshot.losses.counters[Counter.SPILLED],
+        "live_allocations_bounds": snapshot.count_bounds,
+        "overflows": snapshot.losses.overflows,
+        "spilled_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "allocators": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tracelloc.abi import Counter
+from tracelloc.losses import Losses
 from tracelloc.overhead import Overhead
-from tracelloc.snapshot import BlockSelection, BlockStat, Losses, Snapshot
+from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot
 from tracelloc.stacks import NO_STACK
 from tracelloc.suspects import (
     headline,
@@ -35,6 +36,7 @@ _LOSS_TEXTS = {
     Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
     Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
+    Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
 _MOST_DEAR = 4
@@ -125,9 +127,25 @@ def losses_line(snapshot: Snapshot) -> str:
     if snapshot.partial_stacks:
         parts.append(plural(snapshot.partial_stacks, "partial stack"))
     parts.extend(_rare_losses(losses))
-    if losses.counters[Counter.LOST_FREES] or losses.counters[Counter.LOST_RESTORES]:
-        parts.append("frees were lost: outstanding figures are upper bounds")
+    if losses.overflows:
+        parts.append(_overflows(losses))
+    if snapshot.count_bounds is not None:
+        least, most = snapshot.count_bounds
+        parts.append(
+            f"at least {least} and at most {most} allocations are outstanding, bytes unknown"
+        )
     return ", ".join(parts)
+
+
+def _overflows(losses: Losses) -> str:
+    """How it went when the reader fell behind."""
+    text = (
+        f"{plural(losses.overflows, 'overflow')} of the event buffer, "
+        f"{plural(losses.spilled_events, 'event')} kept aside"
+    )
+    if losses.events:
+        return f"{text} or lost"
+    return f"{text}: figures are exact, peaks meanwhile unseen"
 
 
 def _rare_losses(losses: Losses) -> Iterator[str]:

@@ -156,6 +156,7 @@ class Session:
                 ),
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),
+                overflows=self._capture.drain.overflows,
                 top=top,
                 min_age_ns=min_age_ns,
                 series=tracee.series,

@@ -10,29 +10,24 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.abi import (
-    LOST_EVENT_COUNTERS,
-    ODDITY_COUNTERS,
     PARTIAL,
     PARTIAL_REASONS,
-    Counter,
     StackFlag,
 )
 from tracelloc.blocks import BlockCopy, Blocks, BlockStore, Rows
 from tracelloc.found import FoundAllocator
 from tracelloc.history import History
+from tracelloc.losses import Losses, take_losses
 from tracelloc.overhead import Overhead
 from tracelloc.sampling import weights
 from tracelloc.series import Points, Series
 from tracelloc.stacks import Frames, Stacks
-from tracelloc.table import LiveTable, Oddities
+from tracelloc.table import LiveTable
 from tracelloc.totals import I64, Totals
 from tracelloc.verdict.findings import Findings
 
 _SLICE: Final = 1 << 20
 """Rows looked at together when the largest blocks are picked."""
-
-
-_NO_LOSSES: Final = (Counter.EARLIER_CALLS, Counter.MISSES, Counter.SPILLED, *ODDITY_COUNTERS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +61,6 @@ class StackStat:
     allocated_bytes: int
     allocated_count: int
     growth_bytes_per_min: int
-
-
-@dataclass(frozen=True, slots=True)
-class Losses:
-    """What could not be seen, counted since the start."""
-
-    counters: dict[Counter, int]
-    oddities: Oddities
-
-    @property
-    def events(self) -> int:
-        """Allocations, frees and restores that are missing from the table."""
-        lost = sum(self.counters[counter] for counter in LOST_EVENT_COUNTERS)
-        return lost + self.counters[Counter.CALL_TABLE_FULL]
-
-    @property
-    def by_cause(self) -> dict[str, int]:
-        """Every count by its name, zeros included, what is no loss left out."""
-        causes = {
-            counter.name.lower(): count
-            for counter, count in self.counters.items()
-            if counter not in _NO_LOSSES
-        }
-        causes["address_reuses"] = self.oddities.address_reuses
-        causes["odd_restores"] = self.oddities.odd_restores
-        return causes
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +152,11 @@ class Snapshot:
     def live_count(self) -> int:
         """Outstanding blocks."""
         return int(self.totals.live_count.sum())
+
+    @property
+    def count_bounds(self) -> tuple[int, int] | None:
+        """(at least, at most) outstanding blocks where events were lost, if that is known."""
+        return None if self.sample_bytes is not None else self.losses.bounds(self.live_count)
 
     @property
     def live_stacks(self) -> int:
@@ -292,18 +266,6 @@ def _largest(blocks: Blocks, n: int) -> Blocks:
     return blocks.select(order)
 
 
-def _losses(oddities: Oddities, counters: npt.NDArray[np.uint64]) -> Losses:
-    """Both sides' counts: what the spill map has settled never came to the table."""
-    return Losses(
-        {counter: int(counters[counter]) for counter in Counter},
-        Oddities(
-            oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),
-            oddities.address_reuses + int(counters[Counter.SPILL_REUSES]),
-            oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
-        ),
-    )
-
-
 def take_snapshot(
     table: LiveTable,
     *,
@@ -315,6 +277,7 @@ def take_snapshot(
     overhead: Overhead,
     rss_bytes: int | None,
     counters: npt.NDArray[np.uint64],
+    overflows: int = 0,
     top: int,
     min_age_ns: int | None,
     series: Series | None = None,
@@ -338,7 +301,7 @@ def take_snapshot(
         stacks=stacks,
         events=table.events,
         overhead=overhead,
-        losses=_losses(table.oddities, counters),
+        losses=take_losses(counters, table.oddities, overflows),
         truncated_stacks=stacks.count(StackFlag.TRUNCATED),
         broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
         partial_stacks=stacks.count(PARTIAL),

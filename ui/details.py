@@ -225,6 +225,8 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     """Four lines at most, each as wide as the screen at most."""
     figures = details.figures
     about = "~" if picture.snapshot.sample_bytes is not None else ""
+    # Peaks that came and went while the buffer was full were not seen.
+    least = "at least " if picture.snapshot.losses.overflows else ""
     growth = figures.growth_bytes_per_min
     name = Text(f" {crop(picture.labels.get(details.index, '…'), width - 2)}", "bold")
     if condition:
@@ -233,7 +235,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     held = Text.assemble(
         f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} blocks   ",
         (f"{signed_size(growth)}/min {trend(growth)}", style),
-        f"   peak {format_size(figures.peak_bytes)}",
+        f"   peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
     ratio = "" if freed is None else f" ({percent(freed)})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
-from tracelloc.abi import Counter
 from tracelloc.snapshot import Snapshot
 from tracelloc.ui.cells import fit, percent, signed_size, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
@@ -79,9 +78,13 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
 
 def _lost(snapshot: Snapshot) -> Text:
     lost = snapshot.losses.events
-    frees = snapshot.losses.counters[Counter.LOST_FREES]
-    bound = ", figures are upper bounds" if frees else ""
-    return Text(f"lost {lost:,}{bound}", _BAD if lost else "")
+    if snapshot.count_bounds is not None:
+        least, most = snapshot.count_bounds
+        return Text(f"lost {lost:,}, {least:,} to {most:,} blocks outstanding", _BAD)
+    late = (
+        f"buffer overflowed {snapshot.losses.overflows:,}x, " if snapshot.losses.overflows else ""
+    )
+    return Text(f"{late}lost {lost:,}", _BAD if lost else "")
 
 
 def _figures(picture: Picture) -> list[Text]:

@@ -33,7 +33,7 @@ LAYERS = [
     {"verdict", "drain"},
     {"placement", "table", "space", "processes"},
     {"attach", "capture", "unwind", "unwinding", "symbols"},
-    {"overhead", "filters", "inventory", "stacksource", "found"},
+    {"losses", "overhead", "filters", "inventory", "stacksource", "found"},
     {"snapshot", "stackfeed"},
     {"tracee"},
     {"session", "analysis"},

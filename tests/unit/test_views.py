@@ -130,7 +130,7 @@ def test_text(table: LiveTable) -> None:
     )
     assert lines[-2] == (
         "==> lost 3 events, 1 free of earlier allocations, 0 truncated stacks, 1 broken stack, "
-        "1 unpaired return, frees were lost: outstanding figures are upper bounds"
+        "1 unpaired return, at least 1 and at most 2 allocations are outstanding, bytes unknown"
     )
     assert losses_line(snapshot) in lines[-2]
 
