@@ -12,7 +12,9 @@ from tracelloc import system
 from tracelloc.errors import TracellocError
 
 # Nobody's own filters have a say in what tests see.
-os.environ["XDG_CONFIG_HOME"] = os.environ["XDG_CACHE_HOME"] = "/nonexistent"
+os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
+# Nor what earlier runs have found out. Root could make any other directory.
+os.environ["XDG_CACHE_HOME"] = "/dev/null"
 
 
 def _cannot_trace() -> str | None:

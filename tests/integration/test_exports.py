@@ -167,7 +167,7 @@ def test_a_full_disk_costs_one_file_only(
     [
         (["--output-mode", "999"], "'999' is no file mode"),
         (["--metric", "weight"], "invalid choice: 'weight'"),
-        (["-o", "/nonexistent/a-%p.json"], "cannot be written: No such file"),
+        (["-o", "/proc/none/a-%p.json"], "cannot be written: No such file"),
         (["--pprof", "/proc"], "/proc cannot be written: it is a directory"),
     ],
 )
