@@ -19,7 +19,10 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects)
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     report = summary(snapshot)
-    report["suspects"] = [json_suspect(s) for s in name_suspects(snapshot, namer, suspects)]
+    report["suspects"] = [
+        json_suspect(named) | {"stack": _stack(named.stack)}
+        for named in name_suspects(snapshot, namer, suspects)
+    ]
     report["top_allocations"] = [_block(b, snapshot, namer) for b in snapshot.top_blocks.largest]
     report["top_allocators"] = [
         {
@@ -79,7 +82,10 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def json_suspect(named: NamedSuspect) -> dict[str, Any]:
-    """A suspect: ``since_s`` is how long it has been growing, ``group`` null for one stack."""
+    """A suspect without its stack.
+
+    ``since_s`` is for how long it has been growing; ``group`` is null for a single stack.
+    """
     judgement = named.judgement
     return {
         "stack_id": named.suspect.stack,
@@ -92,7 +98,6 @@ def json_suspect(named: NamedSuspect) -> dict[str, Any]:
         "watch_more_s": round(judgement.watch_more_s, 3),
         "taken_back": judgement.taken_back,
         "group": _group(named),
-        "stack": _stack(named.stack),
     }
 
 

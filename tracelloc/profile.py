@@ -17,6 +17,7 @@ from tracelloc.procfs import base_name
 from tracelloc.report import losses_line
 from tracelloc.snapshot import Snapshot, StackStat, Target
 from tracelloc.space import Place
+from tracelloc.suspects import NamedSuspect, name_suspects, suspects_of
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S, format_size
 from tracelloc.view import Namer
@@ -36,6 +37,8 @@ class Sample:
     stack: NamedStack
     before: StackStat | None = None
     """Of a difference: what the earlier profile had."""
+    verdict: str | None = None
+    """What kind of memory it is; None if nobody looked."""
 
     def weight(self, metric: Metric) -> int:
         """What it has, or has more; negative only in differences and for growth."""
@@ -74,6 +77,8 @@ class Profile:
     """By address."""
     notes: Sequence[str] = ()
     """What was missed, in words."""
+    suspects: Sequence[NamedSuspect] = ()
+    """What leaks or may leak, the best first; none in differences and in profiles from files."""
     series: Sequence[tuple[int, int]] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -114,10 +119,12 @@ def profile_of(
     namer.prepare(snapshot, [stat.index for stat in stats], patience_s)
     samples = []
     addresses: set[int] = set()
+    findings = snapshot.findings
     for number, stat in enumerate(stats):
         if progress is not None and number % _STEP == 0:
             progress(number, len(stats))
-        samples.append(Sample(stat, namer.stack(snapshot, stat.index)))
+        verdict = None if findings is None else findings.verdict(stat.index).value
+        samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
         addresses.update(snapshot.frames(stat.index))
     return Profile(
         target=snapshot.target,
@@ -127,6 +134,7 @@ def profile_of(
         samples=samples,
         files=_files(namer, addresses),
         notes=_notes(snapshot),
+        suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=summary(snapshot),
     )
@@ -181,6 +189,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         samples=samples,
         files=after.files or before.files,
         notes=[*(f"before: {note}" for note in before.notes), *after.notes],
+        suspects=(),
         facts={"difference": True},
         has_modules=with_modules,
     )

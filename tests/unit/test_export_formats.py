@@ -245,7 +245,7 @@ def test_csv() -> None:
 def test_csv_holds_no_formulas() -> None:
     rows = list(csv.reader(io.StringIO(written(".csv", hostile()).decode(), newline="")))
     assert len(rows) == len(HOSTILE) + 1
-    names = [row[6] for row in rows[1:]]
+    names = [row[7] for row in rows[1:]]
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
     assert any(name.startswith("'=cmd") for name in names)
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.chrome import Chrome
+from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, profile, sample, small
 from tracelloc.calltree import Metric
 from tracelloc.export import EXPORTERS
-from tracelloc.profile import Profile, difference
+from tracelloc.profile import Profile, difference, profile_of
 from tracelloc.text import printable
 
 
@@ -269,3 +270,23 @@ def test_pages_are_whole_without_the_checkout() -> None:
     content = b"".join(EXPORTERS[".html"].write(small(), Metric.BYTES)).decode()
     assert not re.findall(r"@[A-Z]+@", content)
     assert not re.search(r"(src|href)=|https?://|@import|url\(", content)
+
+
+def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path: Path) -> None:
+    hostile_name = "<img src=x onerror=window.hacked=1>"
+    found = watched(200.0, hostile_name)
+    open_page(chrome, tmp_path, profile_of(found.snapshot(), found.namer))
+    buttons = "[...document.querySelectorAll('#suspects button')]"
+    shown = chrome.evaluate(f"{buttons}.map(button => button.innerText)")
+    assert [entry.split(" leaking ")[0].split(" growing ")[0] for entry in shown] == [
+        hostile_name, "session_new",
+    ]  # fmt: skip
+    assert "confidence" in shown[0]
+    assert "these 12 stacks share session_new" in shown[1]
+    chrome.key("i")
+    chrome.evaluate(f"{buttons}[0].click()")
+    assert text(chrome, "#crumbs").split("\n")[-1] == hostile_name
+    chrome.evaluate(f"{buttons}[1].click()")
+    assert "12 frames" in text(chrome, "#share")
+    assert chrome.evaluate("window.hacked") is None
+    assert chrome.evaluate("document.querySelectorAll('#suspects img').length") == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from dataclasses import replace
 
@@ -16,7 +18,9 @@ from tests.unit.leaks import (
     SESSIONS,
     watched,
 )
+from tracelloc.export import EXPORTERS
 from tracelloc.jsonlines import json_report
+from tracelloc.profile import difference, profile_of
 from tracelloc.report import text_report
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
@@ -124,3 +128,19 @@ def test_the_list_ends_where_it_was_asked_to() -> None:
     found = watched(400.0)
     assert len(json.loads(json_report(found.snapshot(), found.namer, 1))["suspects"]) == 1
     assert section(text_of(400.0, 0)) == ["==> 0 leak suspects out of 2: 2 leaking"]
+
+
+def test_files_have_them_too() -> None:
+    found = watched(400.0)
+    snapshot = found.snapshot()
+    content = json.loads(b"".join(EXPORTERS[".json"](snapshot, found.namer)))
+    assert [s["stack_id"] for s in content["suspects"]] == [
+        suspect.stack for suspect in found.findings.suspects
+    ]
+    verdicts = {stack["stack_id"]: stack["verdict"] for stack in content["stacks"]}
+    assert [verdicts[n] for n in (LEAK, CACHE)] == ["leaking", "cache-or-pool"]
+    text = b"".join(EXPORTERS[".csv"](snapshot, found.namer)).decode()
+    rows = {int(row["stack_id"]): row["verdict"] for row in csv.DictReader(io.StringIO(text))}
+    assert rows == verdicts
+    profile = profile_of(snapshot, found.namer)
+    assert not difference(profile, profile).suspects

@@ -20,7 +20,7 @@ FIGURES: Final = (
     "allocated",
     "growth_bytes_per_min",
 )
-PLACE: Final = ("stack_id", "function", "module", "file", "line", "stack")
+PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
 _PIECE: Final = 256
 """Rows per piece."""
 
@@ -42,7 +42,7 @@ def _row(sample: Sample) -> tuple[object, ...]:
     if sample.before is not None:
         figures += _figures(sample.before)
     name, frame = next(shown_frames(sample.stack), ("", None))
-    place: tuple[object, ...] = (sample.stat.index, _cell(name))
+    place: tuple[object, ...] = (sample.stat.index, sample.verdict or "", _cell(name))
     if frame is None:
         place += ("", "", "")
     else:

@@ -11,12 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tracelloc.calltree import Metric, root_name, steps
+from tracelloc.calltree import Metric, frame_name, root_name, steps
+from tracelloc.filters import NamedStack
 from tracelloc.profile import Profile, Sample, shown_frames
+from tracelloc.suspects import NamedSuspect, headline, sentences
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration
 
 _NOTHING: Final = -1
+_MOST_SUSPECTS: Final = 20
+"""Listed above the graph."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +118,7 @@ def flame_tree(profile: Profile) -> FlameTree:
     growth = Metric.BYTES if profile.is_difference else Metric.GROWTH
     for sample in profile.samples:
         at = 0
-        for name, module, file, line in reversed(_path(sample)):
+        for name, module, file, line in reversed(_steps(sample.stack, sample.stat.index)):
             key = at, name, module
             node = known.get(key)
             if node is None:
@@ -131,11 +135,10 @@ def flame_tree(profile: Profile) -> FlameTree:
     return tree
 
 
-def _path(sample: Sample) -> list[tuple[str, str | None, str | None, int | None]]:
+def _steps(stack: NamedStack, index: int) -> list[tuple[str, str | None, str | None, int | None]]:
     """(name, module, file, line), innermost first."""
-    stack = sample.stack
     if not stack.frames:
-        return [(step.name, None, None, None) for step in steps(stack, sample.stat.index)[::-1]]
+        return [(step.name, None, None, None) for step in steps(stack, index)[::-1]]
     found = [(name, f.module, f.file, f.line) for name, f in shown_frames(stack)]
     found.append((root_name(stack), None, None, None))
     return found
@@ -146,6 +149,20 @@ def _elapsed(profile: Profile) -> str:
     if not seconds:
         return ""
     return f"{format_duration(seconds)} {'apart' if profile.is_difference else 'traced'}"
+
+
+def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
+    """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
+    path = [printable(name) for name, *_ in reversed(_steps(named.stack, named.suspect.stack))]
+    about = "" if profile.sample_bytes is None else "~"
+    shared = None if named.shared is None else printable(frame_name(named.shared))
+    return {
+        "name": shared or path[-1],
+        "headline": headline(named.judgement, named.now_ns, about=about),
+        "why": list(sentences(named)),
+        "search": shared,
+        "path": path,
+    }
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
@@ -160,6 +177,7 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
         "sampled": profile.sample_bytes is not None,
         "difference": profile.is_difference,
         "notes": [printable(note) for note in profile.notes],
+        "suspects": [_suspect(named, profile) for named in profile.suspects[:_MOST_SUSPECTS]],
         "refresh": refresh_s,
         "metric": metric.value,
         "metrics": [

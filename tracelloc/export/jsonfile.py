@@ -10,6 +10,8 @@
     sample_bytes      mean distance of samples (figures are estimates); null: exact
     difference        whether figures are what the later of two snapshots has more
     notes             [text]: what was missed, in words
+    suspects          what leaks or may leak, the best first, as in a report of --json but
+                      without its stack: stack_id says which it is
     figures           the keys of a report of --json that concern the whole target; {} if
                       unknown, as in a difference
     history           {elapsed_s: [...], bytes: [...]}: outstanding bytes over time
@@ -18,8 +20,9 @@
     frames            [{address, symbol, raw_symbol, offset, size, module, module_offset,
                       file, line, inlined, reason}]: each distinct one once; null: unknown
     stacks            [{stack_id, bytes, allocations, allocated_bytes, allocated,
-                      growth_bytes_per_min, frames, filtered, labels}], by bytes, largest
-                      first; bytes and allocations are outstanding
+                      growth_bytes_per_min, verdict, frames, filtered, labels}], by bytes,
+                      largest first; bytes and allocations are outstanding, verdict is null
+                      if unknown
 
 ``frames`` of a stack are positions in the list of frames, innermost first. ``filtered``
 are the positions within the stack of frames that are not shown, ``labels`` is
@@ -34,6 +37,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tracelloc.calltree import Metric
+from tracelloc.jsonlines import json_suspect
 from tracelloc.profile import Profile, Sample
 from tracelloc.snapshot import StackStat
 from tracelloc.symbols import Frame
@@ -59,6 +63,7 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 
         "sample_bytes": profile.sample_bytes,
         "difference": profile.is_difference,
         "notes": list(profile.notes),
+        "suspects": [json_suspect(named) for named in profile.suspects],
         "figures": {} if profile.is_difference else dict(profile.facts),
         "history": {
             "elapsed_s": [time_ns / NS_PER_S for time_ns, _ in profile.series],
@@ -106,6 +111,7 @@ def _figures(stat: StackStat) -> dict[str, Any]:
 def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     stack = sample.stack
     entry: dict[str, Any] = {"stack_id": sample.stat.index, **_figures(sample.stat)}
+    entry["verdict"] = sample.verdict
     entry["frames"] = [frames.setdefault(frame, len(frames)) for frame in stack.frames]
     filtered = [at for at, hidden in enumerate(stack.hidden) if hidden]
     if filtered:

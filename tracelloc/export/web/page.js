@@ -34,6 +34,7 @@ class Page {
     document.title = `${data.title} – heap`;
     $('title').replaceChildren(data.title, ' ', element('span', `process ${data.pid}`));
     $('notes').textContent = data.notes.join('; ');
+    this.showSuspects();
     $('metrics').replaceChildren(...data.metrics.map((metric, at) => {
       const button = element('button', metric.short);
       button.type = 'button';
@@ -42,6 +43,25 @@ class Page {
       button.addEventListener('click', () => this.setMetric(at));
       return button;
     }));
+  }
+
+  /** What leaks or may leak, above the graph; a click leads to it. */
+  showSuspects() {
+    $('suspects').replaceChildren(...this.data.suspects.map((suspect) => {
+      const button = element('button', '');
+      button.type = 'button';
+      button.append(element('b', suspect.name), ` ${suspect.headline}`);
+      for (const sentence of suspect.why) button.append(element('small', sentence));
+      button.addEventListener('click', () => this.goTo(suspect));
+      return button;
+    }));
+  }
+
+  goTo(suspect) {
+    if (this.isInverted) this.setInverted(false);
+    $('search').value = suspect.search ?? '';
+    this.search(suspect.search ?? '');
+    this.zoomTo(suspect.search === null ? this.tree.find(suspect.path) : 0);
   }
 
   /** The tree for how it is read, arranged for the metric. */
