@@ -14,7 +14,7 @@ from tracelloc.stacks import Stacks
 from tracelloc.table import LiveTable
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judge import Judge
+from tracelloc.verdict.judge import Judge, Losses
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 START_NS = 1000 * NS_PER_S
@@ -48,6 +48,27 @@ def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> 
         rows["tid"] = rows["image"] = 1
         at += len(times)
     return events[np.argsort(events["time_ns"], kind="stable")]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What a leak really does."""
+
+    onset_s: float
+    rate_bytes_per_min: float
+    never_freed: bool
+
+
+def truths(sites: dict[str, Stream], end_s: float) -> dict[int, Truth]:
+    """The leaks of a program, by stack."""
+    found = {}
+    for stack, stream in enumerate(sites.values(), start=1):
+        leaked = stream.is_leaked() & (stream.birth >= 0) & (stream.birth < end_s)
+        if leaked.any():
+            onset_s = float(stream.birth[leaked].min())
+            rate = float(stream.size[leaked].sum()) / (end_s - onset_s) * 60
+            found[stack] = Truth(onset_s, rate, bool(stream.is_leaked().all()))
+    return found
 
 
 @dataclass
@@ -87,9 +108,19 @@ class Course:
 
 
 def looks(
-    events: Events, stacks: Stacks, end_s: float, *, start_ns: int = START_NS
+    events: Events,
+    stacks: Stacks,
+    end_s: float,
+    *,
+    address_reuses: int = 0,
+    lost_at_s: float | None = None,
+    start_ns: int = START_NS,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
-    """Applies the events tick by tick. Yields (time, table, findings) at each look."""
+    """Applies the events tick by tick. Yields (time, table, findings) at each look.
+
+    ``address_reuses`` proves from the start that frees are lost; at ``lost_at_s``
+    an event is found to be lost.
+    """
     table = LiveTable(stacks)
     table.cohorts.begin(start_ns)
     judge = Judge()
@@ -101,7 +132,9 @@ def looks(
         before = cut
         if tick % LOOK_S < TICK_S / 2:
             now_ns = start_ns + int(tick * NS_PER_S)
-            findings = judge.judge(table.cohorts, table.totals, stacks, now_ns)
+            lost = int(lost_at_s is not None and tick >= lost_at_s)
+            losses = Losses(lost, lost, address_reuses)
+            findings = judge.judge(table.cohorts, table.totals, stacks, now_ns, losses)
             if findings is not None:
                 yield tick, table, findings
 
@@ -118,11 +151,20 @@ def stacks_of(names: list[str]) -> Stacks:
     return stacks
 
 
-def watch(sites: dict[str, Stream], end_s: float) -> Course:
+def watch(
+    sites: dict[str, Stream],
+    end_s: float,
+    *,
+    address_reuses: int = 0,
+    lost_at_s: float | None = None,
+) -> Course:
     """The whole course of a program; stack n + 1 is the n-th site's."""
     course = Course()
     events = events_of(list(sites.values()), end_s)
-    for time_s, _table, findings in looks(events, stacks_of(list(sites)), end_s):
+    stacks = stacks_of(list(sites))
+    for time_s, _table, findings in looks(
+        events, stacks, end_s, address_reuses=address_reuses, lost_at_s=lost_at_s
+    ):
         course.times_s.append(time_s)
         course.verdicts.append([findings.verdict(n) for n in range(len(findings.codes))])
         course.suspects.append(list(findings.suspects))

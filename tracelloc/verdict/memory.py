@@ -14,6 +14,8 @@ from tracelloc.verdict.sites import CODE_OF, Sites
 
 _HOLD_NS: Final = 9 * NS_PER_S
 """A leak has to hold on two looks so far apart."""
+_LAPSE_NS: Final = 60 * NS_PER_S
+"""Leaks in bursts look uneven now and then, for so long at most."""
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _GROWING: Final = CODE_OF[Verdict.GROWING]
 
@@ -22,8 +24,10 @@ class Memory:
     """Of some sites, by number."""
 
     def __init__(self) -> None:
-        # Since when it looks like a leak (0: it does not), and whether it was called one.
+        # Since when it looks like a leak (0: it does not), when it last did, and whether it
+        # was called one.
         self._looks_since_ns = np.zeros(64, np.int64)
+        self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
         self.taken_back = np.zeros(64, np.int64)
         """How often each site was called leaking and then no longer."""
@@ -34,17 +38,23 @@ class Memory:
         if count <= room:
             return
         more = max(count, 2 * room) - room
-        for name in ("_looks_since_ns", "_called", "taken_back"):
+        for name in ("_looks_since_ns", "_looked_ns", "_called", "taken_back"):
             column = getattr(self, name)
             setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
 
     def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
-        """What looks like a leak for the first time is only growing."""
+        """What looks like a leak for the first time is only growing; what was called one
+        stays one over a lapse, while it goes on growing.
+        """
         looks = sites.code == _LEAKING
         since = self._looks_since_ns[numbers]
         since[~looks] = 0
         since[looks & (since == 0)] = now_ns
-        called = looks & (now_ns - since >= _HOLD_NS)
+        self._looked_ns[numbers[looks]] = now_ns
+        grows = (sites.code == _GROWING) & (sites.confidence > 0) & ~sites.replaces_old
+        lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= _LAPSE_NS)
+        called = lapse | (looks & (now_ns - since >= _HOLD_NS))
         self.taken_back[numbers] += self._called[numbers] & ~called
         self._looks_since_ns[numbers], self._called[numbers] = since, called
-        return replace(sites, code=np.where(looks & ~called, _GROWING, sites.code))
+        code = np.where(called, _LEAKING, np.where(looks, _GROWING, sites.code))
+        return replace(sites, code=code.astype(np.uint8))
