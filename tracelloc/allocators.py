@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from typing import Final
 
 from tracelloc.elf import ElfFile
@@ -60,25 +61,63 @@ class Unseen:
 class Allocator:
     """One family in one file."""
 
-    family: str
+    family: Family
     module: Module
     functions: tuple[AllocatorFunction, ...]
     unseen: tuple[Unseen, ...] = ()
 
 
-def discover(modules: Iterable[Module], only: str | None = None) -> list[Allocator]:
-    """The allocators in these files, each address once.
+@dataclass(frozen=True, slots=True)
+class PoolFunction:
+    """Functions that the user has named, and what they do."""
 
-    ``only`` keeps modules whose path ends with it or contains it as a file name's part
-    (the user's ``--allocator``), or families of that name.
-    """
+    pattern: str
+    """Their name, or a glob on it."""
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An allocator that the user has named."""
+
+    name: str
+    module: str
+    """A glob on the base name of files, or on their path if it has a slash."""
+    functions: tuple[PoolFunction, ...]
+
+    def family_in(self, path: str, elf: ElfFile) -> Family | None:
+        """Its functions in this file; None if there are none."""
+        if not fnmatchcase(path if "/" in self.module else base_name(path), self.module):
+            return None
+        found: dict[str, Signature] = {}
+        for function in self.functions:
+            for name in elf.names_like(function.pattern):
+                found.setdefault(name, function.signature)
+        return Family(self.name, found, tuple(found), by_user=True) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which allocators the user wants traced."""
+
+    only: str | None = None
+    """Files of this path, or with this in their base name, or families of this name
+    (``--allocator``); None: all."""
+    pools: tuple[Pool, ...] = ()
+    """What the user has named: comes before what is known."""
+
+
+EVERYTHING: Final = Selection()
+
+
+def discover(modules: Iterable[Module], selection: Selection = EVERYTHING) -> list[Allocator]:
+    """The allocators in these files, each address once."""
     found: list[Allocator] = []
     for module in modules:
-        families = [
-            family
-            for family in families_in(module.elf)
-            if only is None or _is_meant(module, family, only)
-        ]
+        named = (pool.family_in(module.path, module.elf) for pool in selection.pools)
+        every = [*(family for family in named if family is not None), *families_in(module.elf)]
+        only = selection.only
+        families = [f for f in every if only is None or _is_meant(module, f, only)]
         found.extend(_allocators_of(module, families))
     return found
 
@@ -151,7 +190,7 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
         unseen = module.elf.find_functions(family.unseen)
         if functions:
             yield Allocator(
-                family.name,
+                family,
                 module,
                 tuple(functions),
                 tuple(

@@ -46,6 +46,8 @@ class Family:
     """A file that defines none of these does not implement the family."""
     unseen: Mapping[str, str] = field(default_factory=dict)
     """Functions that can't be followed, and what that means."""
+    by_user: bool = False
+    """The user has named it."""
 
 
 LIBC: Final = Family(

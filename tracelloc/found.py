@@ -41,7 +41,7 @@ def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
     """The same without what only probing needs."""
     return tuple(
         FoundAllocator(
-            family=allocator.family,
+            family=allocator.family.name,
             file=allocator.module.path,
             functions=tuple(function.names[0] for function in allocator.functions),
             not_probed=allocator.unseen,

@@ -14,6 +14,7 @@ from tracelloc import __version__
 from tracelloc.attach import Method
 from tracelloc.errors import UsageError
 from tracelloc.live.address import ListenAddress, PushConfig
+from tracelloc.nameoptions import add_names
 from tracelloc.outputs import Output
 from tracelloc.sharing import add_files, add_live, argument_type, outputs_of, push_of
 from tracelloc.units import NS_PER_S, parse_duration, parse_size
@@ -62,6 +63,8 @@ class Options:
     max_block_bytes: int | None
     sample_bytes: int | None
     allocator: str | None
+    allocators_paths: tuple[Path, ...]
+    """Files that name more allocators."""
     method: Method | None
     """None: the best that the kernel has."""
     filters_paths: tuple[Path, ...]
@@ -100,7 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.epilog = _wrapped(parser.epilog or "")
-    for add_group in (_add_tracing, _add_probes, _add_reports, add_files, add_live, _add_names):
+    for add_group in (_add_tracing, _add_probes, _add_reports, add_files, add_live, add_names):
         add_group(parser)
     add = parser.add_argument_group("about the program").add_argument
     add("--debug", action="store_true", help="show tracebacks and compiler messages")
@@ -116,6 +119,15 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         metavar="NAME|PATH",
         help="trace only the allocator in files whose name contains NAME, or in PATH "
         "(default: every one found)",
+    )
+    add(
+        "--allocators",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TOML file that names functions of pools and other allocators to be traced as well; "
+        "can be given several times",
     )
     add(
         "--min-size",
@@ -218,46 +230,6 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_names(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument_group("names and noise").add_argument
-    add(
-        "--filters",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="TOML file with more rules on which frames to hide; can be given several times, "
-        "the last matching rule decides",
-    )
-    add(
-        "--filter-group",
-        type=_switch,
-        action="append",
-        default=[],
-        metavar="NAME=on|off",
-        help="switch a group of rules, such as tokio or qt; can be given several times",
-    )
-    add(
-        "--no-filters",
-        action="store_true",
-        help="show every frame that no --filters FILE hides",
-    )
-    add(
-        "--sources",
-        type=_directories,
-        action="append",
-        default=[],
-        metavar="DIR=DIR",
-        help="where source files lie now, if not where they were compiled (first DIR: as "
-        "compiled); can be given several times",
-    )
-    add(
-        "--short-names",
-        action="store_true",
-        help="leave template arguments and parameters out of function names",
-    )
-
-
 def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
     """Options from the arguments after the program's name. Raises UsageError.
 
@@ -298,6 +270,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         max_block_bytes=given.max_size,
         sample_bytes=given.sample,
         allocator=given.allocator,
+        allocators_paths=tuple(given.allocators),
         method=None if given.attach == "auto" else Method(given.attach),
         filters_paths=tuple(given.filters),
         filter_groups=tuple(given.filter_group),
@@ -343,13 +316,6 @@ def _integer(text: str, lowest: int) -> int:
     return int(text)
 
 
-def _switch(text: str) -> tuple[str, bool]:
-    name, _, switch = text.rpartition("=")
-    if not name or switch not in ("on", "off"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=on or NAME=off")
-    return name, switch == "on"
-
-
 def _frames(text: str) -> int:
     frames = _integer(text, 2)
     if frames > _MOST_FRAMES:
@@ -362,13 +328,6 @@ def _entries(text: str) -> int:
     if entries > _MOST_ENTRIES:
         raise argparse.ArgumentTypeError(f"more than {_MOST_ENTRIES} entries can't be kept")
     return entries
-
-
-def _directories(text: str) -> tuple[str, str]:
-    old, equals, new = text.partition("=")
-    if not (old and equals and new):
-        raise argparse.ArgumentTypeError(f"{text!r} is not DIR=DIR")
-    return old, new
 
 
 def _positive(text: str) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from tracelloc.abi import UNSEEN_FREE_COUNTERS
-from tracelloc.allocators import Allocator, Module
+from tracelloc.allocators import EVERYTHING, Allocator, Module, Selection
 from tracelloc.attach import Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.drain import Batch
@@ -54,7 +54,7 @@ class Session:
         process: Process,
         config: CaptureConfig,
         *,
-        only_allocator: str | None = None,
+        selection: Selection = EVERYTHING,
         method: Method | None = None,
         debug: bool = False,
         clock_ns: Callable[[], int] = time.monotonic_ns,
@@ -66,7 +66,7 @@ class Session:
         self._debug = debug
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
-        self.root = Tracee(process, config, only_allocator)
+        self.root = Tracee(process, config, selection)
         """The process that was asked for."""
         self._capture: Capture | None = None
         self._lock = threading.Lock()

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
-from tracelloc.allocators import Allocator, Module, discover
+from tracelloc.allocators import Allocator, Module, Selection, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
@@ -35,8 +35,8 @@ _PREWARM_S: Final = 0.5
 class Tracee:
     """What belongs to one process. Not thread safe, but for ``thread_names``."""
 
-    def __init__(self, process: Process, config: CaptureConfig, only: str | None) -> None:
-        """``only``: the allocator to trace, of ``discover``; None: all of them."""
+    def __init__(self, process: Process, config: CaptureConfig, selection: Selection) -> None:
+        """``selection``: which allocators to trace."""
         self.process = process
         self.target = Target(process.pid, process.command())
         self.space = AddressSpace(process)
@@ -58,7 +58,7 @@ class Tracee:
         self._judge = Judge(self._is_in_runtime)
         self._looking: Iterator[Findings | None] | None = None
         self._config = config
-        self._only = only
+        self._selection = selection
         self._method = Method.PERF
         self._capture: Capture | None = None
         self._words: SpaceWords | None = None
@@ -73,15 +73,15 @@ class Tracee:
         modules = self.space.refresh()
         if not modules:
             raise TargetError(f"process {self.process.pid} has ended")
-        found = discover(modules, self._only)
+        found = discover(modules, self._selection)
         if found:
             return found, modules
         raise self._no_allocator()
 
     def _no_allocator(self) -> TargetError:
-        if self._only is not None:
+        if self._selection.only is not None:
             return TargetError(
-                f"no allocator {self._only!r} in process {self.process.pid}",
+                f"no allocator {self._selection.only!r} in process {self.process.pid}",
                 hint="leave --allocator out to search everywhere",
             )
         return TargetError(
@@ -142,7 +142,8 @@ class Tracee:
         self.points.extend(points)
         self._attachments.append(attachment)
         self.allocators.extend(planned.allocators)
-        self.found += found_of(planned.allocators)
+        found_now = found_of(planned.allocators)
+        self.found += tuple(each for each in found_now if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     @property
@@ -257,7 +258,7 @@ class Tracee:
 
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
-        self.attach(self._method, discover(modules, self._only), modules)
+        self.attach(self._method, discover(modules, self._selection), modules)
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             self._trampoline = trampoline

@@ -13,12 +13,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from tracelloc.allocators import Selection
+from tracelloc.caller import caller
 from tracelloc.capture import CaptureConfig
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.found import found_lines, managed_heap
 from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
+from tracelloc.pools import load_pools, signatures_of
 from tracelloc.procfs import Process
 from tracelloc.profile import profile_of
 from tracelloc.report import losses_line, text_report
@@ -50,6 +53,8 @@ class Tracer:
         filters, self._warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters
         )
+        pools, warnings = load_pools(options.allocators_paths, caller())
+        self._warnings = [*self._warnings, *warnings]
         self._session = Session(
             process,
             CaptureConfig(
@@ -60,8 +65,9 @@ class Tracer:
                 sample_bytes=options.sample_bytes,
                 use_rows=options.use_rows,
                 max_frames=options.max_frames,
+                signatures=signatures_of(pools),
             ),
-            only_allocator=options.allocator,
+            selection=Selection(options.allocator, pools),
             method=options.method,
             debug=options.debug,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
-from tracelloc.allocators import AllocatorFunction, discover, functions_of
+from tracelloc.allocators import AllocatorFunction, Selection, discover, functions_of
 from tracelloc.placement import ProbePoint, find_place
 from tracelloc.procfs import Process
 from tracelloc.signatures import Kind
@@ -86,7 +86,7 @@ def find_allocator(pid: int) -> Allocator:
     try:
         by_kind = {
             kind: function
-            for function in functions_of(discover(space.refresh(), "libc.so"))
+            for function in functions_of(discover(space.refresh(), Selection("libc.so")))
             for kind, name in ((Kind.ALLOC, "malloc"), (Kind.FREE, "free"))
             if name in function.names
         }

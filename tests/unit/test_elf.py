@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.allocators import Module, discover, functions_of
+from tracelloc.allocators import Module, Selection, discover, functions_of
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.families import FAMILIES
 from tracelloc.signatures import Kind
@@ -105,9 +105,11 @@ def test_discovery() -> None:
     assert functions["free"].signature.kind is Kind.FREE
     assert functions["posix_memalign"].signature.kind is Kind.POSIX_MEMALIGN
     assert len({function.offset for function in functions.values()}) == len(functions)
-    assert discover([module], "libc.so") == discover([module]) == discover([module], "malloc")
-    assert discover([module], str(path)) == discover([module])
-    assert discover([module], "jemalloc") == discover([module], "/lib/other.so") == []
+    everything = discover([module])
+    for only in ("libc.so", "malloc", str(path)):
+        assert discover([module], Selection(only)) == everything
+    for only in ("jemalloc", "/lib/other.so"):
+        assert discover([module], Selection(only)) == []
 
 
 def test_stripped(builder: Builder, tmp_path: Path) -> None:

@@ -243,6 +243,12 @@ class ElfFile:
         """The names in the symbol tables that end with this."""
         return {name for table in self.tables() for name in table.names.ending(tail)}
 
+    def names_like(self, pattern: str) -> set[str]:
+        """The names in the symbol tables that this is, or that match it if it is a glob."""
+        if not any(letter in pattern for letter in "*?["):
+            return {pattern} if self.find_functions([pattern]) else set()
+        return {name for table in self.tables() for name in table.names.like(pattern)}
+
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
         """The defined functions with these names: address to size (usually one each)."""
         found: dict[str, dict[int, int]] = {}

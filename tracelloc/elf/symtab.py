@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any, Final
 
 import numpy as np
@@ -81,6 +82,14 @@ class StringTable:
             found.add(self.data[start : at + len(tail)].decode(errors="replace"))
             at = self.data.find(wanted, at + 1)
         return found
+
+    def like(self, pattern: str) -> set[str]:
+        """All strings that a glob matches (fnmatch's). Takes long: looks at each."""
+        return {
+            text
+            for text in self.data.decode(errors="replace").split("\0")
+            if fnmatchcase(text, pattern)
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc.allocators import Allocator, AllocatorFunction, Module, Unseen
-from tracelloc.families import FAMILIES, OPERATORS, jemalloc
+from tracelloc.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.placement.exits import CodeReader, Stops
 from tracelloc.placement.places import Place, at_entry, find_place
 from tracelloc.procfs import base_name
@@ -88,13 +88,14 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
 
 
 def _is_wrapper(
-    function: AllocatorFunction, family: str, reader: CodeReader, others: Stops
+    function: AllocatorFunction, family: Family, reader: CodeReader, others: Stops
 ) -> bool:
     """Whether an operator leaves all the work to functions that are seen by themselves.
 
-    Those of the C++ library are: they call malloc and free.
+    Those of the C++ library are: they call malloc and free. What the user has named is
+    what is to be seen, whatever it does.
     """
-    if family != OPERATORS.name and not function.signature.throws:
+    if family.by_user or (family is not OPERATORS and not function.signature.throws):
         return False
     return reader.leaves_it_to(function.address, others)
 
