@@ -344,6 +344,7 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 }
 
 /* What the loader is about to do, or 0 when it has done it (enum in <link.h>). */
+#define RT_CONSISTENT 0
 #define RT_DELETE 2
 
 /*
@@ -354,16 +355,20 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
  */
 int loader_changes(struct pt_regs *ctx)
 {
+	struct control *words = get_control();
 	struct space *space = get_space(bpf_get_current_pid_tgid());
 	u32 state = RT_DELETE;
 
-	if (!space)
+	if (!words || !space)
 		return 0;
 	if (space->loader_state)
 		bpf_probe_read_user(&state, sizeof(state), (void *)space->loader_state);
 	if (state == RT_DELETE || space->unloading)
 		__sync_fetch_and_add(&space->loads, 1);
 	space->unloading = state == RT_DELETE;
+	/* Whoever waits for what is new must see it before any of it is run. */
+	if (words->stop_at_loads && (!space->loader_state || state == RT_CONSISTENT))
+		bpf_send_signal_thread(STOP_SIGNAL);
 	return 0;
 }
 

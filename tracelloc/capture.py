@@ -10,6 +10,7 @@ import ctypes
 import importlib
 import mmap
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,9 @@ PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothi
 
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec"}
 """Programs that are run for every process, and the raw tracepoints they sit on."""
+
+STOP_SIGNAL: Final = signal.SIGURG
+"""What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
 
 INSTALL_HINT: Final = (
     "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
@@ -86,6 +90,7 @@ class CaptureConfig:
             f"-DMAX_THREADS={self.max_threads}",
             f"-DMAX_FRAMES={self.max_frames}",
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
+            f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
         ]
         if self.use_rows:
             flags.append("-DUSE_ROWS")
@@ -234,6 +239,10 @@ class Capture:
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""
         self._control["live"][0] = live
+
+    def set_stop_at_loads(self, stop: bool) -> None:
+        """Whether threads get the stop signal when the loader has mapped something."""
+        self._control["stop_at_loads"][0] = stop
 
     def clear_woken(self) -> None:
         """Allows the next wake-up; to be called before the ring is read."""

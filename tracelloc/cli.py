@@ -57,6 +57,10 @@ def _run(options: Options) -> int:
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     # Only now: --help and wrong usage need none of the slow imports.
+    if options.command:
+        from tracelloc.launch import run_command  # noqa: PLC0415
+
+        return run_command(options)
     if options.mode is Mode.TUI:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 

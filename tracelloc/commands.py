@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelloc.argumenttypes import count_type, pid_type
 from tracelloc.calltree import Metric
 from tracelloc.diffreport import diff_report
 from tracelloc.inventory import json_inventory, take_inventory, text_inventory
-from tracelloc.options import Parser, count_type, pid_type
+from tracelloc.options import Parser
 from tracelloc.profile import difference
 from tracelloc.reading import read_profile
 from tracelloc.sharing import add_output, outputs_of

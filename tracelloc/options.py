@@ -11,17 +11,24 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from tracelloc import __version__
+from tracelloc.argumenttypes import (
+    count_type,
+    duration_type,
+    entries_type,
+    frames_type,
+    pid_type,
+    positive_type,
+    size_type,
+)
 from tracelloc.attach import Method
 from tracelloc.errors import UsageError
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.nameoptions import add_names
 from tracelloc.outputs import Output
-from tracelloc.sharing import add_files, add_live, argument_type, outputs_of, push_of
-from tracelloc.units import NS_PER_S, parse_duration, parse_size
+from tracelloc.sharing import add_files, add_live, outputs_of, push_of
+from tracelloc.units import NS_PER_S
 
 _LARGEST_RING: Final = 1 << 30
-_MOST_FRAMES: Final = 512
-_MOST_ENTRIES: Final = 1 << 24
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -47,7 +54,9 @@ class Options:
     """What the user asked for. Times in seconds or ns, sizes in bytes, as named."""
 
     pid: int | None
-    """None: the user chooses from a list; only with a screen."""
+    """None: the user chooses from a list, only with a screen; or there is a command."""
+    command: tuple[str, ...]
+    """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
     top: int
     min_age_ns: int | None
@@ -93,10 +102,13 @@ def build_parser() -> argparse.ArgumentParser:
     """The whole command line, defaults and units in its help."""
     parser = Parser(
         prog="tracelloc",
-        usage="tracelloc [-p PID] [options]\n       tracelloc symbols -p PID [options]\n"
+        usage="tracelloc [-p PID] [options]\n       tracelloc [options] -- CMD [ARG...]\n"
+        "       tracelloc symbols -p PID [options]\n"
         "       tracelloc diff BEFORE AFTER [options]",
         description="Shows what a running process has allocated and not freed, and which "
-        "call stacks allocated it. The process needs no preparation and is left as it was.",
+        "call stacks allocated it. The process needs no preparation and is left as it was. With "
+        "-- CMD a program is started and traced from its first allocation; its streams are its "
+        "own, and its exit status is ours.",
         epilog="SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE and S are seconds, or "
         "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -113,7 +125,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _add_tracing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is traced").add_argument
-    add("-p", "--pid", type=_positive, metavar="PID", help="process to trace (default: ask)")
+    add("-p", "--pid", type=pid_type, metavar="PID", help="process to trace (default: ask)")
     add(
         "--allocator",
         metavar="NAME|PATH",
@@ -131,20 +143,20 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--min-size",
-        type=_size,
+        type=size_type,
         default=0,
         metavar="SIZE",
         help="ignore smaller allocations (default 0)",
     )
     add(
         "--max-size",
-        type=_size,
+        type=size_type,
         metavar="SIZE",
         help="ignore larger allocations (default: no limit)",
     )
     add(
         "--sample",
-        type=_size,
+        type=size_type,
         metavar="SIZE",
         help="report about one allocation per SIZE allocated bytes and estimate the rest, for "
         "targets that must not pay for every stack (default: report all, exactly)",
@@ -155,14 +167,14 @@ def _add_probes(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("how it is traced").add_argument
     add(
         "--events-size",
-        type=_size,
+        type=size_type,
         default=8 << 20,
         metavar="SIZE",
         help="buffer between probes and reader (default 8MiB)",
     )
     add(
         "--spill-entries",
-        type=_entries,
+        type=entries_type,
         default=1 << 18,
         metavar="N",
         help="addresses whose changes are kept while that buffer is full, at about 128 bytes of "
@@ -178,7 +190,7 @@ def _add_probes(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--max-frames",
-        type=_frames,
+        type=frames_type,
         default=127,
         metavar="N",
         help="deepest call stack kept, up to 512 frames (default 127)",
@@ -207,24 +219,24 @@ def _add_reports(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="JSON instead: one object per report, on one line"
     )
     add = group.add_argument
-    add("--top", type=_count, default=2, metavar="N", help="entries per section (default 2)")
+    add("--top", type=count_type, default=2, metavar="N", help="entries per section (default 2)")
     add(
         "--age",
-        type=_duration,
+        type=duration_type,
         metavar="AGE",
         help="add a section of the largest allocations at least this old",
     )
     add(
         "--interval",
-        type=_duration,
+        type=duration_type,
         default=1.0,
         metavar="S",
         help="time between reports (default 1s)",
     )
-    add("--count", type=_positive, metavar="N", help="end after N reports")
+    add("--count", type=positive_type, metavar="N", help="end after N reports")
     add(
         "--duration",
-        type=_duration,
+        type=duration_type,
         metavar="S",
         help="end after this time (default: when the process ends, or Ctrl-C)",
     )
@@ -235,26 +247,20 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
 
     ``terminal``: standard input, output and error are one that a screen can be drawn on.
     """
-    given = build_parser().parse_args(arguments)
-    if given.interval < 0.01:
-        raise UsageError("--interval must be at least 10ms")
-    if max(given.interval, given.duration or 0, given.age or 0) > _LONGEST_S:
-        raise UsageError("times end at a hundred years")
-    if given.duration is not None and given.duration <= 0:
-        raise UsageError("--duration must be more than 0")
-    if given.max_size is not None and given.max_size < given.min_size:
-        raise UsageError("--max-size is below --min-size: nothing would be left")
-    if given.sample is not None and not 0 < given.sample <= _SPARSEST:
-        raise UsageError("--sample must be between 1 and 1TiB")
+    options, command = _split(arguments)
+    given = build_parser().parse_args(options)
+    _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
+    terminal = terminal and not command
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
-    if given.pid is None and mode is not Mode.TUI:
+    if given.pid is None and not command and mode is not Mode.TUI:
         raise UsageError(
             "the following arguments are required: -p/--pid",
             hint="tracelloc --help shows the options",
         )
     return Options(
         pid=given.pid,
+        command=command,
         mode=mode,
         top=given.top,
         min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
@@ -283,6 +289,38 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     )
 
 
+def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+    """Raises UsageError for what makes no sense."""
+    if command and given.pid is not None:
+        raise UsageError("either a command is traced or a process", hint="leave out one of them")
+    if given.interval < 0.01:
+        raise UsageError("--interval must be at least 10ms")
+    if max(given.interval, given.duration or 0, given.age or 0) > _LONGEST_S:
+        raise UsageError("times end at a hundred years")
+    if given.duration is not None and given.duration <= 0:
+        raise UsageError("--duration must be more than 0")
+    if given.max_size is not None and given.max_size < given.min_size:
+        raise UsageError("--max-size is below --min-size: nothing would be left")
+    if given.sample is not None and not 0 < given.sample <= _SPARSEST:
+        raise UsageError("--sample must be between 1 and 1TiB")
+    if command and given.tui:
+        raise UsageError(
+            "a command would write over the screen, on the same terminal",
+            hint="start it elsewhere and trace it by -p PID, or use --text",
+        )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """(our options, the command after ``--``)"""
+    arguments = list(arguments)
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    if at + 1 == len(arguments):
+        raise UsageError("no command follows --")
+    return arguments[:at], tuple(arguments[at + 1 :])
+
+
 def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mode:
     if given.json:
         return Mode.JSON
@@ -304,46 +342,6 @@ def _ring_size(size_bytes: int) -> int:
     if not 0 < size_bytes <= _LARGEST_RING:
         raise UsageError("--events-size must be between 1 and 1GiB")
     return max(mmap.PAGESIZE, 1 << (size_bytes - 1).bit_length())
-
-
-_duration: Final = argument_type(parse_duration)
-_size: Final = argument_type(parse_size)
-
-
-def _integer(text: str, lowest: int) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) < lowest or len(text) > 18:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least {lowest}")
-    return int(text)
-
-
-def _frames(text: str) -> int:
-    frames = _integer(text, 2)
-    if frames > _MOST_FRAMES:
-        raise argparse.ArgumentTypeError(f"more than {_MOST_FRAMES} frames can't be kept")
-    return frames
-
-
-def _entries(text: str) -> int:
-    entries = _integer(text, 0)
-    if entries > _MOST_ENTRIES:
-        raise argparse.ArgumentTypeError(f"more than {_MOST_ENTRIES} entries can't be kept")
-    return entries
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-pid_type: Final = _positive
-"""argparse's type for process ids."""
-
-
-def _count(text: str) -> int:
-    return _integer(text, 0)
-
-
-count_type: Final = _count
-"""argparse's type for how many of something."""
 
 
 def _wrapped(text: str) -> str:

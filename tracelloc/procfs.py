@@ -225,6 +225,10 @@ class Process:
                 return [int(word) for word in line.split()[1:]]
         return []
 
+    def group_id(self) -> int:
+        """The process that this thread belongs to; itself once it is gone."""
+        return (self._status("Tgid") or [self.pid])[0]
+
     def inner_pid(self) -> int:
         """Its PID as the process itself knows it, in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]

@@ -82,9 +82,14 @@ class Session:
         self._watch: OverheadWatch | None = None
         self._fullest_bytes = 0
 
-    def start(self) -> None:
-        """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing."""
-        found, modules = self.root.find()
+    def start(self, *, waiting: bool = False) -> None:
+        """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing.
+
+        ``waiting``: the process has not begun its program yet; nothing is attached until
+        it does (``see_program``) and has its libraries (``see_libraries``).
+        """
+        self.root.is_starting = waiting
+        found, modules = ([], []) if waiting else self.root.find()
         self._capture = Capture(self._config, debug=self._debug)
         try:
             self.root.connect(self._capture, 0)
@@ -102,9 +107,30 @@ class Session:
             raise
         self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._thread.start()
+        if not waiting:
+            self._begin_watch()
+
+    def _begin_watch(self) -> None:
+        assert self._capture is not None
         self._watch = OverheadWatch(
             self.root.process, self.method, self._capture.programs, self.root.points
         )
+
+    def see_program(self) -> None:
+        """The waiting process has begun its program, and is stopped."""
+        assert self._capture is not None
+        self._capture.set_stop_at_loads(True)
+        with self._lock:
+            self._drain()
+
+    def see_libraries(self) -> None:
+        """Its libraries are mapped; it is still stopped. Raises TargetError without allocator."""
+        assert self._capture is not None
+        self._capture.set_stop_at_loads(False)
+        with self._lock:
+            self._drain()
+            self.root.load()
+        self._begin_watch()
 
     def _attach_first(self, found: list[Allocator], modules: Iterable[Module]) -> None:
         """Attaches by the first method that works here, which is then the one."""
@@ -255,7 +281,13 @@ class Session:
         try:
             self.root.begin_image(image, self._clock_ns())
         except TracellocError as error:
-            self.troubles.append(error)
+            if not self.root.is_starting or len(self._methods) == 1:
+                self.troubles.append(error)
+            else:
+                # The first attachment: perhaps it works another way.
+                self.root.detach()
+                del self._methods[0]
+                self._attach_first(*self.root.look())
         self._feed.add(self.root.image, self.root.source)
         self._feed.take(self._clock_ns())
 

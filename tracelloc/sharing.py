@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tracelloc.argumenttypes import argument_type
 from tracelloc.calltree import Metric
 from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS
@@ -102,18 +102,6 @@ def push_of(given: argparse.Namespace) -> PushConfig | None:
     return PushConfig(
         url, authorization, given.push_interval, given.push_name, tuple(given.push_label)
     )
-
-
-def argument_type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Lets argparse show our own sentence instead of the type's name."""
-
-    def checked(text: str) -> Any:
-        try:
-            return parse(text)
-        except ValueError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return checked
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:

@@ -60,6 +60,7 @@ class StackSource:
             table = RowTable(rows, words.publish_tag)
             memory = SiteMemory(caller())
             self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
+            self._find_loader()
             self._renew(words.generation)
 
     def await_rows(self, timeout_s: float) -> None:
@@ -95,6 +96,7 @@ class StackSource:
             generation = self._words.generation
             before = self._space.generation
             self._on_modules(self._space.refresh())
+            self._find_loader()
             if self._unwinder is None:
                 return
             known = self._unwinder.table.generation
@@ -106,14 +108,16 @@ class StackSource:
             if self._renew(generation):
                 return
 
+    def _find_loader(self) -> None:
+        address = self._space.variable("_r_debug")
+        self._words.set_loader_state(0 if address is None else address + _R_STATE)
+
     def _renew(self, generation: int) -> bool:
         """Takes over what is mapped now; ``generation`` was read before the maps were.
 
         False if that was outdated before it was done.
         """
         assert self._unwinder is not None
-        address = self._space.variable("_r_debug")
-        self._words.set_loader_state(0 if address is None else address + _R_STATE)
         if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False
         # One thread at a time; it finds what is there when it looks.

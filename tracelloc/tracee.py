@@ -7,6 +7,7 @@ the session's lock.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
@@ -51,6 +52,10 @@ class Tracee:
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
         self.started_ns = 0
+        self.is_starting = False
+        """It has not begun its program, or its libraries are not there yet."""
+        self.method = Method.PERF
+        """How probes are attached."""
         self.image = 0
         """The number of the program's memory image."""
         self._moves = 0
@@ -59,7 +64,6 @@ class Tracee:
         self._looking: Iterator[Findings | None] | None = None
         self._config = config
         self._selection = selection
-        self._method = Method.PERF
         self._capture: Capture | None = None
         self._words: SpaceWords | None = None
         self._stack_source: StackSource | None = None
@@ -77,6 +81,11 @@ class Tracee:
         if found:
             return found, modules
         raise self._no_allocator()
+
+    def look(self) -> tuple[list[Allocator], list[Module]]:
+        """The allocators in what is mapped now, and all files of that."""
+        modules = self.space.mapped_modules
+        return discover(modules, self._selection), modules
 
     def _no_allocator(self) -> TargetError:
         if self._selection.only is not None:
@@ -127,10 +136,10 @@ class Tracee:
         Raises TracellocError, and has then attached nothing.
         """
         assert self._capture is not None
-        self._method = method
+        self.method = method
         planned = plan(found)
         points = list(planned.points)
-        if self._config.use_rows:
+        if self._config.use_rows or self.is_starting:
             points += place_loader(modules)
         if planned.has_throwing and not self._has_throwing:
             points += place_exceptions(self.space.modules)
@@ -168,17 +177,22 @@ class Tracee:
         one. Raises TracellocError if the new program can't be traced; it is then seen to
         allocate nothing.
         """
-        execs = self.target.exec_count + image - self.image
+        # The first program is no other one.
+        execs = 0 if self.is_starting else self.target.exec_count + image - self.image
+        command = self.target.command
         moves = self.words.moves
         same_thread, self._moves = moves == self._moves, moves
         self.image = image
-        self.target = Target(self.process.pid, self.process.command(), execs)
+        with suppress(TargetError):  # it may have ended meanwhile
+            command = self.process.command()
+        self.target = Target(self.process.pid, command, execs)
         self._events_before += self.table.events
         self.table = LiveTable(self.stacks, self._config.sample_bytes)
         self.table.cohorts.begin(now_ns)
         self.history = History(now_ns)
         self.findings = None
         self._judge = Judge(self._is_in_runtime)
+        self._looking = None
         self._trampoline = None
         self.space.begin_image()
         self.source.begin_image()
@@ -188,11 +202,28 @@ class Tracee:
             self.allocators.clear()
             self._has_throwing = False
         self.source.refresh()
-        mapped = self.space.mapped_modules
         if not same_thread:
-            self._see(mapped)
+            self._see(self.space.mapped_modules)
+        if not self.is_starting:
+            self.check_allocators()
+
+    def check_allocators(self) -> None:
+        """Raises TargetError unless one of its allocators is mapped now."""
+        mapped = self.space.mapped_modules
         if not any(allocator.module in mapped for allocator in self.allocators):
             raise self._no_allocator()
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether a dynamic linker will tell when libraries are there."""
+        return any(point.program == "loader_changes" for point in self.points)
+
+    def load(self) -> None:
+        """Its libraries are there, and have not run yet. Raises TargetError without allocator."""
+        self.source.refresh()
+        self.is_starting = False
+        self.source.await_rows(_PREWARM_S)
+        self.check_allocators()
 
     def keep_house(self, now_ns: int) -> None:
         """To be called now and then: looks at what has changed, takes samples that are due."""
@@ -258,7 +289,7 @@ class Tracee:
 
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
-        self.attach(self._method, discover(modules, self._selection), modules)
+        self.attach(self.method, discover(modules, self._selection), modules)
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             self._trampoline = trampoline

@@ -110,7 +110,7 @@ class Tracer:
         wakeup = self._catch_signals()
         pidfd = self._open_pidfd()
         try:
-            self._session.start()
+            self._start()
             for warning in self._warnings:
                 self._say(f"warning: {warning}")
             command = printable(self._session.root.target.command)
@@ -147,6 +147,9 @@ class Tracer:
         for path, method in self._session.root.source.methods().items():
             if self._options.use_rows and method == NO_INFORMATION:
                 self._say(f"stacks through {printable(path)}: {method}")
+
+    def _start(self) -> None:
+        self._session.start()
 
     def _open_pidfd(self) -> int:
         try:

@@ -16,7 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "units", "text", "probes", "abi", "sampling"},
-    {"syscalls", "packages", "caller", "signatures"},
+    {"syscalls", "ptrace", "program", "argumenttypes", "packages", "caller", "signatures"},
     {
         "demangle",
         "elf",
@@ -36,7 +36,7 @@ LAYERS = [
     {"losses", "overhead", "filters", "inventory", "stacksource", "found"},
     {"snapshot", "stackfeed", "pools"},
     {"tracee"},
-    {"session", "analysis"},
+    {"session", "analysis", "follower"},
     {"spread"},
     {"view"},
     {"calltree"},
@@ -49,6 +49,7 @@ LAYERS = [
     {"sharing", "nameoptions"},
     {"options"},
     {"tracer", "commands"},
+    {"launch"},
     {"ui"},
     {"cli"},
     {"__main__"},

@@ -1,0 +1,180 @@
+"""``tracelloc -- CMD``: traced from the first allocation, otherwise as if not traced."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Tracelloc, run_tracelloc, tracelloc_command
+
+pytestmark = pytest.mark.bpf
+
+PROGRAM = {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
+NEEDED = {"in_needed": [7, 14_000]}
+PRELOADED = {"in_preloaded": [7, 7_000]}
+QUIET = ("--json", "--top", 1000, "--interval", 60)
+
+
+def by_function(report: dict[str, Any]) -> dict[str, list[int]]:
+    """[blocks, bytes] by the function of ``early.c`` that allocated them."""
+    found: dict[str, list[int]] = {}
+    for entry in report["top_allocators"]:
+        for frame in entry["stack"]:
+            if (frame["symbol"] or "").startswith("in_"):
+                figures = found.setdefault(frame["symbol"], [0, 0])
+                figures[0] += entry["allocations"]
+                figures[1] += entry["bytes"]
+    return found
+
+
+def last_report(text: str) -> dict[str, Any]:
+    report: dict[str, Any] = json.loads(text.splitlines()[-1])
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    assert report["unmatched_frees"] == report["exec_count"] == 0
+    return report
+
+
+@pytest.fixture(scope="module")
+def libraries(builder: Builder) -> tuple[Path, Path]:
+    """(needed, preloaded)"""
+    shared = ("-shared", "-fPIC", "-DLIBRARY=")
+    needed, preloaded = (
+        builder.c("early", *shared[:2], shared[2] + name) for name in ("needed", "preloaded")
+    )
+    return needed, preloaded
+
+
+@pytest.mark.parametrize("options", [(), ("--attach", "perf"), ("--stacks", "fp")], ids=str)
+def test_constructors(
+    builder: Builder,
+    libraries: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    options: tuple[str, ...],
+) -> None:
+    """Of the program, of a library that it needs, and of one that is preloaded."""
+    needed, preloaded = libraries
+    program = builder.c("early", "-DNEEDED", str(needed), f"-Wl,-rpath,{needed.parent}")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(needed.parent))
+    monkeypatch.setenv("LD_PRELOAD", str(preloaded))
+    done = run_tracelloc(*QUIET, *options, "--", program, 7)
+    assert done.returncode == 7, done.stderr
+    assert by_function(last_report(done.stdout)) == PROGRAM | NEEDED | PRELOADED
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "static", "musl", "static musl"])
+def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
+    if "musl" not in kind:
+        program = builder.c("early", *(["-static"] if "static" in kind else []))
+    else:
+        compiler = shutil.which("musl-gcc")
+        if compiler is None:
+            pytest.skip("musl-gcc is not installed")
+        program = tmp_path / "early"
+        static = ["-static"] if "static" in kind else []
+        subprocess.run(
+            [compiler, "-O1", "-g", "-fno-builtin", *static, TARGETS / "early.c", "-o", program],
+            check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+    done = run_tracelloc(*QUIET, "--", program, 0)
+    assert done.returncode == 0, done.stderr
+    report = last_report(done.stdout)
+    assert by_function(report) == PROGRAM
+    assert report["command"] == program.name[:15]
+
+
+def test_streams_and_status(builder: Builder) -> None:
+    done = subprocess.run(
+        [*tracelloc_command("--flamegraph", "/dev/null", "--"), builder.c("early"), "-15", "word"],
+        input="line\n", capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.stdout == "word\nline\n"
+    assert done.returncode == 128 + signal.SIGTERM, done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_signals_pass(tmp_path: Path, number: signal.Signals) -> None:
+    """The program decides what they mean; tracing goes on until it has ended."""
+    script = (
+        f"trap 'echo got; got=1' {int(number)}; echo $$ > {tmp_path}/pid; "
+        "while [ -z \"$got\" ]; do sleep 0.05; done; exit 9"
+    )  # fmt: skip
+    tracer = Tracelloc("--text", "--interval", 60, "--", "sh", "-c", script, directory=tmp_path)
+    await_file(tmp_path / "pid")
+    assert tracer.stop(number) == 9
+    assert tracer.text().startswith("got\n==>")
+
+
+def await_file(path: Path) -> str:
+    """The content of a file, once it has a line."""
+    for _ in range(int(PATIENCE_S * 50)):
+        if path.exists() and path.read_text().endswith("\n"):
+            return path.read_text().strip()
+        time.sleep(0.02)
+    raise AssertionError(f"{path} was not written")
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "words"),
+    [
+        ("/nonexistent/program", 127, "can't be executed: No such file"),
+        ("/etc/passwd", 126, "can't be executed: Permission denied"),
+    ],
+)
+def test_what_cannot_be_executed(command: str, status: int, words: str) -> None:
+    done = run_tracelloc("--text", "--", command)
+    assert done.returncode == status
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stdout == ""
+
+
+def test_a_program_without_an_allocator(tmp_path: Path) -> None:
+    source = 'void _start(void) { __asm__ volatile("mov $60, %eax; xor %edi, %edi; syscall"); }'
+    program = tmp_path / "bare"
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", program],
+        input=source, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    done = run_tracelloc("--text", "--", program)
+    assert done.returncode == 1
+    assert "has no allocator" in done.stderr
+
+
+def test_signal_mask_and_dispositions_are_the_callers(tmp_path: Path) -> None:
+    """What we do with signals is not inherited."""
+    command = ["grep", "^Sig[BI]", "/proc/self/status"]
+    plain = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *command)
+    assert traced.stdout == plain.stdout
+
+
+def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
+    program = ["ls", "/proc/self/fd"]
+    traced = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", *program)
+    # Standard streams, and the directory that is listed.
+    assert traced.stdout.split() == ["0", "1", "2", "3"]
+
+
+def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
+    """Nobody traces it any more once it runs."""
+    script = "grep TracerPid /proc/$$/status; true"
+    done = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", "sh", "-c", script)
+    assert done.stdout.split() == ["TracerPid:", "0"]
+
+
+def test_usage() -> None:
+    for arguments, words in [
+        (("--text", "--"), "no command follows --"),
+        (("-p", 1, "--", "true"), "either a command is traced or a process"),
+        (("--tui", "--", "true"), "a command would write over the screen"),
+    ]:
+        done = run_tracelloc(*arguments)
+        assert done.returncode == 2
+        assert words in done.stderr

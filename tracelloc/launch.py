@@ -1,0 +1,120 @@
+"""``tracelloc -- CMD``: a program that is traced from its first allocation.
+
+Its process is followed until its libraries are mapped and probed, before any of its code
+has run but the loader's; from then on nothing but the probes is left.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import suppress
+
+from tracelloc import system
+from tracelloc.errors import TracellocError
+from tracelloc.follower import Follower
+from tracelloc.options import Options
+from tracelloc.procfs import Process
+from tracelloc.program import Program
+from tracelloc.session import Session
+from tracelloc.tracer import Tracer
+
+
+class Launch:
+    """Brings a program to where it is traced. The follower tells it how far it is."""
+
+    def __init__(self, command: tuple[str, ...]) -> None:
+        """Makes the waiting process. Raises TracellocError."""
+        self.program = Program(command)
+        self._session: Session | None = None
+        self._follower = Follower(self)
+        self._there = threading.Event()
+        self._trouble: BaseException | None = None
+        self._follower.launch(self.program)
+
+    def begin(self, session: Session) -> None:
+        """Lets it begin, and waits until it is traced. Raises TracellocError."""
+        self._session = session
+        session.start(waiting=True)
+        self.program.go()
+        self._there.wait()
+        if self._trouble is not None:
+            raise self._trouble
+
+    def executed(self, pid: int) -> None:
+        """See ``follower.Watcher``."""
+        assert self._session is not None
+        self._session.see_program()
+        if not self._session.root.has_loader:
+            # All that it consists of is there.
+            self.loaded(pid)
+
+    def loaded(self, pid: int) -> None:
+        """See ``follower.Watcher``."""
+        assert self._session is not None
+        try:
+            self._session.see_libraries()
+        except TracellocError as error:
+            self._trouble = error
+        self._follower.release(pid)
+        self._there.set()
+
+    def ended(self, pid: int, status: int) -> None:
+        """See ``follower.Watcher``."""
+        if pid == self.program.pid:
+            self.program.note_end(status)
+            self._there.set()
+
+    def finish(self) -> int:
+        """Waits until the program has ended. Returns its exit status."""
+        self._follower.stop()
+        self.program.abandon()
+        return self.program.wait()
+
+
+class LaunchTracer(Tracer):
+    """A run that begins with a program, and ends with it."""
+
+    def __init__(self, launch: Launch, options: Options) -> None:
+        super().__init__(Process(launch.program.pid), options)
+        self._launch = launch
+
+    def _start(self) -> None:
+        self._launch.begin(self._session)
+
+    def _note_end(self, number: int, _frame: object) -> None:
+        """Signals are the program's, which decides when to end.
+
+        The terminal sends its own to the program as well.
+        """
+        if number == signal.SIGTERM or not _is_from_terminal():
+            with suppress(ProcessLookupError):
+                os.kill(self._launch.program.pid, number)
+
+
+def _is_from_terminal() -> bool:
+    """Whether ^C on the terminal is for us, and what we have started."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
+
+
+def run_command(options: Options) -> int:
+    """Traces a program from its start. Returns its exit status. Raises TracellocError."""
+    system.check_all()
+    system.raise_file_limit()
+    launch = Launch(options.command)
+    try:
+        LaunchTracer(launch, options).run()
+    except BaseException:
+        launch.finish()
+        raise
+    return launch.finish()

@@ -1,0 +1,103 @@
+"""ptrace(2): the requests that following needs. Every call is for one thread of the target.
+
+All of them must come from the thread that seized the target. None of them stops a thread
+that runs, and when the calling thread ends, however it does, the kernel lets all that it
+had seized run on as if nothing had been.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from enum import IntEnum
+from typing import Final
+
+_CONT: Final = 7
+_DETACH: Final = 17
+_GETEVENTMSG: Final = 0x4201
+_GETSIGINFO: Final = 0x4202
+_SEIZE: Final = 0x4206
+_LISTEN: Final = 0x4208
+
+OPTION_FORKS: Final = 2 | 4 | 8
+"""PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE: children and threads are seized at birth."""
+OPTION_EXEC: Final = 0x10
+"""PTRACE_O_TRACEEXEC."""
+
+SI_KERNEL: Final = 0x80
+"""The ``si_code`` of signals that the kernel itself sends (asm-generic/siginfo.h)."""
+
+_WALL: Final = 0x40000000
+_WNOTHREAD: Final = 0x20000000
+_SIGINFO_BYTES: Final = 128
+_SI_CODE: Final = 8
+"""Where in ``siginfo_t`` the code is, in bytes."""
+
+
+class Event(IntEnum):
+    """Why a thread has stopped, if not for a signal."""
+
+    FORK = 1
+    VFORK = 2
+    CLONE = 3
+    EXEC = 4
+    STOP = 128
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def _request(request: int, thread_id: int, data: int = 0) -> None:
+    if _libc.ptrace(request, thread_id, None, data) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def seize(thread_id: int, options: int) -> None:
+    """Traces a thread from here on, without stopping it. Raises OSError."""
+    _request(_SEIZE, thread_id, options)
+
+
+def resume(thread_id: int, signal_number: int = 0) -> None:
+    """Lets a stopped thread go on, delivering a signal if one is given. Raises OSError."""
+    _request(_CONT, thread_id, signal_number)
+
+
+def listen(thread_id: int) -> None:
+    """Leaves a thread stopped as a signal has it, until another one has it go on."""
+    _request(_LISTEN, thread_id)
+
+
+def detach(thread_id: int, signal_number: int = 0) -> None:
+    """Lets a stopped thread go on untraced. Raises OSError."""
+    _request(_DETACH, thread_id, signal_number)
+
+
+def event_message(thread_id: int) -> int:
+    """What the event is about: the new thread's id, or which thread has executed."""
+    message = ctypes.c_ulong()
+    _request(_GETEVENTMSG, thread_id, ctypes.addressof(message))
+    return message.value
+
+
+def signal_code(thread_id: int) -> int:
+    """The ``si_code`` of the signal that a thread has stopped for."""
+    info = (ctypes.c_char * _SIGINFO_BYTES)()
+    _request(_GETSIGINFO, thread_id, ctypes.addressof(info))
+    return ctypes.c_int32.from_buffer(info, _SI_CODE).value
+
+
+def wait() -> tuple[int, int]:
+    """The next change of a thread that this one has seized, or of its own children.
+
+    Returns (thread id, status of waitpid(2)). Raises ChildProcessError if there are none
+    left, InterruptedError when a signal handler was run.
+    """
+    status = ctypes.c_int()
+    thread_id = _libc.waitpid(-1, ctypes.byref(status), _WALL | _WNOTHREAD)
+    if thread_id < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return thread_id, status.value
