@@ -7,14 +7,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from tracelloc.calltree import frame_name
 from tracelloc.filters import NamedStack
 from tracelloc.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
+from tracelloc.totals import I64
 from tracelloc.units import NS_PER_S, format_duration, format_size, plural
 from tracelloc.verdict.judgement import Judgement, Suspect, Verdict
 from tracelloc.verdict.others import WATCH_FIRST_S
+from tracelloc.verdict.sites import CODE_OF, Codes
 from tracelloc.view import Namer
 
 _CALLERS_LISTED: Final = 5
@@ -118,6 +122,29 @@ def _caller(stack: NamedStack, at: int) -> str:
         if not hidden and frame_name(frame) != own:
             return frame_name(frame)
     return "[nothing shown]"
+
+
+def verdict_codes(snapshot: Snapshot) -> Codes | None:
+    """Per stack an index of ``sites.VERDICTS``, as ``Findings.verdict``; None before a look."""
+    findings = snapshot.findings
+    if findings is None:
+        return None
+    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.WATCHING])
+    known = findings.codes[: len(codes)]
+    codes[: len(known)] = known
+    for suspect in findings.suspects:
+        stacks = [member.stack for member in suspect.members]
+        codes[stacks] = CODE_OF[suspect.judgement.verdict]
+    return codes
+
+
+def suspect_ranks(snapshot: Snapshot) -> I64:
+    """Per stack the place of its suspect in their order; those of no suspect come after all."""
+    suspects = suspects_of(snapshot)
+    ranks = np.full(len(snapshot.totals), len(suspects), np.int64)
+    for rank, suspect in enumerate(suspects):
+        ranks[[member.stack for member in suspect.members]] = rank
+    return ranks
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:

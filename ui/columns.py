@@ -13,15 +13,18 @@ from tracelloc.ui.naming import Search, labels_of
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.table import Cell, Column, Rows
 from tracelloc.units import NS_PER_S, format_size
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.sites import VERDICTS
 
 STACK_COLUMNS: Final = (
     Column("bytes", "outstanding", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
     Column("count", "blocks", 9, from_width=84),
     Column("growth", "growth/min", 12),
+    Column("verdict", "verdict", 9, right=False, from_width=72),
     Column("rate", "alloc/s", 9, from_width=108),
     Column("age", "mean age", 10, from_width=100),
-    Column("past", "past", 8, from_width=72, sorts=False),
+    Column("past", "past", 8, from_width=90, sorts=False),
     Column("name", "allocated by", 0, right=False),
 )
 BLOCK_COLUMNS: Final = (
@@ -34,12 +37,28 @@ BLOCK_COLUMNS: Final = (
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
 FOUND: Final = "bold reverse"
+VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
+"""Of the others: dim."""
+_SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
+_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
 
 
-def growth_cell(bytes_per_min: int) -> Text:
-    """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't."""
+def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
+    """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't.
+
+    What is known to be no leak does not look like one while it fills.
+    """
     style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
+    if bytes_per_min > 0 and verdict in _HARMLESS:
+        style = "dim"
     return Text(f"{signed_size(bytes_per_min)} {trend(bytes_per_min)}", style)
+
+
+def verdict_cell(verdict: Verdict | None) -> Text:
+    """One word."""
+    if verdict is None:
+        return Text("-", "dim")
+    return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
 
 
 def name_cell(name: str, search: str) -> Cell:
@@ -71,8 +90,10 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
         assert isinstance(key, int)
         if column == "name":
             return name_cell(labels_of(picture.labels, key), settings.search)
-        if column == "growth":
-            return growth_cell(int(snapshot.growth_per_min[key]))
+        if column in ("growth", "verdict"):
+            found = None if picture.verdicts is None else VERDICTS[picture.verdicts[key]]
+            growth = int(snapshot.growth_per_min[key])
+            return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
         if column == "past":
             held = past[key].tolist() if past is not None and key < len(past) else []
             now = int(snapshot.totals.live_bytes[key])

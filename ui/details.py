@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
+import textwrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
@@ -24,11 +25,13 @@ from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
 from tracelloc.ui.table import Table
+from tracelloc.ui.verdicts import reasons, verdict_text
 from tracelloc.units import NS_PER_S, format_size
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
 
+_REASON_LINES: Final = 2
 _AROUND: Final = 2
 """Source lines before and after the one of the frame."""
 
@@ -222,7 +225,7 @@ class DetailScreen(Screen[None]):
 
 
 def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:
-    """Four lines at most, each as wide as the screen at most."""
+    """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
     about = "~" if picture.snapshot.sample_bytes is not None else ""
     # Peaks that came and went while the buffer was full were not seen.
@@ -249,8 +252,13 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if threads:
         more = len(figures.threads) - len(threads)
         lines.append(Text(f" threads {', '.join(threads)}{f' and {more} more' if more else ''}"))
+    if details.judgement is not None:
+        lines.insert(1, Text(" ") + verdict_text(details, picture.snapshot))
     for line in lines:
         line.truncate(max(1, width), overflow="ellipsis")
+    if details.judgement is not None:
+        why = textwrap.wrap("; ".join(reasons(details)), max(20, width - 2))[:_REASON_LINES]
+        lines[2:2] = [Text(f" {part}", "dim") for part in why]
     return Text("\n").join(lines)
 
 

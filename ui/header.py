@@ -10,6 +10,7 @@ from tracelloc.ui.cells import fit, percent, signed_size, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
+from tracelloc.ui.verdicts import leaks_text
 from tracelloc.units import format_size
 
 _BAD = "bold red"
@@ -99,6 +100,7 @@ def _figures(picture: Picture) -> list[Text]:
             (f"{about}{format_size(figures.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
+        *([] if (leaks := leaks_text(snapshot)) is None else [leaks]),
         Text(f"{about}{figures.live_count:,} blocks {trend(figures.count_growth)}"),
         Text(f"{figures.live_stacks:,} stacks"),
         Text(

@@ -35,6 +35,8 @@ LIVE_KEYS: Final[list[BindingType]] = [
     _key("g", "sort_by('growth')", "Growth", "Sort by growth per minute"),
     _key("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
     _key("A", "sort_by('age')", "Age", "Sort by age"),
+    _key("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by outstanding bytes"),
+    _key("V", "verdicts", "Suspects", "Only leak suspects, caches, busy stacks …; again: next"),
     _key("b", "baseline", "Baseline", "Only what has come since now and stays", show=True),
     _key("M", "mark", "Mark", "Mark this moment in the plot", show=True),
     _key("d", "difference", "Difference", "What changed: last mark to now, mark to mark, off"),

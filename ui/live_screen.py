@@ -31,6 +31,7 @@ from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.ui.tabline import TabLine
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.ui.tree import TreeView
+from tracelloc.ui.verdicts import verdict_line
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -139,6 +140,7 @@ class LiveScreen(Screen[None]):
         if details is None:
             pane.show(Rows((), lambda _key, _column: ""), at_once=True)
             return
+        pane.border_title = verdict_line(details, picture) or "stack of the selected row"
         lines = lines_of(details.stack, details.index, everything=False)
         pane.show(frame_rows(lines), at_once=True)
 
@@ -150,6 +152,8 @@ class LiveScreen(Screen[None]):
             notes.append("since baseline (b)")
         if settings.difference is not None:
             notes.append(f"change {settings.difference.title} (d)")
+        if settings.verdicts:
+            notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
         if settings.search:
             notes.append(f"/{settings.search}: {picture.found:,}")
         if not settings.filters_on:
@@ -161,8 +165,9 @@ class LiveScreen(Screen[None]):
     def _empty(self, picture: Picture) -> str:
         """Why there is no row."""
         settings = picture.settings
-        if settings.search:
-            return f"nothing matches /{settings.search} (Esc shows all)"
+        if settings.search or settings.verdicts:
+            what = f"matches /{settings.search}" if settings.search else "is judged so"
+            return f"nothing {what} (Esc shows all)"
         if settings.difference is not None:
             return f"nothing has changed from {settings.difference.title} (Esc goes back)"
         if settings.baseline is not None:
@@ -264,6 +269,10 @@ class LiveScreen(Screen[None]):
             self.action_view(View.STACKS.value)
         self.state.sort(column)
 
+    def action_verdicts(self) -> None:
+        """Only stacks that are judged so."""
+        self.state.next_verdicts()
+
     def action_reverse(self) -> None:
         """The other way round."""
         self.state.sort(self.state.sorting.column)
@@ -298,12 +307,14 @@ class LiveScreen(Screen[None]):
         self.set_focus(self.query_one(f"#{self.settings.view.value}"))
 
     def action_back(self) -> None:
-        """One step back: search, difference, limits, baseline, then the first tab."""
+        """One step back: search, verdicts, difference, limits, baseline, then the first tab."""
         line = self.query_one("#search", Input)
         settings = self.settings
         if line.display:
             line.value = ""
             self._close_search()
+        elif settings.verdicts:
+            self.state.change(verdicts=())
         elif settings.difference is not None:
             self.state.change(difference=None)
         elif not settings.limits.is_open:

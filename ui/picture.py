@@ -33,12 +33,15 @@ from tracelloc.spread import (
     threads_of,
     threads_then,
 )
+from tracelloc.suspects import NamedSuspect, name_suspects, suspect_ranks, verdict_codes
 from tracelloc.totals import I64
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.settings import Settings, Sorting, View
 from tracelloc.ui.source import Source
 from tracelloc.units import NS_PER_S
+from tracelloc.verdict.judgement import Judgement
+from tracelloc.verdict.sites import CODE_OF, Codes
 from tracelloc.view import NamedStack
 
 MOST_ROWS: Final = 10_000
@@ -78,6 +81,10 @@ class Details:
     figures: StackDetails
     stack: NamedStack
     names_pending: bool
+    judgement: Judgement | None
+    """What kind of memory it is; None before there was time to look."""
+    suspect: NamedSuspect | None
+    """What it is part of."""
 
     @property
     def index(self) -> int:
@@ -96,6 +103,8 @@ class Picture:
     """Per stack, within the limits."""
     change: I64 | None
     """Per stack how many bytes have come between the marks, if a difference is asked for."""
+    verdicts: Codes | None
+    """Per stack an index of ``sites.VERDICTS``; None before there was time to look."""
     order: I64
     """Stacks in the order of the table."""
     labels: Mapping[int, str]
@@ -152,6 +161,10 @@ class Pictures:
         listed = np.flatnonzero(figures.live_count if change is None else change)
         weight = figures.live_bytes if change is None else np.abs(change)
         by_size = listed[np.argsort(-weight[listed], kind="stable")]
+        verdicts = verdict_codes(snapshot)
+        if settings.verdicts and verdicts is not None:
+            wanted = [CODE_OF[verdict] for verdict in settings.verdicts]
+            by_size = by_size[np.isin(verdicts[by_size], wanted)]
         self.names.update(snapshot, by_size.tolist())
         unsearched = by_size
         if settings.search:
@@ -167,6 +180,7 @@ class Pictures:
             header=self._header(snapshot),
             figures=figures,
             change=change,
+            verdicts=verdicts,
             order=order[:MOST_ROWS],
             labels=self.names.labels,
             blocks=blocks,
@@ -214,14 +228,20 @@ class Pictures:
             ordered = sorted(rows.tolist(), key=lambda index: labels.get(index, ""))
             by_name: I64 = np.array(ordered, np.int64)
             return by_name[::-1] if sorting.descending else by_name
+        if sorting.column == "verdict" and change is None:
+            ranks = suspect_ranks(snapshot)[rows]
+            return rows[np.argsort(ranks if sorting.descending else -ranks, kind="stable")]
         column = {
+            "verdict": change,
             "bytes": figures.live_bytes if change is None else change,
             "share": figures.live_bytes,
             "count": figures.live_count,
             "growth": snapshot.growth_per_min,
             "rate": figures.allocations_per_s,
             "age": figures.mean_age_ns,
-        }[sorting.column][rows]
+        }[sorting.column]
+        assert column is not None
+        column = column[rows]
         # Equal ones stay in the order of their size.
         order = np.argsort(-column if sorting.descending else column, kind="stable")
         return rows[order]
@@ -253,10 +273,10 @@ class Pictures:
         return found
 
     def _of_stacks(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> Blocks:
-        """The blocks of the stacks that a search or a difference leaves."""
+        """The blocks of the stacks that a search, a verdict or a difference leaves."""
         assert snapshot.blocks is not None
         every = snapshot.blocks.blocks()
-        if not settings.search and settings.difference is None:
+        if not settings.narrows_stacks:
             return every
         chosen = np.zeros(len(snapshot.totals), np.bool_)
         chosen[stacks] = True
@@ -277,7 +297,7 @@ class Pictures:
         if settings.view is not View.THREADS:
             self._threads_before = None
             return []
-        key = settings.search, settings.all_limits, settings.difference
+        key = settings.search, settings.all_limits, settings.difference, settings.verdicts
         before = self._threads_before
         if before is not None and before[0] != key:
             before = None
@@ -316,7 +336,15 @@ class Pictures:
         namer = self._source.namer
         known = namer.prepare(snapshot, [index], 0)
         details = stack_details(snapshot, index, self._source.thread_names(), settings.all_limits)
-        return Details(details, namer.stack(snapshot, index), not known)
+        findings = snapshot.findings
+        suspect = None if findings is None else findings.suspect_of.get(index)
+        return Details(
+            figures=details,
+            stack=namer.stack(snapshot, index),
+            names_pending=not known,
+            judgement=None if findings is None else findings.judgement(index),
+            suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
+        )
 
 
 def _difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

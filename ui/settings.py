@@ -8,6 +8,7 @@ from typing import Final
 
 from tracelloc.analysis import ALL, Limits, Mark
 from tracelloc.units import NS_PER_S, format_duration, format_size
+from tracelloc.verdict.judgement import Verdict
 
 
 class View(Enum):
@@ -33,6 +34,17 @@ TITLES: Final = {
     View.THREADS: "Threads",
     View.LOG: "Log",
 }
+
+
+VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
+    (),
+    (Verdict.LEAKING, Verdict.GROWING),
+    (Verdict.CACHE_OR_POOL,),
+    (Verdict.BUSY,),
+    (Verdict.START_UP,),
+    (Verdict.WATCHING, Verdict.UNKNOWN),
+)
+"""What to show only stacks of, one after the other; the first is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +73,13 @@ class Settings:
     """Everything that has a say in what the views show."""
 
     view: View = View.STACKS
-    stacks: Sorting = Sorting("bytes")
+    stacks: Sorting = Sorting("verdict")
     blocks: Sorting = Sorting("size")
     search: str = ""
     limits: Limits = ALL
     """Sizes, ages and thread."""
+    verdicts: tuple[Verdict, ...] = ()
+    """Only stacks that are judged so; empty: all."""
     baseline: Mark | None = None
     """Only what has come since and is still there."""
     difference: Difference | None = None
@@ -85,7 +99,12 @@ class Settings:
     @property
     def narrows(self) -> bool:
         """Whether anything keeps stacks out of the views."""
-        return bool(self.search) or not self.all_limits.is_open or self.difference is not None
+        return self.narrows_stacks or not self.all_limits.is_open
+
+    @property
+    def narrows_stacks(self) -> bool:
+        """Whether some stacks are left out as a whole."""
+        return bool(self.search or self.verdicts) or self.difference is not None
 
 
 def describe_limits(limits: Limits) -> list[str]:

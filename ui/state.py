@@ -25,7 +25,7 @@ from tracelloc.ui.help import HelpScreen
 from tracelloc.ui.limits_dialog import LimitsDialog
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.settings import Difference, Settings, Sorting, View
+from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings, Sorting, View
 from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
 
@@ -88,6 +88,11 @@ class State:
     def lift_limits(self) -> None:
         """Everything counts again."""
         self.change(limits=ALL)
+
+    def next_verdicts(self) -> None:
+        """Only suspects, then those of each other verdict, then all."""
+        at = VERDICT_CHOICES.index(self.settings.verdicts) + 1
+        self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
 
     def ask_limits(self) -> None:
         """Opens the dialog."""

@@ -30,6 +30,8 @@ from tracelloc.table import LiveTable
 from tracelloc.ui.app import LiveApp, make_app
 from tracelloc.ui.source import Facts
 from tracelloc.units import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judge import Judge
 from tracelloc.view import Namer
 
 APP = "/opt/shop/server"
@@ -113,6 +115,9 @@ class FakeSource:
                     )
             known.add(stack_id, tuple(addresses[call] for call in calls), StackFlag(0))
         self.table = LiveTable(known, self.sample_bytes)
+        self.table.cohorts.begin(START_NS)
+        self.judge = Judge()
+        self.findings: Findings | None = None
         self.history = History(START_NS)
         self.series = Series(START_NS)
         self.caller = Caller(0, 0, self.directory, self.directory)
@@ -143,6 +148,9 @@ class FakeSource:
         live = self.table.totals.live_bytes
         if self.history.is_due(self.now_ns):
             self.history.sample(self.now_ns, live)
+        if self.judge.is_due(self.now_ns):
+            table = self.table
+            self.findings = self.judge.judge(table.cohorts, table.totals, table.stacks, self.now_ns)
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 
@@ -166,6 +174,7 @@ class FakeSource:
             min_age_ns=None,
             series=self.series,
             wanted=wanted,
+            findings=self.findings,
         )
 
     def ring_share(self) -> float:

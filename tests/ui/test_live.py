@@ -13,6 +13,7 @@ from tests.ui.source import (
     CACHE,
     LEAK,
     LIVE,
+    LOG,
     SECONDS,
     FakeSource,
     drive,
@@ -23,11 +24,13 @@ from tests.ui.source import (
 )
 from tracelloc.analysis import ALL
 from tracelloc.ui.app import LiveApp
+from tracelloc.ui.columns import GROWING, growth_cell
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.keys import LIVE_KEYS
 from tracelloc.ui.settings import View
 from tracelloc.ui.table import Table
 from tracelloc.units import format_size
+from tracelloc.verdict.judgement import Verdict
 
 
 @pytest.fixture
@@ -113,7 +116,7 @@ def test_sorting(source: FakeSource) -> None:
         await press(app, pilot, "s")
         assert app.state.sorting.column == "count"
         assert "blocks ▼" in line_with(app, "outstanding")
-        await press(app, pilot, "s", "s", "s", "s")
+        await press(app, pilot, *"sssss")
         assert app.state.sorting.column == "name"
         assert rows(app) == sorted(BY_BYTES)
         # A click on a title sorts, another one turns the order round.
@@ -138,7 +141,7 @@ def test_views(source: FakeSource) -> None:
             "6": "10 s - 30 s",
             "7": "worker-1",
             "8": "uprobe_multi",
-            "1": "outstanding ▼",
+            "1": "verdict ▼",
         }
         for key, words in said.items():
             await press(app, pilot, key)
@@ -198,7 +201,7 @@ def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
         await pilot.press("slash", "a", "p", "p")
         await settle(app, pilot)
         assert app.state.settings.search == "app"
-        assert app.state.sorting.column == "bytes"
+        assert app.state.sorting.column == "verdict"
 
     drive(source, steps)
 
@@ -253,6 +256,54 @@ def test_marks_and_differences(source: FakeSource) -> None:
         assert app.state.settings.difference is None
 
     drive(source, steps)
+
+
+def test_only_some_verdicts(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for said, found in {
+            "leaking or growing": ["record_request"],
+            "cache-or-pool": ["cache_lookup"],
+            "busy": [],
+            "start-up": ["append_log", "dns::Message::decode"],
+            "watching or unknown": [],
+        }.items():
+            await press(app, pilot, "V")
+            assert f"only {said} (V)" in line_with(app, "Allocators")
+            assert rows(app) == found, said
+            await press(app, pilot, "2")
+            assert set(rows(app)) == set(found)
+            await press(app, pilot, "1")
+        assert "nothing is judged so" in "\n".join(text_of(app))
+        await press(app, pilot, "V")
+        assert rows(app) == BY_BYTES
+        await press(app, pilot, "V", "escape")
+        assert rows(app) == BY_BYTES
+
+    drive(source, steps)
+
+
+def test_suspects_come_first(source: FakeSource) -> None:
+    """What holds most is on top of those that are none, however large."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        source.allocate(LOG, 10 << 20)
+        await tick(app, pilot)
+        assert rows(app)[:2] == ["record_request", "append_log"]
+        assert "1 growing 188 KiB/min" in line_with(app, "Heap")
+        await press(app, pilot, "t")
+        assert rows(app)[:2] == ["append_log", "record_request"]
+        await press(app, pilot, "v")
+        assert rows(app)[:2] == ["record_request", "append_log"]
+        await press(app, pilot, "v")
+        assert rows(app)[-1] == "record_request"
+
+    drive(source, steps)
+
+
+def test_what_fills_is_not_shown_as_a_leak() -> None:
+    assert growth_cell(1 << 20, Verdict.CACHE_OR_POOL).style == "dim"
+    assert growth_cell(1 << 20, Verdict.GROWING).style == GROWING
+    assert growth_cell(1 << 20, None).style == GROWING
 
 
 def test_pause(source: FakeSource) -> None:
