@@ -35,11 +35,11 @@ class Builder:
             self._built[key] = out
         return self._built[key]
 
-    def c(self, name: str, *flags: str) -> Path:
+    def c(self, name: str, *flags: str, compiler: str = "gcc") -> Path:
         """``tests/targets/NAME.c``, with frame pointers unless flags say otherwise."""
         return self._build(
             name,
-            ["gcc", "-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", *FRAME_POINTERS, "-pthread",
+            [compiler, "-O1", "-g", "-Wall", "-Wextra", "-fno-builtin", *FRAME_POINTERS, "-pthread",
              str(TARGETS / f"{name}.c"), *flags],
         )  # fmt: skip
 

@@ -88,6 +88,9 @@ NOINLINE static void *by_posix_memalign(size_t size)
     return posix_memalign(&block, 4096, size) ? NULL : block;
 }
 NOINLINE static void *by_valloc(size_t size) { return valloc(size); }
+#ifdef NO_PVALLOC
+#define pvalloc valloc // not every allocator has it, and libc's must not be mixed with it
+#endif
 NOINLINE static void *by_pvalloc(size_t size) { return pvalloc(size); }
 NOINLINE static void *by_strdup(size_t length) { return strdup(letters + 511 - length); }
 NOINLINE static void *by_strndup(size_t length) { return strndup(letters, length); }
@@ -154,11 +157,14 @@ static void *change(struct slot *slot, void *block, uint64_t dice)
         if (by_reallocarray(block, eighth, 8))
             _exit(6);
         return block;
-    case 2: // a resize that frees
-        if (realloc(block, 0))
-            _exit(6);
+    case 2: // a resize to nothing: glibc frees, others keep an empty block
+        moved = by_realloc(block, 0);
         book(slot->site, slot->size, -1);
-        return NULL;
+        slot->site = REALLOC;
+        slot->size = 0;
+        if (moved)
+            book(REALLOC, 0, 1);
+        return moved;
     case 3:
     case 4:
     case 5:

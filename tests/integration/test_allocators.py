@@ -1,0 +1,231 @@
+"""Whatever allocator a process has, outstanding figures equal the target's own books."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+PRELOADS = {
+    "glibc": "",
+    "jemalloc": "libjemalloc.so.2",
+    "tcmalloc": "libtcmalloc_minimal.so.4",
+    "mimalloc": "libmimalloc.so.*",
+}
+OPERATIONS = 6000
+
+
+def preloaded(allocator: str) -> dict[str, str]:
+    """The environment with an allocator's library in it."""
+    pattern = PRELOADS[allocator]
+    if not pattern:
+        return dict(os.environ)
+    library = min(LIBRARIES.glob(pattern))
+    return {**os.environ, "LD_PRELOAD": str(library)}
+
+
+def files_of(report: dict) -> set[str]:
+    return {Path(found["file"]).name.split(".so")[0] for found in report["allocators"]}
+
+
+def assert_no_loss(report: dict) -> None:
+    assert report["lost_events"] == 0
+    # A stack that was cut short takes nothing from the figures.
+    lost = {cause: n for cause, n in report["lost"].items() if n and cause != "lost_misses"}
+    assert lost == {}
+    assert report["unmatched_frees"] == 0
+    assert report["allocations"] - report["frees"] == report["live_allocations"]
+
+
+def assert_totals(report: dict, books: dict[str, list[int]]) -> None:
+    assert_no_loss(report)
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+
+
+@pytest.mark.parametrize(
+    ("allocator", "attach"),
+    [("jemalloc", "auto"), ("tcmalloc", "auto"), ("mimalloc", "auto"), ("tcmalloc", "perf")],
+)
+def test_every_function_of_malloc(
+    builder: Builder, targets: list[Target], tmp_path: Path, allocator: str, attach: str
+) -> None:
+    target = Target(
+        [builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 5, 1500], env=preloaded(allocator)
+    )
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--attach", attach, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_totals(report, books)
+    assert any(name.startswith(f"lib{allocator}") for name in files_of(report))
+    assert any(f"lib{allocator}" in line and "allocators: " in line for line in tracer.messages)
+    assert target.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("allocator", "limit_mib"),
+    [
+        ("glibc", 0),
+        ("jemalloc", 0),
+        ("tcmalloc", 0),
+        ("jemalloc", 700),
+        ("tcmalloc", 700),
+        ("mimalloc", 0),
+    ],
+)
+def test_operators_that_throw(
+    builder: Builder, targets: list[Target], tmp_path: Path, allocator: str, limit_mib: int
+) -> None:
+    """C++ under each of them lives on, traced, when it catches std::bad_alloc."""
+    meek = ["meek"] if allocator == "mimalloc" else []
+    command = [builder.cpp("operators", "-pthread"), limit_mib, *meek]
+    target = Target(command, env=preloaded(allocator))
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target.ask("go")
+    books = json.loads(target.ask("again"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert books["caught"] > 20 or meek
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    # Untraced it goes on as well.
+    json.loads(target.ask("more"))
+    assert target.end() == 0
+
+
+def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Found by its names' ending, as in Rust programs; with resizes in place."""
+    target = Target([builder.c("prefixed")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    books = json.loads(target.ask("go"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    (found,) = [found for found in report["allocators"] if found["family"] == "jemalloc"]
+    assert "_rjem_sdallocx" in found["functions"]
+    assert "_rjem_nallocx" not in found["functions"]
+
+
+@pytest.mark.parametrize("flags", [[], ["-static"]], ids=["dynamic", "static"])
+def test_musl(builder: Builder, targets: list[Target], tmp_path: Path, flags: list[str]) -> None:
+    program = builder.c("books", "-DNO_PVALLOC", *flags, compiler="musl-gcc")
+    target = Target([program, 4, OPERATIONS, 5, 1500])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert_totals(tracer.last(), books)
+
+
+POOLS = """
+[[allocator]]
+name = "slices"
+module = "pool-*"
+functions = [
+    { name = "pool_take", kind = "alloc", size = 3 },
+    { name = "pool_give", kind = "free", block = 2 },
+]
+[[allocator]]
+name = "chunks"
+functions = [
+    { name = "chunk_t*", kind = "calloc", throws = false },
+    { name = "chunk_give", kind = "free" },
+]
+"""
+
+
+def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Their blocks count, each once, be their memory from malloc or not."""
+    names = tmp_path / "pools.toml"
+    names.write_text(POOLS)
+    target = Target([builder.c("pool")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 10, "--allocators", names, directory=tmp_path
+    )
+    books = json.loads(target.ask("go"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_totals(report, books)
+    # One stack each: where `work` calls them.
+    seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
+    assert seen == sorted(books.values())
+    assert {found["family"] for found in report["allocators"]} == {"slices", "chunks", "malloc"}
+
+
+def test_python_under_other_allocators(targets: list[Target], tmp_path: Path) -> None:
+    """Blocks of a telling size, made through ctypes in a large program."""
+    code = (
+        "import ctypes, sys\n"
+        "libc = ctypes.CDLL(None)\n"
+        "libc.malloc.restype = ctypes.c_void_p\n"
+        "libc.free.argtypes = [ctypes.c_void_p]\n"
+        "print('ready', flush=True)\n"
+        "sys.stdin.readline()\n"
+        "kept = [libc.malloc(123457) for _ in range(500)]\n"
+        "for block in kept[::2]: libc.free(block)\n"
+        "print('done', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    for allocator in ("tcmalloc", "mimalloc"):
+        target = Target(["python3", "-c", code], env=preloaded(allocator))
+        targets.append(target)
+        tracer = Tracelloc("-p", target.pid, "--json", "--top", 400, directory=tmp_path)
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 0
+        report = tracer.last()
+        sizes = [block["size_bytes"] for block in report["top_allocations"]]
+        assert sizes.count(123457) == 250
+        assert report["lost_events"] == 0
+        assert target.end() == 0
+
+
+def test_redis_on_its_own_jemalloc(tmp_path: Path) -> None:
+    """Values of a telling size: as many blocks as keys, before and after some are deleted."""
+    server, client = shutil.which("redis-server"), shutil.which("redis-cli")
+    assert server is not None
+    assert client is not None
+    socket = tmp_path / "redis.sock"
+    process = subprocess.Popen(
+        [server, "--port", "0", "--unixsocket", socket, "--save", "", "--daemonize", "no"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if b"ready to accept" in line.lower():
+                break
+        tracer = Tracelloc("-p", process.pid, "--json", "--top", 5000, directory=tmp_path)
+        commands = "".join(f"SET key:{n} {'v' * 7000}\n" for n in range(600))
+        commands += "".join(f"DEL key:{n}\n" for n in range(0, 600, 3))
+        subprocess.run(
+            [client, "-s", socket], input=commands.encode(), stdout=subprocess.DEVNULL,
+            check=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        assert tracer.stop() == 0
+        report = tracer.last()
+        # A string of Redis's: a head of five bytes, the characters, and a zero.
+        sizes = [block["size_bytes"] for block in report["top_allocations"]]
+        assert sizes.count(5 + 7000 + 1) == 400
+        assert report["lost_events"] == 0
+        assert "libjemalloc" in files_of(report)
+    finally:
+        process.terminate()
+        process.wait(PATIENCE_S)
+        assert process.stdout is not None
+        process.stdout.close()
