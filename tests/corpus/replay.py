@@ -159,9 +159,22 @@ def watch(
     lost_at_s: float | None = None,
 ) -> Course:
     """The whole course of a program; stack n + 1 is the n-th site's."""
-    course = Course()
     events = events_of(list(sites.values()), end_s)
-    stacks = stacks_of(list(sites))
+    return course_of(
+        events, stacks_of(list(sites)), end_s, address_reuses=address_reuses, lost_at_s=lost_at_s
+    )
+
+
+def course_of(
+    events: Events,
+    stacks: Stacks,
+    end_s: float,
+    *,
+    address_reuses: int = 0,
+    lost_at_s: float | None = None,
+) -> Course:
+    """The whole course of a stream of events."""
+    course = Course()
     for time_s, _table, findings in looks(
         events, stacks, end_s, address_reuses=address_reuses, lost_at_s=lost_at_s
     ):

@@ -18,6 +18,7 @@ from tracelloc.verdict.survival import (
     find_tails,
     kept_from,
 )
+from tracelloc.verdict.together import in_proportion
 
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
@@ -110,6 +111,19 @@ def test_common_share(seed: int) -> None:
 def test_no_others_no_floor() -> None:
     assert common_share(np.array([50.0]), np.array([5000.0])).tolist() == [0.0]
     assert common_share(np.array([5.0]), np.array([50.0])).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_proportion(seed: int) -> None:
+    """Parts of one object are told from leaks that happen to be as many."""
+    random = np.random.default_rng(seed)
+    one = random.poisson(30, 20).astype(float)
+    assert in_proportion(one, one)
+    assert in_proportion(3 * one, one)
+    shaken = one + np.where(np.arange(20) % 2, 8, -8)
+    assert not in_proportion(one, shaken), "as many in all, but not at the same times"
+    assert not in_proportion(5 * one, 3 * one), "no object has one part and two thirds"
+    assert not in_proportion(one[:6], one[:6]), "too little to tell"
 
 
 def test_a_gap_starts_the_count_afresh() -> None:

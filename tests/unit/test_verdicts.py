@@ -113,6 +113,34 @@ def test_leaks_through_a_common_wrapper_stay_apart() -> None:
     assert group.frame is not None
 
 
+def test_parts_of_one_object_are_one_suspect() -> None:
+    """Three blocks of each forgotten object, made at three places of one function."""
+    sites, seen = course("reference_cycles")
+    assert seen.findings is not None
+    (suspect,) = seen.findings.suspects
+    assert [list(sites)[member.stack - 1] for member in suspect.members] == [
+        "table",
+        "node",
+        "name",
+    ]
+    shares = [member.share for member in suspect.members]
+    assert shares == pytest.approx([320 / 408, 64 / 408, 24 / 408], rel=0.01)
+
+
+def test_leaks_that_share_only_the_load_stay_apart() -> None:
+    """Two leaks of one caller, at equal rates, under a load that goes up and down."""
+    random = np.random.default_rng(8)
+    load = poisson(random, 20, 0, END_S)
+    load = load[random.random(len(load)) < (1 + np.sin(load / 120 * 2 * np.pi)) / 2]
+    sites = {
+        name: some_leak(random, churn(random, load + 0.001, 0.3, 100), 0.2) for name in ("a", "b")
+    }
+    findings = watch(sites | busy_program(random, 2), END_S).findings
+    assert findings is not None
+    assert [len(suspect.members) for suspect in findings.suspects] == [1, 1]
+    assert {suspect.judgement.verdict for suspect in findings.suspects} == {Verdict.LEAKING}
+
+
 def busy_program(random: np.random.Generator, sites: int) -> dict[str, Stream]:
     return {
         f"busy_{n}": churn(random, poisson(random, 15, 0, END_S), 1 + n, 300) for n in range(sites)

@@ -1,7 +1,15 @@
 """Telling leaks from caches, pools, busy and start-up memory, by births and deaths.
 
 ``cohorts`` keeps the figures, ``survival`` finds the age from which on blocks stop dying,
-``rule`` tests windows of time, ``others`` tells apart what is no leak, ``grouping`` finds
-leaks that are split over many stacks, ``judge`` puts these together every few seconds,
-``sentences`` says why, and ``judgement`` holds the answers.
+``rule`` tests windows of time, ``onset`` says since when, ``others`` tells apart what is no
+leak, ``loss`` allows for what was lost, and ``sites`` puts these together for any sites.
+``grouping`` finds leaks that are split over many stacks, ``together`` stacks that leak
+together. ``judge`` does it all every few seconds, with a ``memory`` of what was said before.
+``judgement``, ``suspects``, ``findings`` and ``sentences`` hold the answers.
+
+What it cannot tell: if nothing from a site was ever freed, a leak and a container that only
+grows make the same events, so the confidence stays below 0.8 and the evidence says so. A
+leak needs six survivors at least, and about two minutes (four and a half where nothing is
+freed) from its onset on; leaks among blocks that live long take longer, 2.5 times their
+lifetime at least. Caches that fill more slowly than that look like leaks until they are full.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,9 @@ from tracelloc.verdict.findings import Findings, Moment
 from tracelloc.verdict.grouping import Key, Prefixes, Sums, add_up, choose, shared_frame
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.memory import Memory
-from tracelloc.verdict.rule import Curve
 from tracelloc.verdict.sites import Circumstances, Sites, judge_sites
 from tracelloc.verdict.suspects import Group, list_suspects
+from tracelloc.verdict.together import find_tied, shared_caller
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _MOST_SUSPECTS: Final = 200
@@ -108,7 +108,8 @@ class Judge:
         groups: list[Group] = []
         if sums is not None:
             of_sums = yield from _in_parts(sums.population, sums.circumstances(circumstances))
-            groups = self._groups(sums, of_sums, sites, population, stacks, now_ns)
+            groups = self._split_leaks(sums, of_sums, sites, population, stacks, now_ns)
+        groups += self._tied_leaks(groups, sites, population, stacks, circumstances)
         suspects = list_suspects(sites, groups, self._stacks.taken_back, moment)
         yield Findings(
             moment=moment,
@@ -130,7 +131,7 @@ class Judge:
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
         )
 
-    def _groups(  # noqa: PLR0917
+    def _split_leaks(  # noqa: PLR0917
         self,
         sums: Sums,
         of_sums: Sites,
@@ -144,21 +145,41 @@ class Judge:
         numbers = np.array([known.setdefault(key, len(known)) for key in sums.keys])
         self._sums.grow(len(known))
         of_sums = self._sums.settle(of_sums, numbers, now_ns)
-        groups = []
-        for at in choose(sums, of_sums, sites):
-            members = sums.members[at]
-            part = population.select(members)
-            span = np.tile([of_sums.since_s[at], part.now_s], (len(members), 1))
-            groups.append(
-                Group(
-                    sites=of_sums.select(np.array([at])),
-                    stacks=members,
-                    bytes_kept=Curve(part.edges_s, part.alive_bytes).between(span)[:, 0],
-                    frame=shared_frame(stacks, members.tolist()),
-                    taken_back=int(self._sums.taken_back[numbers[at]]),
-                )
+        return [
+            Group.of(
+                population,
+                sums.members[at],
+                of_sums.select(np.array([at])),
+                frame=shared_frame(stacks, sums.members[at].tolist()),
+                taken_back=int(self._sums.taken_back[numbers[at]]),
             )
-        return groups
+            for at in choose(sums, of_sums, sites)
+        ]
+
+    def _tied_leaks(
+        self,
+        groups: list[Group],
+        sites: Sites,
+        population: Population,
+        stacks: Stacks,
+        circumstances: Circumstances,
+    ) -> list[Group]:
+        """Single stacks that leak together."""
+        grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
+        free = np.setdiff1d(np.arange(len(sites)), grouped)
+        found = []
+        for rows in find_tied(population, sites, stacks, free):
+            start = np.zeros(1, np.intp)
+            floor = circumstances.loss_floor[rows].max(keepdims=True)
+            together = judge_sites(
+                population.sums(rows, start), replace(circumstances, loss_floor=floor)
+            )
+            # Each of them leaks, so all of them do.
+            together = replace(together, code=sites.code[rows[:1]])
+            frame = shared_caller(stacks, rows.tolist())
+            taken_back = int(self._stacks.taken_back[rows].max())
+            found.append(Group.of(population, rows, together, frame, taken_back))
+        return found
 
 
 def _in_parts(population: Population, circumstances: Circumstances) -> Generator[None, None, Sites]:

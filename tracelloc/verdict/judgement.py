@@ -71,8 +71,9 @@ class Suspect:
     members: tuple[Member, ...]
     """The largest share first; at least one."""
     frame: int | None
-    """Return address, in the outermost frame that all members share from the allocation
-    on; None for a single stack."""
+    """Return address in a frame that all members share; None for a single stack. Where a leak
+    is split over its callers, the outermost one from the allocation on; where stacks leak
+    together, their innermost common caller."""
 
     @property
     def stack(self) -> int:

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.verdict.cohorts import F64, I64
+from tracelloc.verdict.cohorts import F64, I64, Population
 from tracelloc.verdict.findings import Moment, judgement_of
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
-from tracelloc.verdict.rule import Rows
+from tracelloc.verdict.rule import Curve, Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
 
 _LEAST_CONFIDENCE: Final = 0.05
@@ -27,7 +27,18 @@ class Group:
     bytes_kept: F64
     """Of each stack, since the group grows."""
     frame: int | None
+    """Return address that they share."""
     taken_back: int
+
+    @classmethod
+    def of(
+        cls, population: Population, stacks: Rows, sites: Sites, frame: int | None, taken_back: int
+    ) -> Group:
+        """Stacks (rows of the population) with their judgement as one."""
+        part = population.select(stacks)
+        span = np.tile([sites.since_s[0], part.now_s], (len(stacks), 1))
+        bytes_kept = Curve(part.edges_s, part.alive_bytes).between(span)[:, 0]
+        return cls(sites, stacks, bytes_kept, frame, taken_back)
 
 
 def list_suspects(

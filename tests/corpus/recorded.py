@@ -1,0 +1,138 @@
+"""Recorded streams of events of real programs, compact on disk, replayed on their own clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.corpus.replay import START_NS, Course, course_of
+from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
+from tracelloc.ring import RECORD_DTYPE, Events
+from tracelloc.stacks import Stacks
+from tracelloc.symbols import Symbolizer
+
+FOLDER = Path(__file__).parents[1] / "data" / "streams"
+_NS_PER_MS = 1_000_000
+_ALIGNMENT = 16
+
+
+@dataclass
+class Recording:
+    """Columns of equal length, an event per row; and the call stacks by name."""
+
+    time_ms: npt.NDArray[np.uint32]
+    """On the program's own clock, since tracing began."""
+    address: npt.NDArray[np.uint64]
+    size: npt.NDArray[np.uint32]
+    kind: npt.NDArray[np.uint8]
+    stack: npt.NDArray[np.uint16]
+    """Index of ``stacks``, from 1; 0: none."""
+    tid: npt.NDArray[np.uint16]
+    stacks: list[str]
+    """``innermost/…/outermost``: the functions, as far as they have names."""
+    leaks: dict[str, tuple[int, int, float]]
+    """By function, what the program says it has leaked: blocks, bytes, and since when (s)."""
+
+    @classmethod
+    def of(
+        cls,
+        events: Events,
+        stacks: Stacks,
+        symbolizer: Symbolizer,
+        leaks: list[str],
+        started_ns: int,
+        speed: int,
+    ) -> Recording:
+        """From the records of the ring."""
+        indices = stacks.indices(np.ascontiguousarray(events["stack_id"]))
+        names = []
+        for index in range(1, len(stacks)):
+            frames = symbolizer.frames(stacks.frames(index) or ())
+            names.append("/".join(f"{f.symbol or '?'}+{f.offset or 0}" for f in frames))
+        elapsed = (events["time_ns"].astype(np.int64) - started_ns).clip(0)
+        told = {}
+        for line in leaks:
+            name, blocks, size_bytes, onset_s = line.split()
+            told[name] = (int(blocks), int(size_bytes), float(onset_s))
+        return cls(
+            time_ms=(elapsed * speed // _NS_PER_MS).astype(np.uint32),
+            address=events["address"].copy(),
+            size=(events["size_tag"] & np.uint64(EVENT_SIZE_MASK)).astype(np.uint32),
+            kind=((events["size_tag"] >> np.uint64(EVENT_SIZE_BITS)) & EVENT_KIND_MASK).astype(
+                np.uint8
+            ),
+            stack=indices.astype(np.uint16),
+            tid=np.unique(events["tid"], return_inverse=True)[1].astype(np.uint16) + 1,
+            stacks=names,
+            leaks=told,
+        )
+
+    def save(self, path: Path) -> None:
+        """Times as differences; addresses numbered, with the numbers in order of first use."""
+        unique, first, number = np.unique(self.address, return_index=True, return_inverse=True)
+        rank = np.argsort(np.argsort(first))[number]
+        columns: dict[str, Any] = {
+            "step_ms": np.diff(self.time_ms.astype(np.int64), prepend=0).astype(np.int16),
+            "block": rank.astype(np.uint16 if len(unique) < 1 << 16 else np.uint32),
+            "size": self.size,
+            "kind": self.kind,
+            "stack": self.stack.astype(np.uint8 if len(self.stacks) < 255 else np.uint16),
+            "tid": self.tid.astype(np.uint8),
+            "stacks": np.array(self.stacks),
+            "leaks": np.array([f"{n} {b} {s} {o}" for n, (b, s, o) in self.leaks.items()], "U"),
+        }
+        np.savez_compressed(path, **columns)
+
+    @classmethod
+    def load(cls, path: Path) -> Recording:
+        """As it was saved; addresses are others, but equal where they were equal."""
+        with np.load(path) as columns:
+            leaks = [str(line).split() for line in columns["leaks"]]
+            return cls(
+                time_ms=np.cumsum(columns["step_ms"].astype(np.int64)).astype(np.uint32),
+                address=0x7F00_0000_0000 + _ALIGNMENT * columns["block"].astype(np.uint64),
+                size=columns["size"],
+                kind=columns["kind"],
+                stack=columns["stack"].astype(np.uint16),
+                tid=columns["tid"].astype(np.uint16),
+                stacks=[str(name) for name in columns["stacks"]],
+                leaks={n: (int(b), int(s), float(o)) for n, b, s, o in leaks},
+            )
+
+    def events(self) -> Events:
+        """Records as the ring holds them."""
+        events = np.zeros(len(self.kind), RECORD_DTYPE)
+        events["time_ns"] = self.time_ms.astype(np.uint64) * _NS_PER_MS + START_NS
+        events["address"] = self.address
+        events["size_tag"] = self.size.astype(np.uint64) | (
+            self.kind.astype(np.uint64) << np.uint64(EVENT_SIZE_BITS)
+        )
+        events["stack_id"] = self.stack
+        events["tid"] = self.tid
+        return events
+
+    def known_stacks(self) -> Stacks:
+        """The stacks, with made-up addresses, equal where names and offsets are."""
+        stacks = Stacks()
+        addresses: dict[str, int] = {}
+        for stack_id, name in enumerate(self.stacks, start=1):
+            frames = (
+                addresses.setdefault(f, 0x400000 + 16 * len(addresses)) for f in name.split("/")
+            )
+            stacks.add(stack_id, tuple(frames), StackFlag(0))
+        return stacks
+
+    def replay(self, end_s: float) -> Course:
+        """What is said of it, on the program's clock."""
+        return course_of(self.events(), self.known_stacks(), end_s)
+
+    def leaking(self, stack: int) -> str | None:
+        """The leaking function that a stack allocates in, if it does."""
+        if not 1 <= stack <= len(self.stacks):
+            return None
+        name = self.stacks[stack - 1]
+        return next((leak for leak in self.leaks if leak in name), None)

@@ -1,0 +1,57 @@
+"""A real program with a leak among what only looks like one, judged while it runs."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target
+from tracelloc.capture import CaptureConfig
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+from tracelloc.symbols import Symbolizer
+from tracelloc.verdict.judgement import Suspect, Verdict
+
+pytestmark = pytest.mark.bpf
+
+
+def best_suspect(session: Session, survivors: int) -> Suspect:
+    """The first suspect, as soon as one is made of so many blocks."""
+    deadline = time.monotonic() + PATIENCE_S
+    while time.monotonic() < deadline:
+        findings = session.snapshot().findings
+        if findings is not None and findings.suspects:
+            suspect = findings.suspects[0]
+            if suspect.judgement.survivors >= survivors:
+                return suspect
+        time.sleep(0.5)
+    raise AssertionError("no suspect")
+
+
+def test_a_leak_is_the_first_suspect(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """20 blocks of 160 bytes a second (ten times the program's own speed)."""
+    target = Target([builder.c("specimens"), "steady", "3000", "10"])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig())
+    session.start()
+    try:
+        target.say("go")
+        suspect = best_suspect(session, 150)
+        names = Symbolizer(session.root.space).frames(session.root.stacks.frames(suspect.stack))
+        assert names[0].symbol == "leak_request"
+        judgement = suspect.judgement
+        assert judgement.verdict is Verdict.GROWING
+        assert judgement.never_freed
+        assert judgement.watch_more_s > 200
+        assert judgement.rate_bytes_per_min == pytest.approx(20 * 160 * 60, rel=0.3)
+        assert session.root.started_ns <= judgement.since_ns
+        cohorts, totals = session.root.table.cohorts, session.root.table.totals
+        with session._lock:
+            assert cohorts.alive_bytes.sum() == totals.live_bytes.sum()
+            assert cohorts.born.sum() == totals.allocated_count.sum()
+    finally:
+        session.close()

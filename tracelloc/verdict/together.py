@@ -1,0 +1,97 @@
+"""Stacks that leak together: one forgotten object made of several blocks.
+
+Their onsets agree, they come from one caller, and in every slice of time they leave
+survivors in the same proportion, 1:1 or 2:1 or so: much more exactly than two leaks would
+that only follow the same load (Pearson's chi-squared over the slices is far below its
+expectation).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from tracelloc.stacks import Frames, Stacks
+from tracelloc.verdict.cohorts import F64, Population
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.rule import Rows
+from tracelloc.verdict.sites import CODE_OF, Sites
+
+_MOST: Final = 50
+"""Leaking stacks that are compared with each other, by rate."""
+_OWN_FRAMES: Final = 4
+"""Innermost frames that stacks of one object may have for themselves."""
+_ONSETS_S: Final = 10.0
+_ONSETS_PART: Final = 0.05
+"""Onsets agree within so many seconds, or this part of the time since."""
+_SETTLED_S: Final = 30.0
+"""Younger blocks may still be freed."""
+_FEWEST_SLICES: Final = 8
+_CHI_SQUARED: Final = 0.35
+"""For each degree of freedom; 1 is expected of leaks that have nothing to do with each other."""
+_RATIO: Final = 0.02
+"""Objects have whole numbers of parts: by how much the ratio of two may be off."""
+
+
+def find_tied(population: Population, sites: Sites, stacks: Stacks, free: Rows) -> list[Rows]:
+    """Stacks that leak together, two at least in each list. ``free``: in no group yet."""
+    leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
+    order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][:_MOST]
+    tied: list[list[int]] = []
+    for row in order.tolist():
+        for others in tied:
+            if _belong_together(population, sites, stacks, others[0], row):
+                others.append(row)
+                break
+        else:
+            tied.append([row])
+    return [np.sort(np.array(rows)) for rows in tied if len(rows) > 1]
+
+
+def _belong_together(
+    population: Population, sites: Sites, stacks: Stacks, one: int, two: int
+) -> bool:
+    onsets_s = sites.since_s[[one, two]]
+    since_s = population.now_s - onsets_s.min()
+    if abs(onsets_s[0] - onsets_s[1]) > max(_ONSETS_S, _ONSETS_PART * since_s):
+        return False
+    frames = stacks.frames(one) or (), stacks.frames(two) or ()
+    shared = shared_callers(frames)
+    if not shared or max(map(len, frames)) - shared > _OWN_FRAMES:
+        return False
+    edges = population.edges_s
+    whole = (edges[:-1] >= onsets_s.max()) & (edges[1:] <= population.now_s - _SETTLED_S)
+    return in_proportion(population.alive[one, whole], population.alive[two, whole])
+
+
+def shared_callers(stacks: tuple[Frames, ...]) -> int:
+    """How many outermost frames all of these have in common."""
+    count = 0
+    for frames in zip(*map(reversed, stacks), strict=False):
+        if any(frame != frames[0] for frame in frames):
+            break
+        count += 1
+    return count
+
+
+def shared_caller(stacks: Stacks, members: list[int]) -> int | None:
+    """The innermost return address that all of these share as a caller."""
+    all_frames = tuple(stacks.frames(index) or () for index in members)
+    shared = shared_callers(all_frames)
+    return all_frames[0][-shared] if shared else None
+
+
+def in_proportion(one: F64, two: F64) -> bool:
+    """Whether one row of counts is a whole multiple of the other, closer than by chance."""
+    both = one + two
+    counted = both > 0
+    if np.count_nonzero(counted) < _FEWEST_SLICES or not one.any() or not two.any():
+        return False
+    ratio = max(one.sum(), two.sum()) / min(one.sum(), two.sum())
+    if abs(ratio - round(ratio)) > _RATIO * ratio:
+        return False
+    one, both = one[counted], both[counted]
+    share = one.sum() / both.sum()
+    chi_squared = ((one - share * both) ** 2 / (share * (1 - share) * both)).sum()
+    return bool(chi_squared < _CHI_SQUARED * (len(both) - 1))
