@@ -156,7 +156,7 @@ static __always_inline void emit_free(struct control *words, u64 id, u32 kind, u
 
 	if (!sent(words, kind, &key, &block) &&
 	    !spill_free(&key, &block, kind == EVENT_INNER_FREE ? SPILL_INNER : 0))
-		count(COUNTER_LOST_FREES);
+		count(kind == EVENT_INNER_FREE ? COUNTER_LOST_INNER_FREES : COUNTER_LOST_FREES);
 }
 
 /* A block is about to be resized: free for now. */

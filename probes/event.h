@@ -160,7 +160,8 @@ enum counter {
 	COUNTER_SPILL_UNMATCHED = 15,   /* of these: frees where no block was alive */
 	COUNTER_SPILL_ODD_RESTORES = 16, /* of these: failed resizes where nothing was taken */
 	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: missing from what was allocated and freed */
-	COUNTERS = 18,
+	COUNTER_LOST_INNER_FREES = 18, /* no room for a free inside another one: perhaps of no block */
+	COUNTERS = 19,
 };
 
 /* Words that user space and the probes share through memory. One element. */

@@ -184,9 +184,15 @@ class Counter(IntEnum):
     SPILL_UNMATCHED = 15
     SPILL_ODD_RESTORES = 16
     LOST_PAIRS = 17
+    LOST_INNER_FREES = 18
 
 
-LOST_EVENT_COUNTERS: Final = (Counter.LOST_ALLOCS, Counter.LOST_FREES, Counter.LOST_RESTORES)
+LOST_EVENT_COUNTERS: Final = (
+    Counter.LOST_ALLOCS,
+    Counter.LOST_FREES,
+    Counter.LOST_RESTORES,
+    Counter.LOST_INNER_FREES,
+)
 """Counters of events that never reached user space: no room in the ring, nor in the spill map."""
 ODDITY_COUNTERS: Final = (
     Counter.SPILL_REUSES,

@@ -52,8 +52,9 @@ class Losses:
 
         None if nothing was lost: the table is right. Each lost event is counted by what it
         would have done (``probes/spill.h``). What stays open is which of the unmatched frees
-        are of blocks from before, or of sizes that were not asked for, and what calls of
-        threads did that could not be followed. Not for samples.
+        are of blocks from before, or of sizes that were not asked for, which lost frees
+        inside other frees were of blocks, and what calls of threads did that could not be
+        followed. Not for samples.
         """
         if not self.events:
             return None
@@ -67,7 +68,7 @@ class Losses:
             + counters[Counter.LOST_RESTORES]
             - counters[Counter.LOST_FREES]
         )
-        least = most - oddities.unmatched_frees - unseen
+        least = most - oddities.unmatched_frees - counters[Counter.LOST_INNER_FREES] - unseen
         return max(0, least), max(0, most + unseen)
 
 

@@ -62,7 +62,7 @@ class _Batch:
         self.stacks = stacks
         self.address = np.ascontiguousarray(events["address"])
         self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
-        self.caller = np.ascontiguousarray(events["tid"])
+        self.caller = events["tid"].copy()
         """Threads in whose order the events stand; 0 if in none's."""
         late = self.kind == EventKind.LATE_ALLOC
         self.has_late = bool(late.any())

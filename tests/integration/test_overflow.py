@@ -4,45 +4,208 @@ from __future__ import annotations
 
 import json
 import random
+import select
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
-from tests.integration.test_exact import assert_equal
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.integration.test_exact import assert_equal, by_site
 
 pytestmark = pytest.mark.bpf
 
+SMALL_RING = ("--json", "--top", 1000, "--events-size", "64k", "--interval", "10s")
+LONG_S, SHORT_S = 0.8, 0.02
+"""How long a reader is stopped at most: never for nothing, or a few times per overflow."""
 
-def stop_now_and_then(tracer: Tracelloc, seconds: float, seed: int) -> None:
-    """Stops the reader at random moments, for most of the time."""
-    dice = random.Random(seed)
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+
+def run_unread(target: Target, tracer: Tracelloc, stopped_s: float) -> dict[str, list[int]]:
+    """Has the target run while its reader is stopped at random moments. Returns the books."""
+    dice = random.Random(1)
+    target.say("run")
+    while not select.select([target.process.stdout], [], [], 0)[0]:
         tracer.process.send_signal(signal.SIGSTOP)
-        time.sleep(dice.uniform(0.2, 1))
+        time.sleep(dice.uniform(0, stopped_s))
         tracer.process.send_signal(signal.SIGCONT)
-        time.sleep(dice.uniform(0, 0.2))
+        time.sleep(dice.uniform(0, 0.02))
+    books: dict[str, list[int]] = json.loads(target.hear())
+    return books
+
+
+def blocks_by_identity(report: dict[str, Any]) -> int:
+    """How many blocks there are, whatever was lost; those from before count as -1 once freed."""
+    lost = report["lost"]
+    return int(
+        report["live_allocations"]
+        + lost["address_reuses"]
+        + lost["odd_restores"]
+        + lost["lost_allocs"]
+        + lost["lost_restores"]
+        - lost["lost_frees"]
+        - report["unmatched_frees"]
+    )
 
 
 @pytest.mark.parametrize("attach", ["auto", "perf"])
-@pytest.mark.parametrize(("threads", "slots"), [(4, 3000), (8, 64)])
-def test_stopped_reader(
-    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, slots: int, attach: str
+@pytest.mark.parametrize(
+    ("threads", "slots", "stopped_s"), [(4, 3000, LONG_S), (8, 64, SHORT_S), (4, 8000, SHORT_S)]
+)
+def test_books(
+    builder: Builder,
+    targets: list[Target],
+    tmp_path: Path,
+    threads: int,
+    slots: int,
+    stopped_s: float,
+    attach: str,
 ) -> None:
-    target = Target([builder.c("books"), threads, 600_000 // threads, 1, slots])
+    target = Target([builder.c("books"), threads, 160_000 // threads, 1, slots])
     targets.append(target)
-    tracer = Tracelloc(
-        "-p", target.pid, "--json", "--top", 1000, "--attach", attach, "--events-size", "64k",
-        directory=tmp_path,
-    )  # fmt: skip
-    target.say("run")
-    stop_now_and_then(tracer, 2, seed=slots)
-    books = json.loads(target.hear())
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--attach", attach, directory=tmp_path)
+    books = run_unread(target, tracer, stopped_s)
     assert tracer.stop() == 0
     report = tracer.last()
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
-    assert report["spilled_events"] > 100_000
+    assert report["live_allocations_bounds"] is None
+    # By far most events found the ring full.
+    assert report["spilled_events"] > 40_000
+
+
+def test_a_reader_that_does_not_read_at_all(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The map holds net changes: however many events there are, these few addresses do."""
+    target = Target([builder.c("books"), 4, 60_000, 3, 1500])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--spill-entries", 8192, directory=tmp_path)
+    tracer.process.send_signal(signal.SIGSTOP)
+    books = json.loads(target.ask("run"))
+    tracer.process.send_signal(signal.SIGCONT)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_equal(report, books)
+    assert report["spilled_events"] > 150_000
+
+
+def test_blocks_from_before(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Each of their frees is counted as such once, those of failed resizes are taken back."""
+    target = Target([builder.c("books"), 4, 60_000, 7, 2000])
+    targets.append(target)
+    before = json.loads(target.ask("run"))
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, directory=tmp_path)
+    books = run_unread(target, tracer, SHORT_S)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["lost_events"] == report["lost"]["address_reuses"] == 0
+    # So many operations later none of the earlier blocks is left.
+    assert report["unmatched_frees"] == sum(count for count, _ in before.values())
+    assert by_site(report) == {site: figures for site, figures in books.items() if figures[0]}
+
+
+@pytest.mark.parametrize("entries", [1024, 4096])
+def test_a_full_map_is_told_to_the_last_block(
+    builder: Builder, targets: list[Target], tmp_path: Path, entries: int
+) -> None:
+    target = Target([builder.c("books"), 4, 60_000, entries, 20_000])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, *SMALL_RING, "--spill-entries", entries, directory=tmp_path
+    )
+    books = run_unread(target, tracer, LONG_S)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    truth = sum(count for count, _ in books.values())
+    assert min(report["lost"]["lost_allocs"], report["lost"]["lost_frees"]) > 1000
+    assert blocks_by_identity(report) == truth
+    least, most = report["live_allocations_bounds"]
+    assert least <= truth <= most
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        pytest.param("if (!*full) {", "if (1) {", id="the ring again whenever it has room"),
+        pytest.param("fresh.flags = SPILL_RESTORED;", "return true;", id="restores left out"),
+    ],
+)
+def test_these_tests_bite(
+    builder: Builder, targets: list[Target], tmp_path: Path, old: str, new: str
+) -> None:
+    """Without an essential part of the protocol the figures are wrong."""
+    target = Target([builder.c("books"), 4, 40_000, 1, 3000])
+    targets.append(target)
+    tracer = Tracelloc(
+        old, new, "-p", target.pid, *SMALL_RING, directory=tmp_path, module="tests.mutant"
+    )
+    books = run_unread(target, tracer, SHORT_S)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["lost_events"] == 0
+    assert report["live_allocations"] != sum(count for count, _ in books.values())
+
+
+def test_samples(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Each sampled block counts for the same when it comes and when it goes."""
+    target = Target([builder.c("books"), 4, 60_000, 21, 20_000])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--sample", 64, directory=tmp_path)
+    books = run_unread(target, tracer, SHORT_S)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    truth_bytes = sum(size for _, size in books.values())
+    assert report["live_bytes"] == pytest.approx(truth_bytes, rel=0.03)
+    assert report["allocations"] - report["frees"] == report["live_allocations"]
+    assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
+    assert report["unmatched_frees"] == report["lost_events"] == 0
+    assert report["spilled_events"] > 60_000
+
+
+def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Forks while the ring is full: children's calls are in no figure."""
+    target = Target([builder.c("forker"), 200])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--events-size", 4096, directory=tmp_path)
+    tracer.process.send_signal(signal.SIGSTOP)
+    assert target.ask("go") == "done"
+    tracer.process.send_signal(signal.SIGCONT)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
+    assert report["allocations"] == 200
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+    assert report["spilled_events"] > 100
+
+
+def test_memory_does_not_grow(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Two hundred overflows later the reader is as large as after fifty."""
+    target = Target([builder.c("books"), 4, 3000, 5, 3000])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--events-size", 4096, "--interval", "100ms",
+        directory=tmp_path,
+    )  # fmt: skip
+
+    def overflow_until(count: int) -> int:
+        deadline_s = time.monotonic() + PATIENCE_S
+        seen = 0
+        while seen < count:
+            target.ask("run")
+            whole = tracer.text().rpartition("\n")[0]
+            seen = json.loads(whole.splitlines()[-1])["overflows"] if whole else 0
+            assert time.monotonic() < deadline_s
+        return rss_bytes(tracer.process.pid)
+
+    early_bytes = overflow_until(50)
+    late_bytes = overflow_until(200)
+    assert late_bytes < early_bytes + (8 << 20)
+    assert tracer.stop() == 0
+    assert tracer.last()["lost_events"] == 0
+
+
+def rss_bytes(pid: int) -> int:
+    resident_pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return resident_pages * 4096

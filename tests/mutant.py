@@ -1,0 +1,30 @@
+"""tracelloc with one place of the probes' source changed: what some test must notice.
+
+Usage: python -m tests.mutant OLD NEW ARGUMENT...
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from tracelloc import cli, probes
+
+_source_text = probes.source_text
+
+
+def main() -> int:
+    """The command."""
+    old, new, *arguments = sys.argv[1:]
+
+    def changed(*, use_rows: bool, entries: Iterable[str] = ()) -> str:
+        text = _source_text(use_rows=use_rows, entries=entries)
+        assert text.count(old) == 1, f"{old!r} is in the source {text.count(old)} times"
+        return text.replace(old, new)
+
+    probes.source_text = changed
+    return cli.main(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
