@@ -27,20 +27,23 @@ def kernel_headers() -> Path:
     return directory() / "kernel"
 
 
-def parts(*, use_rows: bool) -> tuple[str, ...]:
+def parts(*, use_rows: bool, trace_mappings: bool = False) -> tuple[str, ...]:
     """Source files in the order of their dependence.
 
     ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
     """
+    mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "space.h", "stack.h", *walk, "intern.h")
-    return (*tools, "spill.h", "emit.h", "heap.bpf.c")
+    return (*tools, "spill.h", "emit.h", "heap.bpf.c", *mappings)
 
 
-def source_text(*, use_rows: bool, entries: Iterable[str] = ()) -> str:
+def source_text(
+    *, use_rows: bool, trace_mappings: bool = False, entries: Iterable[str] = ()
+) -> str:
     """All parts as one C text, then ``entries``. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
-    for part in parts(use_rows=use_rows):
+    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)

@@ -23,6 +23,10 @@ enum event_kind {
 	                           done other things that come before this event */
 	EVENT_INNER_FREE = 6,   /* as EVENT_FREE, made by another free: perhaps of a block that
 	                           was never reported, being part of another one */
+	/* In ring `mappings`, of memory from `address` on: */
+	EVENT_MAP = 7,          /* it was mapped, in place of what was there */
+	EVENT_UNMAP = 8,        /* it is about to be unmapped, as far as it is mapped */
+	EVENT_UNMAP_FAILED = 9, /* that failed: what this thread was to unmap is still there */
 };
 
 /*
@@ -161,7 +165,8 @@ enum counter {
 	COUNTER_SPILL_ODD_RESTORES = 16, /* of these: failed resizes where nothing was taken */
 	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: missing from what was allocated and freed */
 	COUNTER_LOST_INNER_FREES = 18, /* no room for a free inside another one: perhaps of no block */
-	COUNTERS = 19,
+	COUNTER_LOST_MAPPINGS = 19,     /* ring `mappings` full: a mapping or its end unseen */
+	COUNTERS = 20,
 };
 
 /* Words that user space and the probes share through memory. One element. */

@@ -441,43 +441,52 @@ static __always_inline bool is_at_ret(struct pt_regs *ctx)
 	return code == BREAKPOINT;
 }
 
+/* The call on record ends here. NULL if it is not that one which does. */
+static __always_inline struct call *end_call(struct pt_regs *ctx, struct control *words, u64 id)
+{
+	u64 sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;
+	struct call *call;
+
+	if (!words || !words->live)
+		return NULL;
+	call = calls.lookup(&id);
+	if (!call) {
+		count(COUNTER_EARLIER_CALLS);
+		return NULL;
+	}
+	if (!call->sp) {
+		if (sp != call->last_sp && !is_at_ret(ctx))
+			count(COUNTER_UNPAIRED_RETURNS);
+		return NULL;
+	}
+	if (call->return_address && PT_REGS_SP(ctx) == call->sp)
+		sp = call->sp;
+	if (sp < call->sp)
+		return NULL;
+	if (sp > call->sp) {
+		if (is_at_ret(ctx))
+			return NULL;
+		/* The call on record lies below a frame that is gone: it was left. */
+		count(COUNTER_ABANDONED_CALLS);
+		count(COUNTER_UNPAIRED_RETURNS);
+		call->sp = 0;
+		return NULL;
+	}
+	call->last_sp = sp;
+	call->sp = 0;
+	return call;
+}
+
 /* Any allocator's return, or the ret instruction of one that may throw. */
 int call_return(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
 	u64 id = bpf_get_current_pid_tgid();
-	u64 sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;
-	struct call *call;
+	struct call *call = end_call(ctx, words, id);
 	u64 address;
 
-	if (!words || !words->live)
+	if (!call)
 		return 0;
-	call = calls.lookup(&id);
-	if (!call) {
-		count(COUNTER_EARLIER_CALLS);
-		return 0;
-	}
-	if (!call->sp) {
-		if (sp != call->last_sp && !is_at_ret(ctx))
-			count(COUNTER_UNPAIRED_RETURNS);
-		return 0;
-	}
-	if (call->return_address && PT_REGS_SP(ctx) == call->sp)
-		sp = call->sp;
-	if (sp < call->sp)
-		return 0;
-	if (sp > call->sp) {
-		if (is_at_ret(ctx))
-			return 0;
-		/* The call on record lies below a frame that is gone: it was left. */
-		count(COUNTER_ABANDONED_CALLS);
-		count(COUNTER_UNPAIRED_RETURNS);
-		call->sp = 0;
-		return 0;
-	}
-	call->last_sp = sp;
-	call->sp = 0;
-
 	address = call_result(ctx, call);
 	if (!address) {
 		/* A realloc to no bytes has freed the block. */

@@ -108,6 +108,10 @@ enum call_kind {
 	CALL_POSIX_MEMALIGN = 3, /* the block is written to `out`, the result is an errno */
 	CALL_REALLOCF = 4,       /* as CALL_REALLOC, but `old` is gone in any case */
 	CALL_RESIZE = 5,         /* `out` stays where it is; the result is its size now */
+	/* `old` and `size` are what is unmapped, `out` is how much is mapped: */
+	CALL_MAP = 6,            /* the result is where */
+	CALL_UNMAP = 7,          /* the result is an errno */
+	CALL_SBRK = 8,           /* the result is from where; less than nothing is unmapped */
 };
 
 /* What became of the free that realloc begins with: what is to be done if it fails. */
@@ -169,6 +173,16 @@ BPF_F_TABLE("hash", u64, struct stack, kept_stacks, MAX_KEPT_STACKS, MAP_NO_PREA
 
 /* stack, process, parity -> blocks that came and went without user space's seeing them. */
 BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_PREALLOC);
+#endif
+
+#ifdef TRACE_MAPPINGS
+/* Ring of struct event for mappings, in pages: 4 MiB hold 87,000. */
+#ifndef MAPPINGS_PAGES
+#define MAPPINGS_PAGES 1024
+#endif
+
+/* What is mapped and unmapped. Reader: tracelloc/ring.py. */
+BPF_RINGBUF_OUTPUT(mappings, MAPPINGS_PAGES);
 #endif
 
 /* Stacks that events name by id, each sent once. */

@@ -124,6 +124,9 @@ class EventKind(IntEnum):
     RESTORE = 4
     LATE_ALLOC = 5
     INNER_FREE = 6
+    MAP = 7
+    UNMAP = 8
+    UNMAP_FAILED = 9
 
 
 class SpillFlag(IntFlag):
@@ -185,6 +188,7 @@ class Counter(IntEnum):
     SPILL_ODD_RESTORES = 16
     LOST_PAIRS = 17
     LOST_INNER_FREES = 18
+    LOST_MAPPINGS = 19
 
 
 LOST_EVENT_COUNTERS: Final = (

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from tracelloc.elf import ElfFile
-from tracelloc.families import FAMILIES, JEMALLOC_MARKERS, OPERATORS, Family, jemalloc
+from tracelloc.families import FAMILIES, JEMALLOC_MARKERS, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.procfs import FileId, base_name, is_c_library
 from tracelloc.signatures import OUTER_FREE, Kind, Signature
 
@@ -105,6 +105,8 @@ class Selection:
     (``--allocator``); None: all."""
     pools: tuple[Pool, ...] = ()
     """What the user has named: comes before what is known."""
+    mappings: bool = False
+    """mmap and its kin, too."""
 
 
 EVERYTHING: Final = Selection()
@@ -118,6 +120,8 @@ def discover(modules: Iterable[Module], selection: Selection = EVERYTHING) -> li
         every = [*(family for family in named if family is not None), *families_in(module.elf)]
         only = selection.only
         families = [f for f in every if only is None or _is_meant(module, f, only)]
+        if selection.mappings and module.elf.find_functions(MAPPINGS.markers):
+            families.append(MAPPINGS)
         found.extend(_allocators_of(module, families))
     return found
 

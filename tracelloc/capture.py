@@ -22,7 +22,7 @@ import numpy.typing as npt
 from tracelloc import abi, probes, sampling
 from tracelloc.drain import Drain, Spill, StackDrain
 from tracelloc.errors import UnsupportedError
-from tracelloc.families import known_signatures
+from tracelloc.families import MAPPINGS, known_signatures
 from tracelloc.ring import EventRing, MissRing, StackRing
 from tracelloc.rowtable import RowMemory
 from tracelloc.signatures import Signature
@@ -30,6 +30,9 @@ from tracelloc.spacewords import SpaceWords
 
 PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothing")
 """The programs in ``probes/heap.bpf.c``; one per signature comes on top."""
+
+MAPPINGS_SIZE_BYTES: Final = 4 << 20
+"""Ring of what is mapped and unmapped."""
 
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec"}
 """Programs that are run for every process, and the raw tracepoints they sit on."""
@@ -70,6 +73,8 @@ class CaptureConfig:
     spill_entries: int = 1 << 18
     """Addresses whose changes are kept while the ring of events is full; 0: none, they are
     lost."""
+    trace_mappings: bool = False
+    """mmap and its kin, too."""
     signatures: tuple[Signature, ...] = ()
     """Of functions that the user has named, beside those that are known."""
 
@@ -77,6 +82,8 @@ class CaptureConfig:
     def entries(self) -> dict[str, str]:
         """The entry programs: name and definition."""
         every = {*known_signatures(), *self.signatures}
+        if self.trace_mappings:
+            every.update(MAPPINGS.functions.values())
         return {s.entry_program: s.definition for s in sorted(every, key=lambda s: s.entry_program)}
 
     def cflags(self) -> list[str]:
@@ -92,6 +99,9 @@ class CaptureConfig:
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
             f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
         ]
+        if self.trace_mappings:
+            flags.append("-DTRACE_MAPPINGS")
+            flags.append(f"-DMAPPINGS_PAGES={MAPPINGS_SIZE_BYTES // page}")
         if self.use_rows:
             flags.append("-DUSE_ROWS")
             flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
@@ -151,8 +161,13 @@ class Capture:
         self._debug = debug
         os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
         entries = config.entries
-        text = probes.source_text(use_rows=config.use_rows, entries=entries.values()).encode()
-        self._names = (*PROGRAMS, *entries)
+        text = probes.source_text(
+            use_rows=config.use_rows,
+            trace_mappings=config.trace_mappings,
+            entries=entries.values(),
+        ).encode()
+        mapping = ("mapping_return",) if config.trace_mappings else ()
+        self._names = (*PROGRAMS, *mapping, *entries)
         with self._explained():
             self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
         self._programs: dict[str, int] = {}
@@ -171,6 +186,10 @@ class Capture:
         self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
         self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
         self.drain = self._make_drain(config)
+        self.mappings: EventRing | None = None
+        """What is mapped and unmapped, if that is traced."""
+        if config.trace_mappings:
+            self.mappings = EventRing(self._bpf[b"mappings"].map_fd, MAPPINGS_SIZE_BYTES)
         self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, 1)
         self._tracepoints: list[int] = []
         self.stacks = self._make_stack_drain(config)

@@ -32,6 +32,7 @@ from tracelloc.signatures import (
     REALLOCF,
     REALLOCF_2,
     RESIZE,
+    Kind,
     Signature,
 )
 
@@ -249,7 +250,22 @@ FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
 """Those with fixed names that stand for themselves."""
 
 
+MAPPINGS: Final = Family(
+    name="mmap",
+    functions={
+        "mmap": Signature(Kind.MAP, (2,)),
+        "mmap64": Signature(Kind.MAP, (2,)),
+        "munmap": Signature(Kind.UNMAP, (1, 2)),
+        "mremap": Signature(Kind.REMAP, (1, 2, 3, 4)),
+        "sbrk": Signature(Kind.SBRK, (1,)),
+    },
+    markers=("mmap",),
+    unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
+)
+"""mmap(2) and its kin; traced if the user asks for it."""
+
+
 def known_signatures() -> set[Signature]:
-    """All that functions of these families may have."""
+    """All that functions of these families may have, mappings left out."""
     families = (*FAMILIES, jemalloc("je_"), OPERATORS)
     return {OUTER_FREE} | {s for family in families for s in family.functions.values()}

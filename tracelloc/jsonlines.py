@@ -35,6 +35,22 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
         }
         for stat in snapshot.top_stacks(top)
     ]
+    if snapshot.mappings is not None:
+        report["mappings"] = {
+            "bytes": snapshot.mappings.size_bytes,
+            "mappings": snapshot.mappings.count,
+            "of_allocators_bytes": snapshot.mappings.of_allocators_bytes,
+            "top": [
+                {
+                    "bytes": held.size_bytes,
+                    "mappings": held.count,
+                    "oldest_s": (snapshot.now_ns - held.oldest_ns) / NS_PER_S,
+                    "stack_id": held.stack,
+                    "stack": _stack(namer.stack(snapshot, held.stack)),
+                }
+                for held in snapshot.mappings.stacks[:top]
+            ],
+        }
     if snapshot.old_blocks is not None:
         report["old_bytes"] = snapshot.old_blocks.size_bytes
         report["old_allocations"] = snapshot.old_blocks.count

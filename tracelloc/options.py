@@ -74,6 +74,8 @@ class Options:
     allocator: str | None
     allocators_paths: tuple[Path, ...]
     """Files that name more allocators."""
+    mappings: bool
+    """mmap and its kin, too."""
     method: Method | None
     """None: the best that the kernel has."""
     filters_paths: tuple[Path, ...]
@@ -140,6 +142,12 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="TOML file that names functions of pools and other allocators to be traced as well; "
         "can be given several times",
+    )
+    add(
+        "--mmap",
+        action="store_true",
+        help="show memory that the program maps by itself (mmap, mremap, sbrk), apart from "
+        "blocks; lengths are whole pages",
     )
     add(
         "--min-size",
@@ -277,6 +285,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         sample_bytes=given.sample,
         allocator=given.allocator,
         allocators_paths=tuple(given.allocators),
+        mappings=given.mmap,
         method=None if given.attach == "auto" else Method(given.attach),
         filters_paths=tuple(given.filters),
         filter_groups=tuple(given.filter_group),

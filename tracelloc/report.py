@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tracelloc.abi import Counter
 from tracelloc.losses import Losses
 from tracelloc.overhead import Overhead
+from tracelloc.ranges import Mappings
 from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot
 from tracelloc.stacks import NO_STACK
 from tracelloc.suspects import (
@@ -30,6 +31,7 @@ from tracelloc.units import (
 from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 _LOSS_TEXTS = {
+    Counter.LOST_MAPPINGS: ("mapping or its end lost", "mappings or their ends lost"),
     Counter.LOST_STACKS: ("stack lost", "stacks lost"),
     Counter.LOST_MISSES: ("stack cut short", "stacks cut short"),
     Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
@@ -81,6 +83,8 @@ def text_report(
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "other program")
         yield f"==> {programs} begun (exec), now {printable(snapshot.target.command)}"
+    if snapshot.mappings is not None:
+        yield from _mappings(snapshot, snapshot.mappings, namer, top)
     yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""
@@ -98,6 +102,20 @@ def _suspects(snapshot: Snapshot, namer: Namer, top: int, about: str) -> Iterato
         for sentence in sentences(named):
             yield f"      {sentence}"
         yield from _stack(named.stack, named.suspect.stack)
+
+
+def _mappings(snapshot: Snapshot, mappings: Mappings, namer: Namer, top: int) -> Iterator[str]:
+    shown = mappings.stacks[:top]
+    yield (
+        f"==> {len(shown)} top mappings' stacks out of {len(mappings.stacks)}: "
+        f"{plural(mappings.count, 'mapping')} for a total of {format_size(mappings.size_bytes)}"
+    )
+    for number, held in enumerate(shown):
+        yield (
+            f"  {number:>4}: {format_size(held.size_bytes)} in {plural(held.count, 'mapping')}, "
+            f"the oldest {format_age(snapshot.now_ns - held.oldest_ns)} old"
+        )
+        yield from _stack(namer.stack(snapshot, held.stack), held.stack)
 
 
 def overhead_line(overhead: Overhead) -> str:

@@ -189,6 +189,7 @@ class Session:
                 wanted=wanted,
                 allocators=tracee.found,
                 findings=self.root.findings,
+                mappings=tracee.mappings if self._config.trace_mappings else None,
                 stack_methods=tracee.source.methods(),
             )
 
@@ -271,8 +272,15 @@ class Session:
             events, pairs = batch.of(image)
             self.root.table.apply(events)
             self.root.table.apply_pairs(pairs)
+        self._apply_mappings(image)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
         return batch
+
+    def _apply_mappings(self, image: int) -> None:
+        assert self._capture is not None
+        if self._capture.mappings is not None:
+            events = self._capture.mappings.take()
+            self.root.ranges.apply(events[events["image"] == image])
 
     def _begin_image(self, image: int) -> None:
         """The process has begun another program."""

@@ -37,6 +37,15 @@ class Kind(Enum):
     OUTER_FREE = "outer_free"
     """``f(block)``, which may call another one to do it"""
 
+    MAP = "map"
+    """``f(…, size) -> start``, as mmap"""
+    UNMAP = "unmap"
+    """``f(start, size)``, as munmap"""
+    REMAP = "remap"
+    """``f(start, old size, size, flags) -> start``, as mremap"""
+    SBRK = "sbrk"
+    """``f(increment) -> old end``"""
+
     @property
     def roles(self) -> tuple[str, ...]:
         """What the arguments are, in the order in which signatures give their positions."""
@@ -46,6 +55,16 @@ class Kind(Enum):
     def returns(self) -> bool:
         """Whether the outcome is looked at; frees are reported when they begin."""
         return not self.frees
+
+    @property
+    def maps(self) -> bool:
+        """Whether it is about mappings, not about blocks."""
+        return self in (Kind.MAP, Kind.UNMAP, Kind.REMAP, Kind.SBRK)
+
+    @property
+    def return_program(self) -> str:
+        """The BPF program for where it ends."""
+        return "mapping_return" if self.maps else "call_return"
 
     @property
     def frees(self) -> bool:
@@ -63,6 +82,10 @@ _ROLES: Final = {
     Kind.RESIZE: ("block", "size"),
     Kind.FREE: ("block",),
     Kind.OUTER_FREE: ("block",),
+    Kind.MAP: ("size",),
+    Kind.UNMAP: ("start", "size"),
+    Kind.REMAP: ("start", "old size", "size", "flags"),
+    Kind.SBRK: ("increment",),
 }
 
 

@@ -19,6 +19,7 @@ from tracelloc.found import FoundAllocator
 from tracelloc.history import History
 from tracelloc.losses import Losses, take_losses
 from tracelloc.overhead import Overhead
+from tracelloc.ranges import Mappings
 from tracelloc.sampling import weights
 from tracelloc.series import Points, Series
 from tracelloc.stacks import Frames, Stacks
@@ -123,6 +124,8 @@ class Snapshot:
     """Those of at least the age that was asked for."""
     allocators: tuple[FoundAllocator, ...] = ()
     """What is traced."""
+    mappings: Mappings | None = None
+    """What the target has mapped by itself; None: not traced."""
     past_bytes: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
     now_ns: int = 0
@@ -190,7 +193,9 @@ class Snapshot:
             [self.top_blocks] if self.old_blocks is None else [self.top_blocks, self.old_blocks]
         )
         blocks = {block.stack for selection in selections for block in selection.largest}
-        return blocks | {stat.index for stat in self.top_stacks(top)}
+        mapped = self.mappings.stacks[:top] if self.mappings is not None else ()
+        shown = blocks | {held.stack for held in mapped}
+        return shown | {stat.index for stat in self.top_stacks(top)}
 
     def why_partial(self, index: int) -> str | None:
         """Why a stack ends before its outermost frame; None if it is whole."""
@@ -283,6 +288,7 @@ def take_snapshot(
     series: Series | None = None,
     wanted: Wanted = NOTHING_ELSE,
     allocators: tuple[FoundAllocator, ...] = (),
+    mappings: Mappings | None = None,
     stack_methods: Mapping[str, str] | None = None,
     findings: Findings | None = None,
 ) -> Snapshot:
@@ -313,6 +319,7 @@ def take_snapshot(
         if min_age_ns is None
         else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
         allocators=allocators,
+        mappings=mappings,
         past_bytes=tuple(
             (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
         ),

@@ -15,10 +15,12 @@ from tracelloc.allocators import Allocator, Module, Selection, discover
 from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
+from tracelloc.families import MAPPINGS
 from tracelloc.found import FoundAllocator, found_of
 from tracelloc.history import History
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
-from tracelloc.procfs import Process, is_runtime
+from tracelloc.procfs import Process, base_name, is_c_library, is_runtime
+from tracelloc.ranges import Mappings, RangeTable
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
 from tracelloc.space import AddressSpace
@@ -71,6 +73,7 @@ class Tracee:
         self._thread_names: dict[int, str] = {}
         self._trampoline: int | None = None
         self._has_throwing = False
+        self.ranges = RangeTable(self.stacks)
 
     def find(self) -> tuple[list[Allocator], list[Module]]:
         """Looks for its allocator. Raises TargetError if there is none."""
@@ -156,6 +159,29 @@ class Tracee:
         self._has_throwing = self._has_throwing or planned.has_throwing
 
     @property
+    def mappings(self) -> Mappings:
+        """What it has mapped by itself: not what its allocators have, such as in threads of
+        their own. (The C library's own is for threads' stacks.)
+        """
+        allocators = {
+            allocator.file
+            for allocator in self.found
+            if allocator.family != MAPPINGS.name and ".so" in base_name(allocator.file)
+        }
+        held = self.ranges.by_stack()
+        own = [each for each in held if self._caller_file(each.stack) in allocators]
+        return Mappings(
+            stacks=tuple(each for each in held if each not in own),
+            of_allocators_bytes=sum(each.size_bytes for each in own),
+        )
+
+    def _caller_file(self, stack: int) -> str | None:
+        """Where a stack begins, unless that is the C library."""
+        frames = self.stacks.frames(stack)
+        mapping = self.space.find(frames[0] - 1) if frames else None
+        return None if mapping is None or is_c_library(mapping.path) else mapping.path
+
+    @property
     def dear_probes(self) -> tuple[str, ...]:
         """Functions with probes that cost more than others, each once."""
         dear = (point.label for point in self.points if point.is_dear and not point.is_return)
@@ -189,6 +215,7 @@ class Tracee:
         self._events_before += self.table.events
         self.table = LiveTable(self.stacks, self._config.sample_bytes)
         self.table.cohorts.begin(now_ns)
+        self.ranges = RangeTable(self.stacks)
         self.history = History(now_ns)
         self.findings = None
         self._judge = Judge(self._is_in_runtime)

@@ -65,9 +65,10 @@ class Tracer:
                 sample_bytes=options.sample_bytes,
                 use_rows=options.use_rows,
                 max_frames=options.max_frames,
+                trace_mappings=options.mappings,
                 signatures=signatures_of(pools),
             ),
-            selection=Selection(options.allocator, pools),
+            selection=Selection(options.allocator, pools, options.mappings),
             method=options.method,
             debug=options.debug,
         )

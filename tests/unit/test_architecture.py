@@ -31,7 +31,7 @@ LAYERS = [
     },
     {"allocators", "blocks", "stacks", "totals", "target", "history", "series", "dwarf", "cfi"},
     {"verdict", "drain"},
-    {"placement", "table", "space", "processes"},
+    {"placement", "ranges", "table", "space", "processes"},
     {"attach", "capture", "unwind", "unwinding", "symbols"},
     {"losses", "overhead", "filters", "inventory", "stacksource", "found"},
     {"snapshot", "stackfeed", "pools"},

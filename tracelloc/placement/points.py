@@ -11,13 +11,14 @@ from tracelloc.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.placement.exits import CodeReader, Stops
 from tracelloc.placement.places import Place, at_entry, find_place
 from tracelloc.procfs import base_name
+from tracelloc.signatures import Kind
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 """What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
-_RETURN_PROGRAM: Final = "call_return"
+_RETURN_PROGRAMS: Final = frozenset(kind.return_program for kind in Kind)
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
@@ -41,7 +42,7 @@ class ProbePoint:
     @property
     def ends_calls(self) -> bool:
         """Whether it is where calls end."""
-        return self.program == _RETURN_PROGRAM
+        return self.program in _RETURN_PROGRAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
     if not signature.throws:
         if not signature.kind.returns:
             return [entry]
-        return [_entry_point(function, _RETURN_PROGRAM, is_return=True), entry]
+        return [_entry_point(function, signature.kind.return_program, is_return=True), entry]
     walk = reader.exits(function.address)
     if walk.trouble:
         return Unseen(
@@ -117,7 +118,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
         )
     offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
     exits = [
-        ProbePoint(entry.open_path, offset, _RETURN_PROGRAM, False, entry.label, True)
+        ProbePoint(entry.open_path, offset, signature.kind.return_program, False, entry.label, True)
         for offset in offsets
         if offset is not None
     ]

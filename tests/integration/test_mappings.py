@@ -1,0 +1,58 @@
+"""What a program maps by itself: equal to its books, and apart from blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def by_site(report: dict) -> dict[str, int]:
+    """Mapped bytes by the function of ``mapper.c`` that asked for them."""
+    sites: dict[str, int] = {}
+    for entry in report["mappings"]["top"]:
+        name = entry["stack"][0]["symbol"]
+        sites[name] = sites.get(name, 0) + entry["bytes"]
+    return sites
+
+
+@pytest.mark.parametrize("attach", ["auto", "perf"])
+def test_mappings_equal_the_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, attach: str
+) -> None:
+    target = Target([builder.c("mapper")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--mmap", "--top", 100, "--attach", attach, directory=tmp_path
+    )
+    target.ask("go")
+    books = json.loads(target.ask("again"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert by_site(report) == {site: size for site, size in books.items() if size}
+    assert report["mappings"]["bytes"] == sum(books.values())
+    # Blocks that malloc maps are blocks, and all of them were freed.
+    assert report["live_allocations"] == report["lost_events"] == report["unmatched_frees"] == 0
+    assert report["lost"]["lost_mappings"] == 0
+    (found,) = [found for found in report["allocators"] if found["family"] == "mmap"]
+    assert {"mmap", "munmap", "mremap", "sbrk"} <= set(found["functions"])
+    assert target.end() == 0
+
+
+def test_mappings_in_text_and_not_unless_asked_for(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("mapper")])
+    targets.append(target)
+    plain = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--text", "--mmap", directory=tmp_path)
+    target.ask("go")
+    assert tracer.stop() == plain.stop() == 0
+    assert "mappings" not in plain.last()
+    lines = tracer.text().splitlines()
+    assert any(line.startswith("==> 2 top mappings' stacks out of ") for line in lines)

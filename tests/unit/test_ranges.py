@@ -1,0 +1,76 @@
+"""Ranges against a model that keeps every page by itself."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+
+from tracelloc.abi import EVENT_SIZE_BITS, EventKind
+from tracelloc.ranges import RangeTable
+from tracelloc.ring import RECORD_DTYPE, Events
+from tracelloc.stacks import Stacks
+
+PAGE = 4096
+
+
+def events(*records: tuple[EventKind, int, int, int, int]) -> Events:
+    """(kind, first page, bytes, stack id, thread)."""
+    made = np.zeros(len(records), RECORD_DTYPE)
+    for row, (kind, page, size, stack, tid) in enumerate(records):
+        made["address"][row] = page * PAGE
+        made["size_tag"][row] = size | kind << EVENT_SIZE_BITS
+        made["stack_id"][row] = stack
+        made["tid"][row] = tid
+        made["time_ns"][row] = row + 1
+    return made
+
+
+def pages_of(table: RangeTable) -> dict[int, int]:
+    """Stack by page."""
+    return {
+        page: each.stack
+        for each in table.ranges()
+        for page in range(each.start // PAGE, each.end // PAGE)
+    }
+
+
+def test_random_mappings_equal_a_model_of_pages() -> None:
+    rng = random.Random(5)
+    stacks = Stacks()
+    table = RangeTable(stacks)
+    indices = stacks.indices(np.arange(1, 9, dtype=np.uint64)).tolist()
+    model: dict[int, int] = {}
+    for _ in range(4000):
+        first, count, stack = rng.randrange(64), rng.randrange(1, 20), rng.randrange(1, 9)
+        size = count * PAGE - rng.randrange(PAGE)
+        if rng.random() < 0.5:
+            table.apply(events((EventKind.MAP, first, size, stack, 1)))
+            model.update(dict.fromkeys(range(first, first + count), indices[stack - 1]))
+        else:
+            failed = rng.random() < 0.3
+            table.apply(events((EventKind.UNMAP, first, size, 0, 1)))
+            if failed:
+                table.apply(events((EventKind.UNMAP_FAILED, first, size, 0, 1)))
+                assert pages_of(table) == model
+                continue
+            for page in range(first, first + count):
+                model.pop(page, None)
+        assert pages_of(table) == model
+        assert table.mapped_bytes - table.unmapped_bytes == len(model) * PAGE
+    held = {each.stack: each.size_bytes for each in table.by_stack()}
+    assert held == {
+        stack: PAGE * sum(owner == stack for owner in model.values())
+        for stack in set(model.values())
+    }
+
+
+def test_what_is_left_keeps_its_birth_and_thread() -> None:
+    table = RangeTable(Stacks())
+    table.apply(events((EventKind.MAP, 10, 5 * PAGE, 7, 3), (EventKind.UNMAP, 12, 1, 0, 4)))
+    left, right = table.ranges()
+    assert (left.start, left.end, right.start, right.end) == (
+        10 * PAGE, 12 * PAGE, 13 * PAGE, 15 * PAGE,
+    )  # fmt: skip
+    assert {left.birth_ns, right.birth_ns} == {1}
+    assert {left.tid, right.tid} == {3}
