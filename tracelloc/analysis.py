@@ -344,16 +344,6 @@ def _first(n: int, main: U64, second: U64, third: U64) -> npt.NDArray[np.intp]:
     return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
 
 
-def explained_share(snapshot: Snapshot) -> float | None:
-    """Outstanding bytes by resident bytes; None without the latter.
-
-    More than 1 is possible: memory that was asked for and never touched is not resident.
-    """
-    if not snapshot.rss_bytes:
-        return None
-    return snapshot.live_bytes / snapshot.rss_bytes
-
-
 def thread_label(tid: int, names: Mapping[int, str]) -> str:
     """The name of a thread, as far as it is known."""
     return names.get(tid) or "[ended]"

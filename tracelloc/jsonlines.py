@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tracelloc.found import found_json
+from tracelloc.memory import memory_facts
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
 from tracelloc.symbols import Frame
@@ -92,6 +93,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "partial_stacks": snapshot.partial_stacks,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
+        "memory": memory_facts(snapshot),
         "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
         "suspect_count": _suspect_count(snapshot),
     }

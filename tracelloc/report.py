@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tracelloc.abi import Counter
 from tracelloc.losses import Losses
+from tracelloc.memory import memory_lines
 from tracelloc.overhead import Overhead
 from tracelloc.ranges import Mappings
 from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot
@@ -77,9 +78,9 @@ def text_report(
             f"{about}{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
-    nobody = nobody_line(snapshot)
-    if nobody is not None:
-        yield f"==> {nobody}"
+    for line in (nobody_line(snapshot), *memory_lines(snapshot)):
+        if line is not None:
+            yield f"==> {line}"
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "other program")
         yield f"==> {programs} begun (exec), now {printable(snapshot.target.command)}"

@@ -164,6 +164,7 @@ class Session:
         assert self._capture is not None
         tracee = self.root
         rss_bytes = tracee.process.rss_bytes()
+        memory = None if tracee.residency is None else tracee.residency.look()
         with self._lock:
             if self._stopped_ns is None:
                 self._drain()
@@ -188,6 +189,7 @@ class Session:
                 series=tracee.series,
                 wanted=wanted,
                 allocators=tracee.found,
+                memory=memory,
                 findings=self.root.findings,
                 mappings=tracee.mappings if self._config.trace_mappings else None,
                 stack_methods=tracee.source.methods(),

@@ -20,6 +20,7 @@ from tracelloc.history import History
 from tracelloc.losses import Losses, take_losses
 from tracelloc.overhead import Overhead
 from tracelloc.ranges import Mappings
+from tracelloc.residency import Memory
 from tracelloc.sampling import weights
 from tracelloc.series import Points, Series
 from tracelloc.stacks import Frames, Stacks
@@ -136,6 +137,8 @@ class Snapshot:
     """If wanted."""
     series: Points | None = None
     """If wanted."""
+    memory: Memory | None = None
+    """What the target has in memory; once it has ended, what it had."""
     findings: Findings | None = None
     """Which stacks leak, as of some seconds ago; None until there was time to look."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
@@ -290,6 +293,7 @@ def take_snapshot(
     allocators: tuple[FoundAllocator, ...] = (),
     mappings: Mappings | None = None,
     stack_methods: Mapping[str, str] | None = None,
+    memory: Memory | None = None,
     findings: Findings | None = None,
 ) -> Snapshot:
     """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
@@ -320,13 +324,18 @@ def take_snapshot(
         else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
         allocators=allocators,
         mappings=mappings,
-        past_bytes=tuple(
-            (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
-        ),
+        past_bytes=_past(history, started_ns),
         now_ns=now_ns,
         blocks=table.blocks.copy() if wanted.blocks else None,
         history=history.copy(len(stacks)) if wanted.history else None,
         stack_methods=stack_methods or {},
         series=series.points() if wanted.series and series is not None else None,
+        memory=memory,
         findings=findings,
+    )
+
+
+def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
     )

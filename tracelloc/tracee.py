@@ -21,6 +21,7 @@ from tracelloc.history import History
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.procfs import Process, base_name, is_c_library, is_runtime
 from tracelloc.ranges import Mappings, RangeTable
+from tracelloc.residency import Residency
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
 from tracelloc.space import AddressSpace
@@ -51,6 +52,8 @@ class Tracee:
         self.points: list[ProbePoint] = []
         self.history = History(0)
         self.series = Series(0)
+        self.residency: Residency | None = None
+        """What it has in memory; None before tracing begins."""
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
         self.started_ns = 0
@@ -190,6 +193,7 @@ class Tracee:
     def begin(self, now_ns: int) -> None:
         """Tracing starts: nothing is outstanding."""
         self.started_ns = now_ns
+        self.residency = Residency(self.process)
         self.history = History(now_ns)
         self.table.cohorts.begin(now_ns)
         self.source.await_rows(_PREWARM_S)
@@ -216,6 +220,7 @@ class Tracee:
         self.table = LiveTable(self.stacks, self._config.sample_bytes)
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
+        self.residency = Residency(self.process)
         self.history = History(now_ns)
         self.findings = None
         self._judge = Judge(self._is_in_runtime)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
+from tracelloc.memory import Forecast, format_left
 from tracelloc.snapshot import Snapshot
 from tracelloc.ui.cells import fit, percent, signed_size, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
@@ -15,6 +16,8 @@ from tracelloc.units import format_size
 
 _BAD = "bold red"
 _GAP = "   "
+_SOON_S = 3600.0
+"""A forecast nearer than this stands out."""
 
 
 class HeaderLines(Widget):
@@ -93,26 +96,41 @@ def _figures(picture: Picture) -> list[Text]:
     about = "~" if snapshot.sample_bytes is not None else ""
     growth = figures.growth_bytes_per_min
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
-    rss = "RSS ended" if snapshot.rss_bytes is None else f"RSS {format_size(snapshot.rss_bytes)}"
     parts = [
         Text.assemble(
             ("Heap ", "dim"),
             (f"{about}{format_size(figures.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
-        *([] if (leaks := leaks_text(snapshot)) is None else [leaks]),
+        leaks_text(snapshot),
+        _resident(picture),
+        _forecast(figures.forecast),
         Text(f"{about}{figures.live_count:,} blocks {trend(figures.count_growth)}"),
-        Text(f"{figures.live_stacks:,} stacks"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(rss),
+        Text(f"{figures.live_stacks:,} stacks"),
     ]
-    if figures.explained is not None:
-        share = min(figures.explained, 1.0)
-        parts.append(Text(f"explained {gauge(share, 8)} {percent(share)}"))
-    return parts
+    return [part for part in parts if part is not None]
+
+
+def _resident(picture: Picture) -> Text:
+    """Resident memory, and how much of what it has grown by is in traced blocks."""
+    rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
+    text = Text("RSS ended" if rss_bytes is None else f"RSS {format_size(rss_bytes)}")
+    if account is not None and account.explained is not None:
+        share = min(account.explained, 1.0)
+        grown = signed_size(account.growth_bytes)
+        text.append(f" {grown}, explained {gauge(share, 8)} {percent(share)}")
+    return text
+
+
+def _forecast(forecast: Forecast | None) -> Text | None:
+    if forecast is None:
+        return None
+    style = _BAD if forecast.left_s < _SOON_S else ""
+    return Text(f"{forecast.limit.what} full in {format_left(forecast.left_s)}", style)
 
 
 def _length(parts: list[Text]) -> int:

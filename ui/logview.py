@@ -8,6 +8,7 @@ from statistics import median
 from rich.text import Text
 
 from tracelloc.found import unseen_lines
+from tracelloc.memory import memory_lines
 from tracelloc.report import losses_line, overhead_line
 from tracelloc.text import printable
 from tracelloc.ui.figures import clock, short_count
@@ -41,6 +42,8 @@ def _lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs
         yield f"unseen     {line}"
     for path, method in snapshot.stack_methods.items():
         yield f"stacks     through {printable(path)}: {method}"
+    for line in memory_lines(snapshot):
+        yield f"memory     {line}"
     yield f"cost       {overhead_line(snapshot.overhead)}"
     yield f"missed     {losses_line(snapshot)}"
     for cause, count in snapshot.losses.by_cause.items():

@@ -19,6 +19,7 @@ from tracelloc.analysis import BlockOrder, Mark, StackFigures
 from tracelloc.blocks import BlockCopy, Blocks
 from tracelloc.calltree import Metric
 from tracelloc.livetree import LiveTree
+from tracelloc.memory import Account, Forecast, account, forecast
 from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot, Wanted
 from tracelloc.spread import (
     Bin,
@@ -69,8 +70,9 @@ class Header:
     """Blocks that have become more within the last seconds."""
     allocations_per_s: float
     frees_per_s: float
-    explained: float | None
-    """Of resident memory; None if that isn't known."""
+    account: Account | None
+    """Where resident memory comes from."""
+    forecast: Forecast | None
     ring_share: float
 
 
@@ -211,7 +213,8 @@ class Pictures:
             count_growth=int(moved.live_count.sum()),
             allocations_per_s=float(moved.allocated_count.sum()) / seconds,
             frees_per_s=float(moved.freed_count.sum()) / seconds,
-            explained=analysis.explained_share(snapshot),
+            account=account(snapshot),
+            forecast=forecast(snapshot),
             ring_share=self._ring_share,
         )
 

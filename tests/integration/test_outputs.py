@@ -41,6 +41,8 @@ GRAMMAR = {
     "allocators": re.compile(r"==> (\d+) top allocators out of (\d+):"),
     "stack": re.compile(rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in (\d+) allocations?"),
     "nobody": re.compile(r"==> no leak suspects yet, watching \S+ more"),
+    "memory": re.compile(rf"==> RSS {SIZE}, [+-]?{SIZE} since tracing began.+"),
+    "forecast": re.compile(rf"==> at {SIZE}/min of .+, the .+'s limit of {SIZE} is reached in \S+"),
     "overhead": re.compile(
         r"==> \d+ events/s(, probes take about \d+\.\d% of the target's CPU time)?"
         r"(, dear probes: .+)?"
@@ -93,6 +95,7 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         *["stack", *["frame"] * 3, "filtered"],
         *["stack", *["frame"] * 4, "filtered"],
         "nobody",
+        "memory",
         "overhead",
         "losses",
     ]

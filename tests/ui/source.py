@@ -21,6 +21,7 @@ from tracelloc.filters import Filters
 from tracelloc.filters.files import shipped_rules
 from tracelloc.history import History
 from tracelloc.overhead import Overhead
+from tracelloc.residency import Memory
 from tracelloc.series import Series
 from tracelloc.snapshot import Snapshot, Target, Wanted, take_snapshot
 from tracelloc.space import Place, Unresolved
@@ -91,6 +92,7 @@ class FakeSource:
     target: Target = field(default_factory=lambda: Target(2954, "shop-server"))
     now_ns: int = START_NS
     rss_bytes: int | None = 24 << 20
+    memory: Memory | None = None
     sample_bytes: int | None = None
     lost: int = 0
     failure: BaseException | None = None
@@ -174,6 +176,7 @@ class FakeSource:
             min_age_ns=None,
             series=self.series,
             wanted=wanted,
+            memory=self.memory,
             findings=self.findings,
         )
 

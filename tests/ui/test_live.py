@@ -23,6 +23,7 @@ from tests.ui.source import (
     tick,
 )
 from tracelloc.analysis import ALL
+from tracelloc.residency import Limit, Memory, Resident
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.columns import GROWING, growth_cell
 from tracelloc.ui.details import DetailScreen
@@ -298,6 +299,28 @@ def test_suspects_come_first(source: FakeSource) -> None:
         assert rows(app)[-1] == "record_request"
 
     drive(source, steps)
+
+
+def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
+    grown = 1 << 20
+    source.memory = Memory(
+        now=Resident(20 << 20, 4 << 20, 0, 0),
+        start=Resident((20 << 20) - grown, 4 << 20, 0, 0),
+        pss_bytes=None,
+        limit=Limit("cgroup", 64 << 20, 40 << 20),
+        past=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
+    )
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await tick(app, pilot)
+        # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
+        line = line_with(app, "Heap")
+        assert "RSS 24.0 MiB +1.00 MiB, explained ▓▓▓▓░░░░ 52.0 %" in line
+        assert "cgroup full in 40m" in line
+        await press(app, pilot, "8")
+        assert "limit of 64.0 MiB is reached in 40m" in line_with(app, "memory in use")
+
+    drive(source, steps, (160, 40))
 
 
 def test_what_fills_is_not_shown_as_a_leak() -> None:

@@ -17,7 +17,6 @@ from tracelloc.analysis import (
     Limits,
     change,
     choose,
-    explained_share,
     held_by_stack,
     list_blocks,
     mark,
@@ -255,13 +254,6 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     assert not back.live_bytes.any()
     assert not back.per_second(back.allocated_count).any()
     assert change(None, snapshot).live_bytes.tolist() == snapshot.totals.live_bytes.tolist()
-
-
-def test_explained() -> None:
-    table = LiveTable(Stacks())
-    table.apply(records([(EventKind.ALLOC, 0x100, 300, 1, 1)]))
-    assert explained_share(snapshot_of(table, 5, rss_bytes=400)) == 0.75
-    assert explained_share(snapshot_of(table, 5, rss_bytes=None)) is None
 
 
 def test_sizes_by_powers_of_two() -> None:

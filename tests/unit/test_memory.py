@@ -1,0 +1,238 @@
+"""What a process has in memory, what limits it, and what is said of both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.leaks import watched
+from tracelloc.found import FoundAllocator
+from tracelloc.jsonlines import summary
+from tracelloc.memory import account, forecast, format_left, memory_facts
+from tracelloc.procfs import Process
+from tracelloc.report import text_report
+from tracelloc.residency import (
+    Limit,
+    Memory,
+    Residency,
+    Resident,
+    closest_limit,
+    read_pss,
+    read_resident,
+)
+from tracelloc.snapshot import Snapshot
+from tracelloc.units import format_size
+
+MIB = 1 << 20
+NOBODY = Limit("machine", 1 << 40, 1 << 40)
+
+
+def process_in(root: Path, cgroup: str, meminfo: str = "") -> Process:
+    directory = root / "proc" / "7"
+    directory.mkdir(parents=True)
+    (directory / "cgroup").write_text(cgroup)
+    (root / "proc" / "meminfo").write_text(meminfo)
+    return Process(7, root / "proc")
+
+
+def group(path: Path, **files: object) -> None:
+    path.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (path / name.replace("_dot_", ".")).write_text(f"{content}\n")
+
+
+MEMINFO = "MemTotal:  4096000 kB\nMemFree: 1 kB\nMemAvailable:  2048000 kB\n"
+
+
+def test_this_process_as_the_kernel_has_it() -> None:
+    process = Process(os.getpid())
+    found = read_resident(process)
+    rss = process.rss_bytes()
+    assert found is not None
+    assert rss is not None
+    assert found.rss == pytest.approx(rss, rel=0.2)
+    assert 0 < (read_pss(process) or 0) <= rss * 1.2
+    limit = closest_limit(process)
+    assert limit is not None
+    assert 0 < limit.free_bytes <= limit.size_bytes
+
+
+def test_groups_of_version_2_are_looked_at_up_to_the_root(tmp_path: Path) -> None:
+    process = process_in(tmp_path, "0::/shop/api\n", MEMINFO)
+    groups = tmp_path / "cgroup"
+    group(groups / "shop" / "api", memory_dot_max="max", memory_dot_current=100 * MIB)
+    assert closest_limit(process, groups) == Limit("machine", 4_096_000 << 10, 2_048_000 << 10)
+    group(
+        groups / "shop",
+        memory_dot_max=512 * MIB,
+        memory_dot_current=300 * MIB,
+        memory_dot_stat=f"anon 5\ninactive_file {50 * MIB}\nactive_file 7",
+    )
+    assert closest_limit(process, groups) == Limit("cgroup", 512 * MIB, 262 * MIB)
+
+
+def test_groups_of_version_1(tmp_path: Path) -> None:
+    process = process_in(tmp_path, "9:name=systemd:/x\n4:cpu,memory:/a/b\n0::/\n", MEMINFO)
+    groups = tmp_path / "cgroup"
+    unlimited = 9223372036854771712
+    group(groups / "memory" / "a" / "b", memory_dot_limit_in_bytes=unlimited,
+          memory_dot_usage_in_bytes=5)  # fmt: skip
+    group(groups / "memory" / "a", memory_dot_limit_in_bytes=64 * MIB,
+          memory_dot_usage_in_bytes=80 * MIB)  # fmt: skip
+    assert closest_limit(process, groups) == Limit("cgroup", 64 * MIB, 0)
+
+
+def test_nothing_that_can_be_read_is_no_limit(tmp_path: Path) -> None:
+    process = process_in(tmp_path, "0::/../elsewhere\nnonsense\n", "MemAvailable: no\n")
+    found = closest_limit(process, tmp_path / "none")
+    assert found is None or found.what == "machine"
+
+
+def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
+    program = "import sys\nprint(flush=True)\ninput()\nkept = b'x' * (32 << 20)\n"
+    program += "print(flush=True)\ninput()"
+    child = subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        child.stdout.readline()
+        residency = Residency(Process(child.pid))
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        memory = residency.look()
+        assert memory is not None
+        assert memory.now.anonymous - memory.start.anonymous == pytest.approx(32 * MIB, rel=0.1)
+        assert (memory.pss_bytes or 0) >= 32 * MIB
+    finally:
+        child.kill()
+        child.wait()
+    assert residency.look() == memory
+
+
+def with_memory(
+    end_s: float = 100.0,
+    *,
+    anonymous: int = 0,
+    files: int = 0,
+    limit: Limit | None = NOBODY,
+    past: tuple[tuple[int, int], ...] = (),
+) -> Snapshot:
+    """A snapshot of a process that has grown so since the start."""
+    start = Resident(64 * MIB, 8 * MIB, 0, 0)
+    now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
+    return replace(
+        watched(end_s).snapshot(), memory=Memory(now, start, None, limit, past),
+    )  # fmt: skip
+
+
+def sentence(snapshot: Snapshot) -> str:
+    found = account(snapshot)
+    assert found is not None
+    return found.sentence
+
+
+def held_by(snapshot: Snapshot, size_bytes: int) -> Snapshot:
+    """The same with one more stack's worth of live bytes."""
+    totals = snapshot.totals
+    allocated = totals.allocated_bytes.copy()
+    allocated[1] += size_bytes
+    return replace(snapshot, totals=replace(totals, allocated_bytes=allocated))
+
+
+def test_growth_that_is_explained() -> None:
+    snapshot = held_by(with_memory(anonymous=10 * MIB), 8 * MIB)
+    share = snapshot.live_bytes / (10 * MIB)
+    assert sentence(snapshot) == (
+        f"RSS 82.0 MiB, +10.0 MiB since tracing began: traced blocks explain {share:.0%}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("grown", "said"),
+    [
+        ({"anonymous": 10 * MIB}, "is anonymous memory outside of them: fragmentation"),
+        ({"files": 10 * MIB}, "mapped files have 10.0 MiB more in memory"),
+    ],
+)
+def test_growth_elsewhere_is_named(grown: dict[str, int], said: str) -> None:
+    found = sentence(with_memory(**grown))  # type: ignore[arg-type]
+    assert "traced blocks explain 2%" in found
+    assert said in found
+
+
+def test_blocks_without_growth() -> None:
+    assert sentence(with_memory()) == (
+        "RSS 72.0 MiB, +0 B since tracing began, traced blocks hold "
+        f"{format_size(with_memory().live_bytes)}"
+    )
+    assert "not been touched yet" in sentence(held_by(with_memory(), 30 * MIB))
+    assert "not been touched yet" in sentence(held_by(with_memory(anonymous=5 * MIB), 30 * MIB))
+    assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
+
+
+def test_what_glibc_adds() -> None:
+    """1 block of 2,000 bytes and 40 of 4,096 lie in chunks of 2,016 and 4,112 bytes."""
+    snapshot = with_memory(100.0)
+    assert (account(snapshot) or sentence).overhead_bytes is None  # type: ignore[union-attr]
+    glibc = FoundAllocator("malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), ())
+    known = account(replace(snapshot, allocators=(glibc,)))
+    assert known is not None
+    counts = snapshot.totals.live_count
+    sessions = int(counts[3:].sum())
+    # Blocks of 100 bytes lie in chunks of 112.
+    assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
+    other = replace(glibc, family="jemalloc")
+    mixed = account(replace(snapshot, allocators=(glibc, other)))
+    assert mixed is not None
+    assert mixed.overhead_bytes is None
+
+
+def test_forecast_by_what_leaks() -> None:
+    snapshot = with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB))
+    ahead = forecast(snapshot)
+    assert ahead is not None
+    rate = sum(s.judgement.rate_bytes_per_min for s in snapshot.findings.suspects)  # type: ignore[union-attr]
+    assert (ahead.by_leaks, ahead.rate_bytes_per_min) == (True, rate)
+    assert ahead.left_s == pytest.approx(10 * MIB / rate * 60)
+    assert "the cgroup's limit of 100 MiB is reached in 3h" in ahead.sentence
+    lines = list(text_report(snapshot, watched(400.0).namer, 1))
+    assert f"==> {ahead.sentence}" in lines
+
+
+def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
+    minute = 60 * 10**9
+    past = tuple((n * minute // 2, n * MIB) for n in range(10))
+    limit = Limit("machine", 1 << 30, 60 * MIB)
+    ahead = forecast(with_memory(100.0, limit=limit, past=past))
+    assert ahead is not None
+    assert (ahead.by_leaks, round(ahead.rate_bytes_per_min)) == (False, 2 * MIB)
+    assert ahead.left_s == pytest.approx(1800)
+    assert forecast(with_memory(100.0, limit=limit, past=past[:2])) is None, "too short a time"
+    falling = tuple((time_ns, -held) for time_ns, held in past)
+    assert forecast(with_memory(100.0, limit=limit, past=falling)) is None
+    assert forecast(with_memory(400.0, limit=None)) is None
+    assert forecast(with_memory(400.0)) is None, "more than a month"
+
+
+def test_facts_for_programs() -> None:
+    facts = memory_facts(with_memory(400.0, limit=Limit("cgroup", 100 * MIB, 10 * MIB)))
+    assert facts["limit"] == "cgroup"
+    assert facts["limit_reached_in_s"] > 3 * 3600
+    assert facts["growth_bytes"] == 0
+    assert summary(watched(400.0).snapshot())["memory"] == {}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "5s"), (100, "2m"), (3600 * 3 + 300, "3h05m"), (3 * 86400 + 7200, "3d02h")],
+)
+def test_time_left(seconds: float, text: str) -> None:
+    assert format_left(seconds) == text
