@@ -219,7 +219,7 @@ static __always_inline u64 array_size(u64 n, u64 size)
 /* f(size) -> block */
 static __always_inline struct call *begin_alloc(struct pt_regs *ctx, u64 size)
 {
-	return begin_call(ctx, get_control(), bpf_get_current_pid_tgid(), CALL_ALLOC, size);
+	return begin_call(ctx, get_control(), current_id(), CALL_ALLOC, size);
 }
 
 /* f(n, size) -> block */
@@ -231,7 +231,7 @@ static __always_inline struct call *begin_calloc(struct pt_regs *ctx, u64 n, u64
 /* f(out, size) -> errno */
 static __always_inline struct call *begin_posix_memalign(struct pt_regs *ctx, u64 out, u64 size)
 {
-	struct call *call = begin_call(ctx, get_control(), bpf_get_current_pid_tgid(),
+	struct call *call = begin_call(ctx, get_control(), current_id(),
 				       CALL_POSIX_MEMALIGN, size);
 
 	if (call)
@@ -243,7 +243,7 @@ static __always_inline struct call *begin_posix_memalign(struct pt_regs *ctx, u6
 static __always_inline struct call *begin_change(struct pt_regs *ctx, u32 kind, u64 old, u64 size)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	struct call *call = begin_call(ctx, words, id, kind, size);
 
 	if (!call)
@@ -293,7 +293,7 @@ static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call
 static __always_inline void begin_any_free(struct pt_regs *ctx, u64 address, bool outer)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	u32 kind = EVENT_FREE;
 	struct call *call;
 
@@ -356,7 +356,7 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 int loader_changes(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
-	struct space *space = get_space(bpf_get_current_pid_tgid());
+	struct space *space = get_space(current_id());
 	u32 state = RT_DELETE;
 
 	if (!words || !space)
@@ -379,7 +379,7 @@ int loader_changes(struct pt_regs *ctx)
 int process_execs(u64 *arguments)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	struct space *space = get_space(id);
 
 	if (!words || !words->live || !space || !is_traced(words, id))
@@ -418,7 +418,7 @@ static __always_inline void take_back(struct control *words, u64 id, struct call
 int exception_enter(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	struct call *call = calls.lookup(&id);
 
 	if (!words || !words->live || !call || !call->sp || !call->return_address)
@@ -481,7 +481,7 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, struct control
 int call_return(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	struct call *call = end_call(ctx, words, id);
 	u64 address;
 

@@ -27,7 +27,7 @@ static __always_inline bool hand_over(struct control *words, struct stack *stack
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words,
 					 struct call *call)
 {
-	struct space *space = get_space(bpf_get_current_pid_tgid());
+	struct space *space = get_space(current_id());
 	u64 nothing = 0;
 	u64 *recent;
 	u64 id;

@@ -38,7 +38,7 @@ static __always_inline struct call *begin_mapping(struct pt_regs *ctx, u32 kind,
 						  u64 size)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	struct call *call = begin_call(ctx, words, id, kind, 0);
 
 	if (!call)
@@ -94,7 +94,7 @@ static __always_inline u64 whole_pages(u64 address)
 int mapping_return(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	u64 result = PT_REGS_RC(ctx);
 	struct call *call = end_call(ctx, words, id);
 	u64 end;

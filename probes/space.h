@@ -1,6 +1,22 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* Which address space a thread is in. */
 
+/*
+ * The thread that runs: tgid << 32 | tid, in user space's PID namespace where that is not
+ * the initial one. (A thread in a namespace below that one is called by its initial ids.)
+ */
+static __always_inline u64 current_id(void)
+{
+#ifdef PID_NAMESPACE_INODE
+	struct bpf_pidns_info ids = {};
+
+	if (!bpf_get_ns_current_pid_tgid(PID_NAMESPACE_DEVICE, PID_NAMESPACE_INODE, &ids,
+					 sizeof(ids)))
+		return (u64)ids.tgid << 32 | ids.pid;
+#endif
+	return bpf_get_current_pid_tgid();
+}
+
 /* The address space of a thread, by its pid_tgid; NULL if its process is not traced. */
 static __always_inline struct space *get_space(u64 id)
 {

@@ -70,7 +70,7 @@ static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 	miss->image = space->image;
 	miss->missing = missing;
 	miss->stack_address = start;
-	miss->tid = (u32)bpf_get_current_pid_tgid();
+	miss->tid = (u32)current_id();
 	miss->registers[MISS_IP] = caller_ip(ctx, call);
 	miss->registers[MISS_SP] = caller_sp(call);
 	miss->registers[MISS_BP] = PT_REGS_FP(ctx);
@@ -105,7 +105,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 {
 	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
-	u64 id = mix(mix(hash, bpf_get_current_pid_tgid()), bpf_ktime_get_ns()) | 1;
+	u64 id = mix(mix(hash, current_id()), bpf_ktime_get_ns()) | 1;
 
 	count(COUNTER_MISSES);
 	if (far || words->large_misses) {

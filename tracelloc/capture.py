@@ -23,6 +23,7 @@ from tracelloc import abi, probes, sampling
 from tracelloc.drain import Drain, Spill, StackDrain
 from tracelloc.errors import UnsupportedError
 from tracelloc.families import MAPPINGS, known_signatures
+from tracelloc.procfs import pid_namespace
 from tracelloc.ring import EventRing, MissRing, StackRing
 from tracelloc.rowtable import RowMemory
 from tracelloc.signatures import Signature
@@ -99,6 +100,10 @@ class CaptureConfig:
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
             f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
         ]
+        namespace = pid_namespace()
+        if namespace is not None:
+            flags.append(f"-DPID_NAMESPACE_DEVICE={namespace[0]}ULL")
+            flags.append(f"-DPID_NAMESPACE_INODE={namespace[1]}ULL")
         if self.trace_mappings:
             flags.append("-DTRACE_MAPPINGS")
             flags.append(f"-DMAPPINGS_PAGES={MAPPINGS_SIZE_BYTES // page}")

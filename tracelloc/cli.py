@@ -7,6 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tracelloc.errors import TracellocError
 from tracelloc.options import Mode, Options, parse_options
@@ -54,6 +55,10 @@ def _has_screen() -> bool:
 
 
 def _run(options: Options) -> int:
+    if options.name is not None:
+        from tracelloc.target import find_target  # noqa: PLC0415 - as below
+
+        options = replace(options, pid=find_target(options.name))
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     # Only now: --help and wrong usage need none of the slow imports.

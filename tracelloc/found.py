@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.allocators import Allocator, Unseen
-from tracelloc.procfs import base_name
+from tracelloc.allocators import Allocator, Module, Unseen
+from tracelloc.procfs import base_name, is_c_library
 from tracelloc.text import printable
 from tracelloc.units import plural
 
@@ -86,6 +86,30 @@ def managed_heap(paths: Iterable[str]) -> str | None:
                     "code asks for is seen"
                 )
     return None
+
+
+def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:
+    """(why none of a process's files defines malloc, what would help)"""
+    program = next((m for m in modules if m.path == executable), None)
+    if program is None:
+        return "its program can't be read", "run tracelloc as root (sudo)"
+    if program.elf.is_go:
+        hint = (
+            "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
+            "for through cgo"
+        )
+        return "it is a Go program, whose memory the Go runtime manages", hint
+    if len(modules) > 1 and any(is_c_library(m.path) for m in modules):
+        return "none of its files defines malloc", "--allocators FILE names other functions"
+    if not program.elf.tables():
+        return (
+            "it is a static program without symbols",
+            "run a build that was not stripped, or keep its symbols (strip --strip-debug)",
+        )
+    return (
+        "it is a static program that contains no malloc",
+        "--allocators FILE names the functions that it has instead",
+    )
 
 
 def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:

@@ -54,7 +54,9 @@ class Options:
     """What the user asked for. Times in seconds or ns, sizes in bytes, as named."""
 
     pid: int | None
-    """None: the user chooses from a list, only with a screen; or there is a command."""
+    """None: the user chooses from a list, only with a screen; or there is a command or a name."""
+    name: str | None
+    """Whose PID is to be found."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
@@ -128,6 +130,13 @@ def build_parser() -> argparse.ArgumentParser:
 def _add_tracing(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("what is traced").add_argument
     add("-p", "--pid", type=pid_type, metavar="PID", help="process to trace (default: ask)")
+    add(
+        "-n",
+        "--name",
+        metavar="NAME",
+        help="process to trace by its short name or its program's; if there are several they "
+        "are listed",
+    )
     add(
         "--allocator",
         metavar="NAME|PATH",
@@ -261,13 +270,14 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     outputs, push = outputs_of(given), push_of(given)
     terminal = terminal and not command
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
-    if given.pid is None and not command and mode is not Mode.TUI:
+    if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
             "the following arguments are required: -p/--pid",
             hint="tracelloc --help shows the options",
         )
     return Options(
         pid=given.pid,
+        name=given.name,
         command=command,
         mode=mode,
         top=given.top,
@@ -300,7 +310,9 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Raises UsageError for what makes no sense."""
-    if command and given.pid is not None:
+    if given.pid is not None and given.name is not None:
+        raise UsageError("either -p or -n says which process is traced", hint="leave out one")
+    if command and not given.pid is given.name is None:
         raise UsageError("either a command is traced or a process", hint="leave out one of them")
     if given.interval < 0.01:
         raise UsageError("--interval must be at least 10ms")

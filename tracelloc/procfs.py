@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import bisect
 import os
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,9 @@ TRAMPOLINE_MAPPING: Final = "[uprobes]"
 
 VDSO: Final = "[vdso]"
 """Where the kernel maps its own functions (vdso(7))."""
+
+_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
+"""PROC_PID_INIT_INO, include/linux/proc_ns.h."""
 
 FileId = tuple[str, int]
 """Device (as maps writes it) and inode: one file, however many names it has."""
@@ -130,6 +134,16 @@ def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
     return status.st_dev == device and status.st_ino != mapping.inode
 
 
+def pid_namespace() -> tuple[int, int] | None:
+    """Device and inode of our PID namespace; None if it is the initial one."""
+    status = os.stat("/proc/self/ns/pid")
+    if status.st_ino == _INITIAL_PID_NAMESPACE:
+        return None
+    # The kernel's own encoding of a device number (new_encode_dev, include/linux/kdev_t.h).
+    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
+    return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12, status.st_ino
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process under a /proc, named by its PID there."""
@@ -178,6 +192,16 @@ class Process:
             return str((self.directory / "exe").readlink()).removesuffix(" (deleted)")
         except OSError:
             return None
+
+    def arguments(self) -> list[str]:
+        """The words of its command line; none if it has taken them away."""
+        words = self._read("cmdline").rstrip(b"\0").split(b"\0")
+        return [word.decode(errors="replace") for word in words if word]
+
+    def started_s(self) -> float:
+        """When it was started, in seconds since 1970."""
+        ticks = int(self._stat()[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks
 
     def preloaded(self) -> list[str]:
         """The libraries that ``LD_PRELOAD`` named when it was started."""

@@ -16,7 +16,7 @@ from tracelloc.attach import Attachment, Method
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
 from tracelloc.families import MAPPINGS
-from tracelloc.found import FoundAllocator, found_of
+from tracelloc.found import FoundAllocator, found_of, why_no_allocator
 from tracelloc.history import History
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.procfs import Process, base_name, is_c_library, is_runtime
@@ -29,6 +29,7 @@ from tracelloc.spacewords import SpaceWords
 from tracelloc.stacks import Stacks
 from tracelloc.stacksource import StackSource
 from tracelloc.table import LiveTable
+from tracelloc.text import printable
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 
@@ -99,11 +100,9 @@ class Tracee:
                 f"no allocator {self._selection.only!r} in process {self.process.pid}",
                 hint="leave --allocator out to search everywhere",
             )
-        return TargetError(
-            f"process {self.process.pid} ({self.target.command}) has no allocator that "
-            "tracelloc knows",
-            hint="none of its files defines malloc and free",
-        )
+        who = f"process {self.process.pid} ({printable(self.target.command)})"
+        what, hint = why_no_allocator(self.process.executable(), self.space.modules)
+        return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
 
     def connect(self, capture: Capture, slot: int) -> None:
         """Takes stacks from here on; ``slot``: of its address space."""

@@ -21,6 +21,8 @@ from tracelloc.elf.symtab import RawTable, SymbolTable
 
 _SHF_COMPRESSED: Final = 0x800
 _NT_GNU_BUILD_ID: Final = 3
+_GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
+"""Go's tables of functions, in plain and in position-independent programs."""
 _LONGEST_NOTES: Final = 1 << 16
 
 
@@ -185,6 +187,11 @@ class ElfFile:
             )
         except (ELFError, OSError, ValueError, KeyError, TypeError):
             return None
+
+    @property
+    def is_go(self) -> bool:
+        """Whether it holds code of the Go compiler's."""
+        return any(self.section_header(name) is not None for name in _GO_SECTIONS)
 
     def section_address(self, name: str) -> int | None:
         """Where a section with content lies in the file's own address space."""

@@ -104,6 +104,9 @@ def _is_wrapper(
 def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoint] | Unseen:
     """The probes for one function, or why it gets none."""
     signature = function.signature
+    is_go = function.module.elf.is_go and "." in function.names[0]
+    if is_go and function.signature.kind.returns:
+        return Unseen(function.names[0], "Go moves its stacks: it can't be told where it returns")
     entry = _entry_point(function, signature.entry_program)
     if not signature.throws:
         if not signature.kind.returns:

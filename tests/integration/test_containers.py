@@ -1,0 +1,156 @@
+"""Targets in other namespaces and roots, targets by name, and targets that can't be traced."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+
+pytestmark = pytest.mark.bpf
+
+MUSL_LOADER = Path("/lib/ld-musl-x86_64.so.1")
+
+
+def assert_books(tracer: Tracelloc, target: Target) -> None:
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+
+
+def child_of(pid: int) -> int:
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(children[0])
+
+
+def test_container_with_another_libc(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Own mount and PID namespaces, a root with nothing but musl, and the files deleted."""
+    root = tmp_path / "root"
+    (root / "lib").mkdir(parents=True)
+    shutil.copy(MUSL_LOADER.resolve(), root / "lib" / MUSL_LOADER.name)
+    program = builder.c("books", "-DNO_PVALLOC", compiler="musl-gcc")
+    shutil.copy(program, root / "books")
+    target = Target(
+        ["unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root,
+         "/books", 4, 3000, 5, 500],
+    )  # fmt: skip
+    targets.append(target)
+    pid = child_of(target.pid)
+    assert Path(f"/proc/{pid}/ns/pid").readlink() != Path("/proc/self/ns/pid").readlink()
+    shutil.rmtree(root / "lib")
+    (root / "books").unlink()
+    tracer = Tracelloc("-p", pid, "--json", directory=tmp_path)
+    assert_books(tracer, target)
+    files = {found["file"] for found in tracer.last()["allocators"]}
+    assert files == {f"{root}/lib/{MUSL_LOADER.name}"} or files == {f"/lib/{MUSL_LOADER.name}"}
+
+
+def test_tracelloc_in_a_container_of_its_own(builder: Builder, tmp_path: Path) -> None:
+    """In a PID namespace below the first one, processes have the PIDs they have there."""
+    script = f"""
+import json, subprocess, sys
+from pathlib import Path
+from tests.harness import Target, Tracelloc
+target = Target(["{builder.c("churn")}", 50])
+tracer = Tracelloc("-p", target.pid, "--json", directory=Path("{tmp_path}"))
+assert target.ask("go") == "done"
+assert tracer.stop() == 0
+from tracelloc.capture import CaptureConfig
+from tracelloc.procfs import Process
+from tracelloc.session import Session
+session = Session(Process(target.pid), CaptureConfig())
+session.start()
+assert target.ask("go") == "done"
+dropped = session.root.drop_ended_threads()
+session.close()
+print(json.dumps([target.pid, tracer.last()["live_allocations"], dropped]))
+target.kill()
+"""
+    found = subprocess.run(
+        ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+         sys.executable, "-c", script],
+        cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=2 * PATIENCE_S,
+        check=True,
+    )  # fmt: skip
+    pid, live, dropped = json.loads(found.stdout)
+    assert pid < 100
+    assert live >= 50
+    # By thread ids of that namespace; by others none would be found to have ended.
+    assert dropped > 0
+
+
+def test_replaced_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """A static program whose file has been replaced by another one since it was started."""
+    program = tmp_path / "books"
+    shutil.copy(builder.c("books", "-static"), program)
+    target = Target([program, 4, 3000, 5, 500])
+    targets.append(target)
+    program.unlink()
+    program.write_text("something else\n")
+    assert_books(Tracelloc("-p", target.pid, "--json", directory=tmp_path), target)
+
+
+def test_by_name(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    program = tmp_path / "telling-name-of-mine"
+    shutil.copy(builder.c("books"), program)
+    first = Target([program, 4, 3000, 5, 500])
+    targets.append(first)
+    for name in (program.name, program.name[:15]):
+        tracer = Tracelloc("-n", name, "--json", directory=tmp_path)
+        assert tracer.stop() == 0
+        assert tracer.last()["pid"] == first.pid
+    second = Target([program, 4, 3000, 5, 500])
+    targets.append(second)
+    result = run_tracelloc("-n", program.name, "--text")
+    assert result.returncode == 1
+    head, *lines = result.stderr.splitlines()
+    assert head.startswith(f"tracelloc: error: 2 processes are called {program.name}")
+    assert [int(line.split()[0]) for line in lines] == sorted([first.pid, second.pid])
+    assert all(str(program) in line for line in lines)
+    result = run_tracelloc("-n", "no-such-name", "--text")
+    assert result.returncode == 1
+    assert "no process is called no-such-name" in result.stderr
+
+
+def refused(pid: int) -> str:
+    result = run_tracelloc("-p", pid, "--text")
+    assert result.returncode == 1
+    assert len(result.stderr.splitlines()) == 1
+    return result.stderr
+
+
+def test_stripped_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("plain", "-static", "-s")])
+    targets.append(target)
+    line = refused(target.pid)
+    assert "it is a static program without symbols" in line
+    assert "strip --strip-debug" in line
+
+
+def test_go_program(targets: list[Target], tmp_path: Path) -> None:
+    source = tmp_path / "sleeper.go"
+    source.write_text(
+        'package main\nimport ("fmt"; "os")\n'
+        'func main() { fmt.Println("ready"); b := make([]byte, 1); os.Stdin.Read(b) }\n'
+    )
+    subprocess.run(
+        ["go", "build", "-o", tmp_path / "sleeper", source], check=True, timeout=2 * PATIENCE_S,
+        env={**os.environ, "CGO_ENABLED": "0", "GOCACHE": str(tmp_path / "cache"),
+             "GO111MODULE": "off"},
+    )  # fmt: skip
+    target = Target([tmp_path / "sleeper"])
+    targets.append(target)
+    line = refused(target.pid)
+    assert "it is a Go program" in line
+    assert "net/http/pprof" in line
