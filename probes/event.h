@@ -27,6 +27,9 @@ enum event_kind {
 	EVENT_MAP = 7,          /* it was mapped, in place of what was there */
 	EVENT_UNMAP = 8,        /* it is about to be unmapped, as far as it is mapped */
 	EVENT_UNMAP_FAILED = 9, /* that failed: what this thread was to unmap is still there */
+
+	/* What happened to all blocks of a process: */
+	EVENT_FORK = 14, /* this thread makes a child process; size: enum fork_memory */
 };
 
 /*
@@ -91,6 +94,12 @@ struct pair_sums {
 	__s64 count;
 	__s64 bytes;
 	__u64 time_ns; /* of the birth of the last one */
+};
+
+/* What a new process has of its parent's memory. */
+enum fork_memory {
+	FORK_COPIES = 0, /* a copy of it, as it is now */
+	FORK_SHARES = 1, /* the memory itself, until it executes a program (vfork) */
 };
 
 /* How a stack walk ended. */

@@ -386,6 +386,8 @@ int process_execs(u64 *arguments)
 		return 0;
 	/* The call that a thread with this id was in is over. */
 	calls.delete(&id);
+#ifndef FOLLOW
+	/* Else user space does this, for which the process stops. */
 	space->trampoline = 0;
 	space->loader_state = 0;
 	space->unloading = 0;
@@ -394,8 +396,30 @@ int process_execs(u64 *arguments)
 	/* From here on everything is of another image: what is reported later of this one is
 	   of a memory that is no more. */
 	space->image += 1;
+#endif
 	return 0;
 }
+
+#ifdef FOLLOW
+/* Flags of clone(2). */
+#define CLONE_VM 0x100
+#define CLONE_THREAD 0x10000
+#define CLONE_UNTRACED 0x800000
+
+/* task_newtask(task, flags): this thread has made another, which has not run yet. */
+int process_forks(u64 *arguments)
+{
+	struct control *words = get_control();
+	u64 id = bpf_get_current_pid_tgid();
+	u64 flags = arguments[1];
+
+	if (flags & (CLONE_THREAD | CLONE_UNTRACED))
+		return 0;
+	if (words && words->live && get_space(id))
+		mark_fork(words, id, flags & CLONE_VM ? FORK_SHARES : FORK_COPIES);
+	return 0;
+}
+#endif
 
 /* For measuring what a probe costs by itself. */
 int do_nothing(struct pt_regs *ctx)

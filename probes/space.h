@@ -20,7 +20,13 @@ static __always_inline u64 current_id(void)
 /* The address space of a thread, by its pid_tgid; NULL if its process is not traced. */
 static __always_inline struct space *get_space(u64 id)
 {
+#ifdef FOLLOW
+	u32 tgid = id >> 32;
+	u32 *known = space_of.lookup(&tgid);
+	u32 slot = known ? *known : MAX_SPACES;
+#else
 	u32 slot = 0;
+#endif
 
 	return spaces.lookup(&slot);
 }
@@ -28,5 +34,9 @@ static __always_inline struct space *get_space(u64 id)
 /* Whether this thread's process is traced, for programs that run for every process. */
 static __always_inline bool is_traced(struct control *words, u64 id)
 {
+#ifdef FOLLOW
+	return get_space(id);
+#else
 	return words->tgid == id >> 32;
+#endif
 }

@@ -181,6 +181,10 @@ class Tracelloc:
             assert time.monotonic() < deadline, f"no such report; messages: {self.messages}"
             time.sleep(0.05)
 
+    def last_of(self, pid: int) -> dict[str, Any]:
+        """The last report about one process."""
+        return next(report for report in reversed(self.reports()) if report["pid"] == pid)
+
     def last(self) -> dict[str, Any]:
         return self.reports()[-1]
 

@@ -127,6 +127,14 @@ class EventKind(IntEnum):
     MAP = 7
     UNMAP = 8
     UNMAP_FAILED = 9
+    FORK = 14
+
+
+class ForkMemory(IntEnum):
+    """What a new process has of its parent's memory (``enum fork_memory``)."""
+
+    COPIES = 0
+    SHARES = 1
 
 
 class SpillFlag(IntFlag):

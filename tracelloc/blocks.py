@@ -198,6 +198,16 @@ class BlockStore:
         for run in self._runs:
             yield run.blocks, run.blocks.stack != DEAD
 
+    def fork(self) -> BlockStore:
+        """The same blocks, independent of these."""
+        child = BlockStore()
+        child.count = self.count
+        for run in self._runs:
+            copied = _Run(run.blocks.copy())
+            copied.dead = run.dead
+            child._runs.append(copied)
+        return child
+
     def copy(self) -> BlockCopy:
         """All blocks as they are now. Copies memory and does nothing else."""
         return BlockCopy([run.blocks.copy() for run in self._runs])

@@ -35,8 +35,9 @@ PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothi
 MAPPINGS_SIZE_BYTES: Final = 4 << 20
 """Ring of what is mapped and unmapped."""
 
-TRACEPOINTS: Final = {"process_execs": "sched_process_exec"}
-"""Programs that are run for every process, and the raw tracepoints they sit on."""
+TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
+"""Programs that are run for every process, and the raw tracepoints they sit on; the second
+only where children are followed."""
 
 STOP_SIGNAL: Final = signal.SIGURG
 """What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
@@ -71,6 +72,10 @@ class CaptureConfig:
     """Larger allocations are not reported."""
     sample_bytes: int | None = None
     """Mean distance between samples; None: every allocation is reported."""
+    follow: bool = False
+    """Whether children are traced, too."""
+    max_spaces: int = 1024
+    """Address spaces at a time; one, if children are not traced."""
     spill_entries: int = 1 << 18
     """Addresses whose changes are kept while the ring of events is full; 0: none, they are
     lost."""
@@ -115,6 +120,9 @@ class CaptureConfig:
             flags.append(f"-DMAX_SIZE={self.max_block_bytes}ULL")
         if self.sample_bytes is not None:
             flags.append(f"-DSAMPLE_BYTES={self.sample_bytes}ULL")
+        if self.follow:
+            flags.append("-DFOLLOW")
+            flags.append(f"-DMAX_SPACES={self.max_spaces}")
         if self.spill_entries:
             flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
         return flags
@@ -195,7 +203,10 @@ class Capture:
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
             self.mappings = EventRing(self._bpf[b"mappings"].map_fd, MAPPINGS_SIZE_BYTES)
-        self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, 1)
+        spaces = config.max_spaces if config.follow else 1
+        self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, spaces)
+        self._space_of: Any = self._bpf[b"space_of"] if config.follow else None
+        self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self.stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
@@ -272,14 +283,32 @@ class Capture:
         """Allows the next wake-up; to be called before the ring is read."""
         self._control["woken"][0] = 0
 
-    def space(self, slot: int) -> SpaceWords:
-        """What the probes are told of one address space."""
-        return SpaceWords(self._spaces, slot)
+    def new_space(self) -> SpaceWords:
+        """What the probes are told of one more address space. Raises UnsupportedError."""
+        if not self._free_slots:
+            raise UnsupportedError(f"more than {len(self._spaces)} processes can't be traced")
+        return SpaceWords(self._spaces, self._free_slots.pop())
+
+    def free_space(self, words: SpaceWords) -> None:
+        """Nobody has this address space any more."""
+        self._free_slots.append(words.slot)
+
+    def assign(self, pid: int, words: SpaceWords) -> None:
+        """Which address space a process has, where children are traced."""
+        if self._space_of is not None:
+            self._space_of[ctypes.c_uint32(pid)] = ctypes.c_uint32(words.slot)
+
+    def unassign(self, pid: int) -> None:
+        """The process is not traced any more."""
+        with suppress(KeyError):
+            del self._space_of[ctypes.c_uint32(pid)]
 
     def watch(self, pid: int) -> None:
         """Has this process report when it begins another program. Raises UnsupportedError."""
         self._control["tgid"][0] = pid
         for name, tracepoint in TRACEPOINTS.items():
+            if name == "process_forks" and self._space_of is None:
+                continue
             with self._explained():
                 function = self._bpf.load_func(name.encode(), self._bcc.BPF.RAW_TRACEPOINT)
             descriptor = self._bcc.lib.bpf_attach_raw_tracepoint(function.fd, tracepoint.encode())

@@ -71,6 +71,7 @@ def _run(options: Options) -> int:
 
         return run_screen(options)
     from tracelloc import system  # noqa: PLC0415
+    from tracelloc.familytracer import FamilyTracer  # noqa: PLC0415
     from tracelloc.target import open_target  # noqa: PLC0415
     from tracelloc.tracer import Tracer  # noqa: PLC0415
 
@@ -78,7 +79,7 @@ def _run(options: Options) -> int:
     process = open_target(options.pid)
     system.check_all()
     system.raise_file_limit()
-    tracer = Tracer(process, options)
+    tracer = (FamilyTracer if options.follow else Tracer)(process, options)
     tracer.run()
     return 0
 

@@ -55,11 +55,8 @@ class Batch:
 
     def of(self, image: int) -> tuple[Events, Columns]:
         """Events and pairs of this memory image."""
-        ours = self.events["image"] == image
         pairs = self.pairs[self.pairs["image"] == image]
-        if ours.all():
-            return self.events, pairs
-        return _plain_rows(self.events)[ours].view(RECORD_DTYPE).ravel(), pairs
+        return select_events(self.events, image), pairs
 
     def __bool__(self) -> bool:
         """Whether anything was there: perhaps there is more."""
@@ -221,6 +218,15 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
         events["tid"] = tid
     events["size_tag"] = kind << EVENT_SIZE_BITS
     return events
+
+
+def select_events(events: Events, image: int) -> Events:
+    """Those of one memory image."""
+    ours = events["image"] == image
+    if ours.all():
+        return events
+    chosen: Events = _plain_rows(events)[ours].view(RECORD_DTYPE).ravel()
+    return chosen
 
 
 def _plain_rows(events: Events) -> npt.NDArray[np.uint64]:

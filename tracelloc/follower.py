@@ -26,16 +26,25 @@ _NUDGE_S: Final = 0.05
 
 
 class Watcher(Protocol):
-    """Who is told. Called on the follower's thread, while the process is stopped."""
+    """Who is told. Called on the follower's thread, while the thread concerned is stopped."""
 
-    def executed(self, pid: int) -> None:
-        """It has begun another program, of which nothing has run yet."""
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """A thread has made a process, which has not run yet.
+
+        ``shares``: it was made by vfork(2). Other ways to share memory don't show here.
+        """
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program, of which nothing has run yet.
+
+        ``same_thread``: it was begun by the process's first thread.
+        """
 
     def loaded(self, pid: int) -> None:
         """The loader has finished what it was at; nothing new has run yet."""
 
     def ended(self, pid: int, status: int) -> None:
-        """It has ended; ``status`` as of waitpid(2)."""
+        """A process has ended; ``status`` as of waitpid(2)."""
 
 
 class Follower:
@@ -45,20 +54,42 @@ class Follower:
         self._watcher = watcher
         self._ending = False
         self._released: set[int] = set()
+        self._known: set[int] = set()
+        """Processes that are followed."""
+        self._waiting: set[int] = set()
+        """Processes that have, and that the watcher does not know of."""
         self._thread: threading.Thread | None = None
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
-    def launch(self, program: Program) -> None:
+    def launch(self, program: Program, *, children: bool) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
-        Raises TargetError. The program waits for ``program.go``.
+        ``children``: those that it makes as well. Raises TargetError. The program waits for
+        ``program.go``.
         """
-        self._run(lambda: self._start(program))
+        options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
+        self._run(lambda: self._start(program, options))
 
-    def _start(self, program: Program) -> None:
+    def attach(self, pid: int) -> None:
+        """Follows a process and its children from here on. Raises TargetError."""
+        self._run(lambda: self._seize_all(pid))
+
+    def _start(self, program: Program, options: int) -> None:
         program.start()
-        self._seize(program.pid, ptrace.OPTION_EXEC)
+        self._known.add(program.pid)
+        self._seize(program.pid, options)
+
+    def _seize_all(self, pid: int) -> None:
+        """All threads, those included that are made meanwhile by one not seized yet."""
+        done: set[int] = set()
+        self._known.add(pid)
+        while new := Process(pid).thread_ids() - done:
+            for thread_id in new:
+                thread = Process(thread_id)
+                if thread.tracer_id() != threading.get_native_id() and thread.exists():
+                    self._seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
+            done |= new
 
     def _seize(self, pid: int, options: int) -> None:
         try:
@@ -113,21 +144,48 @@ class Follower:
 
     def _handle(self, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
-            self._watcher.ended(thread_id, status)
+            if thread_id in self._known:
+                self._known.discard(thread_id)
+                self._watcher.ended(thread_id, status)
             return
         number, event = os.WSTOPSIG(status), status >> 16
         if event == ptrace.Event.EXEC:
-            self._watcher.executed(thread_id)
+            same_thread = ptrace.event_message(thread_id) == thread_id
+            self._watcher.executed(thread_id, same_thread=same_thread)
+            self._go_on(thread_id)
+        elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
+            self._handle_birth(thread_id, ptrace.event_message(thread_id), event)
             self._go_on(thread_id)
         elif event == ptrace.Event.STOP and number in _GROUP_STOPS:
             ptrace.listen(thread_id)
-        elif event:
-            self._go_on(thread_id)
+        elif event == ptrace.Event.STOP:
+            self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
             self._watcher.loaded(Process(thread_id).group_id())
             self._go_on(thread_id)
         else:
             self._go_on(thread_id, number)
+
+    def _handle_birth(self, thread_id: int, child_id: int, event: int) -> None:
+        """A thread has made another one, or a process; which may have stopped already."""
+        if Process(child_id).group_id() != child_id:
+            return
+        self._known.add(child_id)
+        pid = Process(thread_id).group_id()
+        shares = event == ptrace.Event.VFORK
+        self._watcher.forked(pid, thread_id, child_id, shares=shares)
+        if child_id in self._waiting:
+            self._waiting.discard(child_id)
+            # It may have been killed, which is no matter of its parent's.
+            with suppress(ProcessLookupError):
+                ptrace.resume(child_id)
+
+    def _handle_first_stop(self, thread_id: int) -> None:
+        if thread_id in self._known or Process(thread_id).group_id() != thread_id:
+            # Also whoever was stopped by a signal and is not any more.
+            ptrace.resume(thread_id)
+        else:
+            self._waiting.add(thread_id)
 
     def _go_on(self, thread_id: int, signal_number: int = 0) -> None:
         if thread_id in self._released:

@@ -15,7 +15,12 @@ from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 
 def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
-    """One line without its end. ``top_old_allocations`` is there with an age limit only."""
+    """One line without its end."""
+    return json.dumps(report_of(snapshot, namer, top), separators=(",", ":"))
+
+
+def report_of(snapshot: Snapshot, namer: Namer, top: int) -> dict[str, Any]:
+    """The report. ``top_old_allocations`` is there with an age limit only."""
     suspects = suspects_of(snapshot, top)
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects)
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
@@ -58,7 +63,7 @@ def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
         report["top_old_allocations"] = [
             _block(b, snapshot, namer) for b in snapshot.old_blocks.largest
         ]
-    return json.dumps(report, separators=(",", ":"))
+    return report
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
@@ -68,6 +73,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
+        "ppid": snapshot.target.parent_pid,
         "exec_count": snapshot.target.exec_count,
         "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
         "sample_bytes": snapshot.sample_bytes,

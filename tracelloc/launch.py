@@ -13,6 +13,8 @@ from contextlib import suppress
 
 from tracelloc import system
 from tracelloc.errors import TracellocError
+from tracelloc.family import FamilySession
+from tracelloc.familytracer import FamilyTracer
 from tracelloc.follower import Follower
 from tracelloc.options import Options
 from tracelloc.procfs import Process
@@ -24,14 +26,14 @@ from tracelloc.tracer import Tracer
 class Launch:
     """Brings a program to where it is traced. The follower tells it how far it is."""
 
-    def __init__(self, command: tuple[str, ...]) -> None:
+    def __init__(self, command: tuple[str, ...], *, children: bool) -> None:
         """Makes the waiting process. Raises TracellocError."""
         self.program = Program(command)
+        self.follower = Follower(self)
         self._session: Session | None = None
-        self._follower = Follower(self)
         self._there = threading.Event()
         self._trouble: BaseException | None = None
-        self._follower.launch(self.program)
+        self.follower.launch(self.program, children=children)
 
     def begin(self, session: Session) -> None:
         """Lets it begin, and waits until it is traced. Raises TracellocError."""
@@ -41,12 +43,21 @@ class Launch:
         self._there.wait()
         if self._trouble is not None:
             raise self._trouble
+        session.begin_watch()
 
-    def executed(self, pid: int) -> None:
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """See ``follower.Watcher``."""
+        if isinstance(self._session, FamilySession):
+            self._session.forked(pid, thread_id, child_pid, shares=shares)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
         """See ``follower.Watcher``."""
         assert self._session is not None
-        self._session.see_program()
-        if not self._session.root.has_loader:
+        if isinstance(self._session, FamilySession):
+            self._session.executed(pid, same_thread=same_thread)
+        else:
+            self._session.see_program()
+        if pid == self.program.pid and not self._session.root.has_loader:
             # All that it consists of is there.
             self.loaded(pid)
 
@@ -54,31 +65,38 @@ class Launch:
         """See ``follower.Watcher``."""
         assert self._session is not None
         try:
-            self._session.see_libraries()
+            if isinstance(self._session, FamilySession):
+                self._session.loaded(pid)
+                if pid != self.program.pid or self._there.is_set():
+                    return
+                self._session.root.check_allocators()
+            else:
+                self._session.see_libraries()
+                self.follower.release(pid)
         except TracellocError as error:
             self._trouble = error
-        self._follower.release(pid)
         self._there.set()
 
     def ended(self, pid: int, status: int) -> None:
         """See ``follower.Watcher``."""
+        if isinstance(self._session, FamilySession):
+            self._session.ended(pid, status)
         if pid == self.program.pid:
             self.program.note_end(status)
             self._there.set()
 
     def finish(self) -> int:
         """Waits until the program has ended. Returns its exit status."""
-        self._follower.stop()
+        self.follower.stop()
         self.program.abandon()
         return self.program.wait()
 
 
-class LaunchTracer(Tracer):
-    """A run that begins with a program, and ends with it."""
+class Launching:
+    """What a run that begins with a program does differently: it ends with it."""
 
-    def __init__(self, launch: Launch, options: Options) -> None:
-        super().__init__(Process(launch.program.pid), options)
-        self._launch = launch
+    _launch: Launch
+    _session: Session
 
     def _start(self) -> None:
         self._launch.begin(self._session)
@@ -91,6 +109,23 @@ class LaunchTracer(Tracer):
         if number == signal.SIGTERM or not _is_from_terminal():
             with suppress(ProcessLookupError):
                 os.kill(self._launch.program.pid, number)
+
+
+class LaunchTracer(Launching, Tracer):
+    """A program alone."""
+
+    def __init__(self, launch: Launch, options: Options) -> None:
+        super().__init__(Process(launch.program.pid), options)
+        self._launch = launch
+
+
+class LaunchFamilyTracer(Launching, FamilyTracer):
+    """A program and its children."""
+
+    def __init__(self, launch: Launch, options: Options) -> None:
+        super().__init__(Process(launch.program.pid), options)
+        self._launch = launch
+        self._follower = launch.follower
 
 
 def _is_from_terminal() -> bool:
@@ -111,9 +146,9 @@ def run_command(options: Options) -> int:
     """Traces a program from its start. Returns its exit status. Raises TracellocError."""
     system.check_all()
     system.raise_file_limit()
-    launch = Launch(options.command)
+    launch = Launch(options.command, children=options.follow)
     try:
-        LaunchTracer(launch, options).run()
+        (LaunchFamilyTracer if options.follow else LaunchTracer)(launch, options).run()
     except BaseException:
         launch.finish()
         raise

@@ -57,6 +57,8 @@ class Options:
     """None: the user chooses from a list, only with a screen; or there is a command or a name."""
     name: str | None
     """Whose PID is to be found."""
+    follow: bool
+    """Whether children are traced as well."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
@@ -136,6 +138,12 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="process to trace by its short name or its program's; if there are several they "
         "are listed",
+    )
+    add(
+        "--follow",
+        action="store_true",
+        help="trace its children as well, each with a table of its own (default: the process "
+        "alone); no debugger can be used on them meanwhile",
     )
     add(
         "--allocator",
@@ -268,7 +276,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     given = build_parser().parse_args(options)
     _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
-    terminal = terminal and not command
+    terminal = terminal and not command and not given.follow
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
@@ -278,6 +286,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     return Options(
         pid=given.pid,
         name=given.name,
+        follow=given.follow,
         command=command,
         mode=mode,
         top=given.top,
@@ -324,6 +333,8 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("--max-size is below --min-size: nothing would be left")
     if given.sample is not None and not 0 < given.sample <= _SPARSEST:
         raise UsageError("--sample must be between 1 and 1TiB")
+    if given.follow and given.tui:
+        raise UsageError("the screen shows one process", hint="with --follow use --text or --json")
     if command and given.tui:
         raise UsageError(
             "a command would write over the screen, on the same terminal",

@@ -253,6 +253,14 @@ class Process:
         """The process that this thread belongs to; itself once it is gone."""
         return (self._status("Tgid") or [self.pid])[0]
 
+    def tracer_id(self) -> int:
+        """The thread that traces this one by ptrace(2); 0: none."""
+        return (self._status("TracerPid") or [0])[0]
+
+    def parent_pid(self) -> int:
+        """The process that it is a child of; 0 once it is gone."""
+        return (self._status("PPid") or [0])[0]
+
     def inner_pid(self) -> int:
         """Its PID as the process itself knows it, in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]

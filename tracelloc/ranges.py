@@ -82,6 +82,17 @@ class RangeTable:
     def __len__(self) -> int:
         return len(self._ranges)
 
+    def fork(self, stacks: Stacks) -> RangeTable:
+        """What a child process has mapped that has a copy of the memory.
+
+        ``stacks``: of the child. What came and went before is not the child's.
+        """
+        child = RangeTable(stacks)
+        child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
+        child._starts = list(self._starts)
+        child._ranges = list(self._ranges)
+        return child
+
     def apply(self, events: Events) -> None:
         """Applies records of ring ``mappings`` in their order."""
         stacks = self.stacks.indices(events["stack_id"]).tolist()

@@ -95,6 +95,10 @@ class RowMemory:
         self._rows[sets, way] = rows
         self._keys[sets, way] = keys
 
+    def is_shared(self, tag: int) -> bool:
+        """Whether several address spaces use it."""
+        return self._users[tag] > 1
+
     def retag(self, old: int, new: int, starts: U64, ends: U64) -> None:
         """Gives the rows of one tag another one, and that tag back.
 
@@ -120,14 +124,36 @@ class RowMemory:
 class RowTable:
     """Rows of one address space, by address. Safe to use from several threads."""
 
-    def __init__(self, memory: RowMemory, publish: Callable[[int, int], None]) -> None:
-        """``publish(generation, tag)`` tells the probes which keys are for what is mapped."""
+    def __init__(
+        self,
+        memory: RowMemory,
+        publish: Callable[[int, int], None],
+        generation: int = 0,
+        like: RowTable | None = None,
+    ) -> None:
+        """``publish(generation, tag)`` tells the probes which keys are for what is mapped.
+
+        ``like``: of a process that had the same mapped when this one was forked off it.
+        """
         self._memory = memory
         self._publish = publish
-        self._generation = 0
+        self._generation = generation
         with memory.lock:
-            self._tag = memory.new_tag()
-            publish(0, self._tag)
+            if like is None:
+                self._tag = memory.new_tag()
+            else:
+                self._tag = like._tag
+                memory.share_tag(self._tag)
+            publish(generation, self._tag)
+
+    def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
+        """The same rows for another address space, until either needs rows of its own."""
+        return RowTable(self._memory, publish, generation, self)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether another address space has the same rows: no others may be added."""
+        return self._memory.is_shared(self._tag)
 
     @property
     def capacity(self) -> int:

@@ -12,8 +12,10 @@ import platform
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
+
+import numpy as np
 
 from tracelloc.abi import UNSEEN_FREE_COUNTERS
 from tracelloc.allocators import EVERYTHING, Allocator, Module, Selection
@@ -23,7 +25,9 @@ from tracelloc.drain import Batch
 from tracelloc.errors import TracellocError, UnsupportedError
 from tracelloc.overhead import Overhead, OverheadWatch, RateMeter
 from tracelloc.procfs import Process
+from tracelloc.ring import RECORD_DTYPE, Events
 from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
+from tracelloc.space import MappedFiles
 from tracelloc.stackfeed import StackFeed
 from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
 from tracelloc.tracee import Tracee
@@ -57,6 +61,7 @@ class Session:
         selection: Selection = EVERYTHING,
         method: Method | None = None,
         debug: bool = False,
+        files: MappedFiles | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_clock_s: Callable[[], float] = time.time,
     ) -> None:
@@ -66,16 +71,18 @@ class Session:
         self._debug = debug
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
-        self.root = Tracee(process, config, selection)
+        self._selection = selection
+        self.root = Tracee(process, config, selection, files)
         """The process that was asked for."""
         self._capture: Capture | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._feed: StackFeed | None = None
         self.troubles: list[TracellocError] = []
         """What could not be traced after all, oldest first; to be taken out."""
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
         self._stopped_ns: int | None = None
+        self._moves = 0
         self._swept_ns = 0
         self._failure: BaseException | None = None
         self._rate = RateMeter()
@@ -92,9 +99,8 @@ class Session:
         found, modules = ([], []) if waiting else self.root.find()
         self._capture = Capture(self._config, debug=self._debug)
         try:
-            self.root.connect(self._capture, 0)
             self._feed = StackFeed(self._capture)
-            self._feed.add(self.root.image, self.root.source)
+            self._adopt(self.root)
             self._attach_first(found, modules)
             self._capture.watch(self.root.process.pid)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -108,9 +114,22 @@ class Session:
         self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._thread.start()
         if not waiting:
-            self._begin_watch()
+            self.begin_watch()
 
-    def _begin_watch(self) -> None:
+    def _adopt(self, tracee: Tracee) -> None:
+        """Takes in what the probes will report of a process. Raises TracellocError."""
+        assert self._capture is not None
+        assert self._feed is not None
+        tracee.connect(self._capture, self._capture.new_space())
+        self._feed.add(tracee.image, tracee.source)
+
+    @property
+    def _living(self) -> Sequence[Tracee]:
+        """The processes that have not ended, as far as is known."""
+        return (self.root,)
+
+    def begin_watch(self) -> None:
+        """Starts estimating what tracing costs, once it is known which probes there are."""
         assert self._capture is not None
         self._watch = OverheadWatch(
             self.root.process, self.method, self._capture.programs, self.root.points
@@ -130,7 +149,6 @@ class Session:
         with self._lock:
             self._drain()
             self.root.load()
-        self._begin_watch()
 
     def _attach_first(self, found: list[Allocator], modules: Iterable[Module]) -> None:
         """Attaches by the first method that works here, which is then the one."""
@@ -159,10 +177,14 @@ class Session:
 
         Raises what the pump died of.
         """
+        return self._snapshot_of(self.root, top, min_age_ns, wanted)
+
+    def _snapshot_of(
+        self, tracee: Tracee, top: int, min_age_ns: int | None, wanted: Wanted
+    ) -> Snapshot:
         if self._failure is not None:
             raise self._failure
         assert self._capture is not None
-        tracee = self.root
         rss_bytes = tracee.process.rss_bytes()
         memory = None if tracee.residency is None else tracee.residency.look()
         with self._lock:
@@ -190,7 +212,7 @@ class Session:
                 wanted=wanted,
                 allocators=tracee.found,
                 memory=memory,
-                findings=self.root.findings,
+                findings=tracee.findings,
                 mappings=tracee.mappings if self._config.trace_mappings else None,
                 stack_methods=tracee.source.methods(),
             )
@@ -211,12 +233,14 @@ class Session:
         if self._thread is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._thread.join()
-        self.root.detach()
+        for tracee in self._living:
+            tracee.detach()
         with self._lock:
             if self._failure is None:
                 while self._drain():
                     pass
-                self.root.judge(stopped_ns)
+                for tracee in self._living:
+                    tracee.judge(stopped_ns)
             self._stopped_ns = stopped_ns
         os.close(self._wake_fd)
 
@@ -264,47 +288,64 @@ class Session:
         batch = self._capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
         self._feed.take(self._clock_ns())
+        if batch:
+            counters = self._capture.counters()
+            if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
+                for tracee in self._living:
+                    tracee.table.trusting = False
+        self._apply(batch)
+        self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
+        return batch
+
+    def _apply(self, batch: Batch) -> None:
         image = self.root.words.image
         if image != self.root.image:
             self._begin_image(image)
         if batch:
-            counters = self._capture.counters()
-            if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
-                self.root.table.trusting = False
             events, pairs = batch.of(image)
             self.root.table.apply(events)
             self.root.table.apply_pairs(pairs)
-        self._apply_mappings(image)
-        self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
-        return batch
+        mappings = self._take_mappings()
+        self.root.ranges.apply(mappings[mappings["image"] == image])
 
-    def _apply_mappings(self, image: int) -> None:
+    def _take_mappings(self) -> Events:
+        """What the probes have reported of mappings; nothing if they are not traced."""
         assert self._capture is not None
-        if self._capture.mappings is not None:
-            events = self._capture.mappings.take()
-            self.root.ranges.apply(events[events["image"] == image])
+        if self._capture.mappings is None:
+            return np.empty(0, RECORD_DTYPE)
+        return self._capture.mappings.take()
 
     def _begin_image(self, image: int) -> None:
         """The process has begun another program."""
         assert self._feed is not None
         self._feed.drop(self.root.image)
+        root = self.root
+        moves = root.words.moves
+        same_thread, self._moves = moves == self._moves, moves
+        # The program that we have started ourselves is no other one.
+        execs = 0 if root.is_starting else root.target.exec_count + image - root.image
         try:
-            self.root.begin_image(image, self._clock_ns())
+            root.begin_image(image, execs, self._clock_ns(), same_thread=same_thread)
         except TracellocError as error:
-            if not self.root.is_starting or len(self._methods) == 1:
-                self.troubles.append(error)
-            else:
-                # The first attachment: perhaps it works another way.
-                self.root.detach()
-                del self._methods[0]
-                self._attach_first(*self.root.look())
+            self._attach_otherwise(error)
         self._feed.add(self.root.image, self.root.source)
         self._feed.take(self._clock_ns())
 
+    def _attach_otherwise(self, error: TracellocError) -> None:
+        """The first process could not be probed: if it is just beginning, perhaps another way."""
+        if not self.root.is_starting or len(self._methods) == 1:
+            self.troubles.append(error)
+            return
+        self.root.detach()
+        del self._methods[0]
+        self._attach_first(*self.root.look())
+
     def _keep_house(self) -> None:
         now_ns = self._clock_ns()
-        self.root.keep_house(now_ns)
+        for tracee in self._living:
+            tracee.keep_house(now_ns)
         self._rate.note(now_ns, self.root.events)
         if now_ns - self._swept_ns > _SWEEP_NS:
             self._swept_ns = now_ns
-            self.root.drop_ended_threads()
+            for tracee in self._living:
+                tracee.drop_ended_threads()

@@ -71,6 +71,8 @@ class Target:
 
     pid: int
     command: str
+    parent_pid: int = 0
+    """0 where it is not known."""
     exec_count: int = 0
     """Programs that it has begun since tracing started; all figures are of the last one."""
 

@@ -6,6 +6,7 @@ still be found after the target has unmapped or replaced them, or has ended.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -53,11 +54,50 @@ class Place:
     """In the mapped file, in bytes; in the mapping, if there is no file."""
 
 
+class MappedFiles:
+    """Files that are or were mapped by some process: each opened once."""
+
+    def __init__(self) -> None:
+        self._modules: dict[tuple[int, ...], Module] = {}
+        self._images: dict[bytes, Module] = {}
+
+    def open(self, process: Process, mapping: Mapping) -> Module:
+        """The module of a mapped file. Raises OSError, NotElfError."""
+        descriptor = process.open_mapping(mapping)
+        status = os.fstat(descriptor)
+        # While it is open here its inode is nobody else's; but it may be written to.
+        key = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size)
+        module = self._modules.get(key)
+        if module is not None:
+            os.close(descriptor)
+            return module
+        elf = ElfFile(descriptor)
+        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        self._modules[key] = module
+        return module
+
+    def open_image(self, image: bytes, mapping: Mapping) -> Module:
+        """The module of a file that is in memory only. Raises NotElfError."""
+        module = self._images.get(image)
+        if module is None:
+            elf = ElfFile.from_bytes(image)
+            module = self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
+        return module
+
+    def close(self) -> None:
+        """Closes them all."""
+        for module in [*self._modules.values(), *self._images.values()]:
+            module.elf.close()
+
+
 class AddressSpace:
     """Mappings of a process, now and earlier, with their files."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
+        """``files``: those of other processes as well, to be closed by somebody else."""
         self.process = process
+        self._files = files or MappedFiles()
+        self._owns_files = files is None
         self.generation = 0
         """Grows each time that something new was mapped."""
         self.image = 0
@@ -86,8 +126,22 @@ class AddressSpace:
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         return self._confirmed(opened)
 
-    def begin_image(self) -> None:
-        """The process has begun another program: nothing is mapped where it was."""
+    def fork(self, process: Process) -> AddressSpace:
+        """The same for a child process, which has a copy of the memory."""
+        child = AddressSpace(process, self._files)
+        child.generation, child.image = self.generation, self.image
+        child._maps, child._earlier = self._maps, list(self._earlier)
+        child._has_c_library = self._has_c_library
+        child._modules = dict(self._modules)
+        return child
+
+    def begin_image(self, *, keep_modules: bool) -> None:
+        """The process has begun another program: nothing is mapped where it was.
+
+        Files are new again when they are next seen, unless they are kept.
+        """
+        if not keep_modules:
+            self._modules = {}
         self.image += 1
         self._maps = AddressMap([])
         self._earlier = []
@@ -106,10 +160,9 @@ class AddressSpace:
         if not still:
             # It has ended: nothing will be mapped any more.
             return [module for _, module in opened]
-        for mapping, module in opened:
+        for mapping, _ in opened:
             if mapping not in still:
                 del self._modules[mapping.file_id]
-                module.elf.close()
         return [module for mapping, module in opened if mapping in still]
 
     def _open(self, mapping: Mapping) -> Module | None:
@@ -120,7 +173,7 @@ class AddressSpace:
         if not (mapping.executable and mapping.is_file) or mapping.file_id in self._modules:
             return None
         try:
-            elf = ElfFile(self.process.open_mapping(mapping))
+            module = self._files.open(self.process, mapping)
         except FileNotFoundError:
             # Unmapped since the maps were read. It may come back.
             return None
@@ -130,7 +183,6 @@ class AddressSpace:
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.NOT_ELF
             return None
-        module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
         self._modules[mapping.file_id] = module
         return module
 
@@ -140,11 +192,9 @@ class AddressSpace:
             return
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
         try:
-            elf = ElfFile.from_bytes(image)
+            self._modules[mapping.file_id] = self._files.open_image(image, mapping)
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
-        else:
-            self._modules[mapping.file_id] = Module(mapping.file_id, VDSO, VDSO, elf)
 
     @property
     def modules(self) -> list[Module]:
@@ -244,7 +294,6 @@ class AddressSpace:
         return None
 
     def close(self) -> None:
-        """Closes every file."""
-        for module in self._modules.values():
-            if isinstance(module, Module):
-                module.elf.close()
+        """Closes every file, unless they are others' as well."""
+        if self._owns_files:
+            self._files.close()

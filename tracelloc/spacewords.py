@@ -22,6 +22,14 @@ class SpaceWords:
         """The number of the memory image: another one after each exec."""
         return int(self._words["image"][0])
 
+    def begin(self, image: int) -> None:
+        """Another program, in memory that nothing is known of. It must be stopped."""
+        words = self._words
+        for name in ("trampoline", "loader_state", "unloading"):
+            words[name][0] = 0
+        words["changes"][0] += 1
+        words["image"][0] = image
+
     @property
     def moves(self) -> int:
         """How often another thread than the first has begun a program."""

@@ -66,6 +66,14 @@ class Stacks:
         self._new[stack_id] = index
         return index
 
+    def fork(self) -> Stacks:
+        """The same stacks under the same indices, for a copy of the address space."""
+        child = Stacks()
+        child._frames, child._flags = self._frames.copy(), self._flags.copy()
+        child._index_of_frames = self._index_of_frames.copy()
+        child._counts = self._counts.copy()
+        return child
+
     def begin_image(self) -> None:
         """Addresses mean others from here on: what is added next equals nothing before."""
         self._index_of_frames.clear()

@@ -44,10 +44,12 @@ class StackSource:
         rows: RowMemory | None,
         max_frames: int,
         on_modules: Callable[[Sequence[Module]], None],
+        like: StackSource | None = None,
     ) -> None:
         """``on_modules`` hears of files that are mapped for the first time.
 
-        Without ``rows`` stacks are walked by frame pointers.
+        Without ``rows`` stacks are walked by frame pointers. ``like``: of the process that
+        this one was forked off.
         """
         self._space = space
         self._stacks = stacks
@@ -56,7 +58,10 @@ class StackSource:
         self._checker = FrameChecker(space)
         self._unwinder: Unwinder | None = None
         self._prewarming: threading.Thread | None = None
-        if rows is not None:
+        if like is not None and like._unwinder is not None:
+            table = like._unwinder.table.fork(words.publish_tag, words.generation)
+            self._unwinder = like._unwinder.fork(space, table, self.refresh)
+        elif rows is not None:
             table = RowTable(rows, words.publish_tag)
             memory = SiteMemory(caller())
             self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)

@@ -8,6 +8,7 @@ Everything is vectorised over the batch; loops run over threads and oddities onl
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -150,6 +151,18 @@ class LiveTable:
         self.totals.note_peaks()
         if len(events):
             self.cohorts.note_floor(self.totals.live_bytes)
+
+    def fork(self, stacks: Stacks) -> LiveTable:
+        """What a child process holds that has a copy of the memory: the same blocks.
+
+        ``stacks``: of the child. What came and went before is not the child's.
+        """
+        child = LiveTable(stacks, self.totals.sample_bytes)
+        child.blocks = self.blocks.fork()
+        child.totals = self.totals.fork()
+        child.cohorts = copy.deepcopy(self.cohorts)
+        child.trusting = self.trusting
+        return child
 
     def apply_pairs(self, pairs: Columns) -> None:
         """Counts blocks that came and went, of ``drain.PAIR_DTYPE``: only totals change."""

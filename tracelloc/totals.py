@@ -60,6 +60,15 @@ class Totals:
         columns: dict[str, Any] = {n: getattr(self, n)[:stacks].copy() for n in _COLUMNS}
         return Totals(**columns, sample_bytes=self.sample_bytes)
 
+    def fork(self) -> Totals:
+        """The same blocks outstanding, as if they were all that ever was allocated."""
+        child = self.copy()
+        for kind in ("bytes", "count"):
+            freed = getattr(child, f"freed_{kind}")
+            setattr(child, f"allocated_{kind}", getattr(child, f"allocated_{kind}") - freed)
+            setattr(child, f"freed_{kind}", np.zeros_like(freed))
+        return child
+
     def whole(self, stacks: int) -> Totals:
         """A copy of the first ``stacks`` stacks with counts in blocks."""
         copy = self.copy(stacks)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
 from tracelloc.allocators import Allocator, Module, Selection, discover
 from tracelloc.attach import Attachment, Method
+from tracelloc.blocks import BlockStore
 from tracelloc.capture import Capture, CaptureConfig
 from tracelloc.errors import TargetError
 from tracelloc.families import MAPPINGS
@@ -24,7 +26,7 @@ from tracelloc.ranges import Mappings, RangeTable
 from tracelloc.residency import Residency
 from tracelloc.series import Series
 from tracelloc.snapshot import Target
-from tracelloc.space import AddressSpace
+from tracelloc.space import AddressSpace, MappedFiles
 from tracelloc.spacewords import SpaceWords
 from tracelloc.stacks import Stacks
 from tracelloc.stacksource import StackSource
@@ -40,11 +42,18 @@ _PREWARM_S: Final = 0.5
 class Tracee:
     """What belongs to one process. Not thread safe, but for ``thread_names``."""
 
-    def __init__(self, process: Process, config: CaptureConfig, selection: Selection) -> None:
-        """``selection``: which allocators to trace."""
+    def __init__(
+        self,
+        process: Process,
+        config: CaptureConfig,
+        selection: Selection,
+        files: MappedFiles | None = None,
+    ) -> None:
+        """``selection``: which allocators to trace; ``files``: see ``AddressSpace``."""
         self.process = process
-        self.target = Target(process.pid, process.command())
-        self.space = AddressSpace(process)
+        self.target = Target(process.pid, process.command(), process.parent_pid())
+        self.space = AddressSpace(process, files)
+        self.has_ended = False
         self.stacks = Stacks()
         self.table = LiveTable(self.stacks, config.sample_bytes)
         self.allocators: list[Allocator] = []
@@ -64,7 +73,6 @@ class Tracee:
         """How probes are attached."""
         self.image = 0
         """The number of the program's memory image."""
-        self._moves = 0
         self._events_before = 0
         self._judge = Judge(self._is_in_runtime)
         self._looking: Iterator[Findings | None] | None = None
@@ -104,11 +112,14 @@ class Tracee:
         what, hint = why_no_allocator(self.process.executable(), self.space.modules)
         return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
 
-    def connect(self, capture: Capture, slot: int) -> None:
-        """Takes stacks from here on; ``slot``: of its address space."""
+    def connect(self, capture: Capture, words: SpaceWords, like: Tracee | None = None) -> None:
+        """Takes stacks from here on.
+
+        ``like``: the process that it was forked off, and is a copy of.
+        """
         self._capture = capture
-        self._words = capture.space(slot)
-        self.image = self._words.image
+        self._words = words
+        self.image = words.image
         self._stack_source = StackSource(
             self.space,
             self.stacks,
@@ -116,6 +127,7 @@ class Tracee:
             rows=capture.rows,
             max_frames=self._config.max_frames,
             on_modules=self._see,
+            like=None if like is None else like.source,
         )
 
     @property
@@ -144,7 +156,7 @@ class Tracee:
         self.method = method
         planned = plan(found)
         points = list(planned.points)
-        if self._config.use_rows or self.is_starting:
+        if self._config.use_rows or self._config.follow or self.is_starting:
             points += place_loader(modules)
         if planned.has_throwing and not self._has_throwing:
             points += place_exceptions(self.space.modules)
@@ -189,32 +201,64 @@ class Tracee:
         dear = (point.label for point in self.points if point.is_dear and not point.is_return)
         return tuple(dict.fromkeys(dear))
 
+    def fork(self, process: Process, heap: tuple[LiveTable, Stacks]) -> Tracee:
+        """A child process with a copy of the memory; ``heap``: as it was then."""
+        child = Tracee(process, self._config, self._selection)
+        child.space = self.space.fork(process)
+        child.table, child.stacks = heap
+        child.ranges = self.ranges.fork(child.stacks)
+        child.method = self.method
+        child.found = self.found
+        return child
+
+    def copy_heap(self) -> tuple[LiveTable, Stacks]:
+        """What a child process holds that is forked off now."""
+        stacks = self.stacks.fork()
+        return self.table.fork(stacks), stacks
+
+    def attach_like(self, parent: Tracee) -> None:
+        """Puts the same probes in place as in the process that this one was forked off."""
+        assert self._capture is not None
+        self._attachments.append(
+            Attachment(self.method, self.process.pid, parent.points, self._capture.program)
+        )
+        self.points.extend(parent.points)
+        self.allocators.extend(parent.allocators)
+        self._has_throwing = parent._has_throwing
+
+    def end(self) -> None:
+        """It has ended: its totals are kept, what they were made of is not."""
+        self.has_ended = True
+        self.detach()
+        self.source.close()
+        self.table.blocks = BlockStore()
+
     def begin(self, now_ns: int) -> None:
         """Tracing starts: nothing is outstanding."""
+        self.table.cohorts.begin(now_ns)
+        self.source.await_rows(_PREWARM_S)
+        self.begin_history(now_ns)
+
+    def begin_history(self, now_ns: int) -> None:
+        """Notes what it holds over time, from now on."""
         self.started_ns = now_ns
         self.residency = Residency(self.process)
         self.history = History(now_ns)
-        self.table.cohorts.begin(now_ns)
-        self.source.await_rows(_PREWARM_S)
         self.series = Series(now_ns)
 
-    def begin_image(self, image: int, now_ns: int) -> None:
+    def begin_image(self, image: int, exec_count: int, now_ns: int, *, same_thread: bool) -> None:
         """It has begun another program: nothing is outstanding, everything is mapped anew.
 
         Probes in files that the new program maps as well have gone on by themselves, unless
-        it was begun by another thread than the first: the kernel knows the process by that
-        one. Raises TracellocError if the new program can't be traced; it is then seen to
-        allocate nothing.
+        it was begun by another thread than the first (not ``same_thread``): the kernel knows
+        the process by that one. Raises TracellocError if the new program can't be traced;
+        it is then seen to allocate nothing.
         """
-        # The first program is no other one.
-        execs = 0 if self.is_starting else self.target.exec_count + image - self.image
         command = self.target.command
-        moves = self.words.moves
-        same_thread, self._moves = moves == self._moves, moves
         self.image = image
         with suppress(TargetError):  # it may have ended meanwhile
             command = self.process.command()
-        self.target = Target(self.process.pid, command, execs)
+        self.target = replace(self.target, command=command, exec_count=exec_count)
         self._events_before += self.table.events
         self.table = LiveTable(self.stacks, self._config.sample_bytes)
         self.table.cohorts.begin(now_ns)
@@ -225,7 +269,7 @@ class Tracee:
         self._judge = Judge(self._is_in_runtime)
         self._looking = None
         self._trampoline = None
-        self.space.begin_image()
+        self.space.begin_image(keep_modules=same_thread)
         self.source.begin_image()
         if not same_thread:
             self.detach()
@@ -233,8 +277,6 @@ class Tracee:
             self.allocators.clear()
             self._has_throwing = False
         self.source.refresh()
-        if not same_thread:
-            self._see(self.space.mapped_modules)
         if not self.is_starting:
             self.check_allocators()
 
@@ -249,12 +291,16 @@ class Tracee:
         """Whether a dynamic linker will tell when libraries are there."""
         return any(point.program == "loader_changes" for point in self.points)
 
-    def load(self) -> None:
-        """Its libraries are there, and have not run yet. Raises TargetError without allocator."""
+    def load(self, patience_s: float = _PREWARM_S) -> None:
+        """Libraries have come or gone, and it is stopped. Raises TargetError without allocator.
+
+        When these are its first ones, their rows are waited for, but not too long.
+        """
         self.source.refresh()
-        self.is_starting = False
-        self.source.await_rows(_PREWARM_S)
-        self.check_allocators()
+        if self.is_starting:
+            self.is_starting = False
+            self.source.await_rows(patience_s)
+            self.check_allocators()
 
     def keep_house(self, now_ns: int) -> None:
         """To be called now and then: looks at what has changed, takes samples that are due."""

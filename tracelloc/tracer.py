@@ -23,7 +23,7 @@ from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
 from tracelloc.pools import load_pools, signatures_of
 from tracelloc.procfs import Process
-from tracelloc.profile import profile_of
+from tracelloc.profile import Profile, Progress, profile_of
 from tracelloc.report import losses_line, text_report
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot
@@ -46,6 +46,8 @@ _PROGRESS_S: Final = 10.0
 class Tracer:
     """One run of the command: text or JSON reports, or headless."""
 
+    SESSION: type[Session] = Session
+
     def __init__(self, process: Process, options: Options) -> None:
         """Raises UsageError for a bad filters file."""
         self._options = options
@@ -55,7 +57,7 @@ class Tracer:
         )
         pools, warnings = load_pools(options.allocators_paths, caller())
         self._warnings = [*self._warnings, *warnings]
-        self._session = Session(
+        self._session = self.SESSION(
             process,
             CaptureConfig(
                 events_size_bytes=options.events_size_bytes,
@@ -66,6 +68,7 @@ class Tracer:
                 use_rows=options.use_rows,
                 max_frames=options.max_frames,
                 trace_mappings=options.mappings,
+                follow=options.follow,
                 signatures=signatures_of(pools),
             ),
             selection=Selection(options.allocator, pools, options.mappings),
@@ -109,7 +112,7 @@ class Tracer:
     def run(self) -> None:
         """Traces until something ends it. Raises TracellocError."""
         wakeup = self._catch_signals()
-        pidfd = self._open_pidfd()
+        pidfd = self._open_end()
         try:
             self._start()
             for warning in self._warnings:
@@ -126,15 +129,14 @@ class Tracer:
                     self._sharing.start()
                 self._loop(pidfd, wakeup)
             finally:
-                self._session.stop()
+                self._stop()
                 if self._sharing is not None:
                     self._sharing.close()
             self._finish()
         finally:
             if self._sharing is not None:
                 self._sharing.close()
-            self._symbolizer.close()
-            self._session.close()
+            self._close()
             os.close(pidfd)
 
     def _say_what_is_traced(self) -> None:
@@ -152,7 +154,15 @@ class Tracer:
     def _start(self) -> None:
         self._session.start()
 
-    def _open_pidfd(self) -> int:
+    def _stop(self) -> None:
+        self._session.stop()
+
+    def _close(self) -> None:
+        self._symbolizer.close()
+        self._session.close()
+
+    def _open_end(self) -> int:
+        """A descriptor that is readable when what is traced has ended."""
         try:
             return os.pidfd_open(self._process.pid)
         except ProcessLookupError as error:
@@ -215,6 +225,8 @@ class Tracer:
         return self._session.snapshot(self._options.top, self._options.min_age_ns)
 
     def _tick(self) -> None:
+        while self._session.troubles:
+            self._say(f"warning: {self._session.troubles.pop(0)}")
         snapshot = self._snapshot()
         self._say_what_is_traced()
         if self._options.mode.reports:
@@ -235,12 +247,15 @@ class Tracer:
         if self._troubles:
             raise self._troubles[-1]
 
-    def _report(self, snapshot: Snapshot) -> None:
+    def _text_of(self, snapshot: Snapshot) -> str:
+        """A report."""
         if self._options.mode is Mode.JSON:
-            text = json_report(snapshot, self._namer, self._options.top) + "\n"
-        else:
-            lines = text_report(snapshot, self._namer, self._options.top, self._options.min_age_ns)
-            text = "".join(f"{line}\n" for line in lines)
+            return json_report(snapshot, self._namer, self._options.top) + "\n"
+        lines = text_report(snapshot, self._namer, self._options.top, self._options.min_age_ns)
+        return "".join(f"{line}\n" for line in lines)
+
+    def _report(self, snapshot: Snapshot) -> None:
+        text = self._text_of(snapshot)
         try:
             sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
             sys.stdout.flush()
@@ -274,7 +289,7 @@ class Tracer:
             if time.monotonic() - start > _NAMES_PROGRESS_S:
                 self._show_progress(f"naming stacks, {done} of {count}")
 
-        profile = profile_of(snapshot, self._namer, freed=freed, progress=note)
+        profile = self._profile_of(snapshot, freed=freed, progress=note)
         for output in outputs:
             try:
                 output.write(self._watched(output.content(profile), output.path))
@@ -284,6 +299,10 @@ class Tracer:
             else:
                 self._end_progress()
                 self._say(f"wrote {printable(str(output.path))}")
+
+    def _profile_of(self, snapshot: Snapshot, *, freed: bool, progress: Progress) -> Profile:
+        """What files are written from."""
+        return profile_of(snapshot, self._namer, freed=freed, progress=progress)
 
     def _watched(self, pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
         """The same pieces; said to take their time if they do."""

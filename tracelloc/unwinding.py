@@ -104,6 +104,16 @@ class Unwinder:
         self._prewarmed: set[Mapping] = set()
         self._stopped = False
 
+    def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
+        """The same for a copy of the address space."""
+        child = Unwinder(space, table, self._max_frames, self._memory, refresh)
+        child._cfi, child._lock = self._cfi, self._lock
+        child._maps = self._maps
+        child._since = dict.fromkeys(self._maps.mappings, table.generation)
+        child._prewarmed = set(self._prewarmed)
+        child.covered = self.covered
+        return child
+
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
         """Learns what is mapped now, as of a generation; ``read`` gives the current one.
 
@@ -122,6 +132,9 @@ class Unwinder:
         self._known.clear()
         self._made.clear()
         if generation == self.table.generation:
+            if len(kept) < len(code) and self.table.is_shared:
+                # What is new here may be something else there.
+                self.table.renew(generation, starts, ends)
             self._since = {m: self._since.get(m, generation) for m in code}
         else:
             # What looks the same may have been something else in between, but for what is

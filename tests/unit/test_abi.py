@@ -49,6 +49,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("SPILL_", abi.SpillFlag),
     ("STACK_", abi.StackFlag),
     ("COUNTER_", abi.Counter),
+    ("FORK_", abi.ForkMemory),
 ]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,

@@ -1,0 +1,257 @@
+"""``--follow``: children and what they execute, each with books of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_launch import by_function
+from tracelloc.procfs import Process
+
+pytestmark = pytest.mark.bpf
+
+QUIET = ("--json", "--top", 1000, "--interval", 60)
+
+
+def kept(report: dict[str, Any]) -> list[int]:
+    """[blocks, bytes] of what ``keep`` in ``lineage.c`` has allocated."""
+    mine = [
+        entry
+        for entry in report["top_allocators"]
+        if any(frame["symbol"] == "keep" for frame in entry["stack"])
+    ]
+    return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
+
+
+def by_process(text: str) -> dict[int, dict[str, Any]]:
+    """The last report of each process; their total must be the sum."""
+    lines = [json.loads(line) for line in text.splitlines()]
+    found = {line["pid"]: line for line in lines if line["pid"] is not None}
+    total = lines[-1]
+    assert total["pid"] is None
+    assert total["processes"] == len(found)
+    for key in ("live_bytes", "live_allocations", "allocated_bytes", "allocations"):
+        assert total[key] == sum(report[key] for report in found.values())
+    for report in found.values():
+        assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    return found
+
+
+def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -> None:
+    """``family``: what ``lineage.c`` says of its tree."""
+    for pid, parent, blocks, size_bytes in family:
+        assert kept(reports[pid]) == [blocks, size_bytes], reports[pid]["command"]
+        assert reports[pid]["ppid"] == parent
+    assert len(reports) == len(family)
+
+
+@pytest.mark.parametrize(
+    ("threads", "options"), [(0, ()), (4, ()), (0, ("--attach", "perf")), (0, ("--stacks", "fp"))]
+)
+def test_a_tree(
+    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, options: tuple[str, ...]
+) -> None:
+    """Twenty descendants, with what each has inherited, allocated and freed."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options, directory=tmp_path)
+    family = json.loads(target.ask(f"tree 20 {threads}"))
+    assert len(family) == 21
+    assert tracer.stop() == 0, tracer.messages
+    reports = by_process(tracer.text())
+    assert_family(reports, family)
+    # glibc frees what its threads have cached in a block that malloc never returned.
+    assert threads or not any(report["unmatched_frees"] for report in reports.values())
+    ended = {pid for pid, report in reports.items() if report["ended"]}
+    assert ended == {pid for pid, *_ in family} - {target.pid}
+
+
+def test_a_full_ring(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Forks keep their place when events go another way."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, *QUIET, "--follow", "--events-size", "4k", directory=tmp_path
+    )
+    family = json.loads(target.ask("tree 8 4"))
+    assert tracer.stop() == 0, tracer.messages
+    assert_family(by_process(tracer.text()), family)
+
+
+@pytest.mark.parametrize("way", ["exec", "texec"])
+def test_programs(builder: Builder, targets: list[Target], tmp_path: Path, way: str) -> None:
+    """Exact from the first instruction of each."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    for number in range(1, 4):
+        target.ask("alloc 5 50")
+        assert target.ask(way) == "ready"
+        target.ask(f"alloc {number * 100} {number}")
+    books = json.loads(target.ask("free 7"))
+    assert tracer.stop() == 0, tracer.messages
+    (report,) = by_process(tracer.text()).values()
+    assert kept(report) == books == [293, 3 * 293]
+    assert report["exec_count"] == 3
+
+
+def test_what_is_spawned(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """By fork, vfork and posix_spawn; memory that is shared stays the parent's."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target.ask("alloc 9 1000")
+    books = json.loads(target.ask("spawn"))
+    assert tracer.stop() == 0, tracer.messages
+    reports = by_process(tracer.text())
+    assert kept(reports[target.pid]) == books == [9, 9000]
+    assert [r["command"] for r in reports.values()][1:] == ["true", "true", "true"]
+    assert [r["exec_count"] for r in reports.values()] == [0, 1, 1, 1]
+
+
+def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
+    """A script that runs programs with constructors, and at last becomes one."""
+    program, static = builder.c("early"), builder.c("early", "-static")
+    flames = tmp_path / "out.folded"
+    done = run_tracelloc(
+        *QUIET, "-o", flames, "--follow", "--", "sh", "-c",
+        f"{program} 0; {static} 0; exec {program} 5",
+    )  # fmt: skip
+    assert done.returncode == 5, done.stderr
+    reports = by_process(done.stdout)
+    early = [r for r in reports.values() if r["command"] == program.name[:15]]
+    assert len(early) == 2
+    assert len(reports) == 3
+    for report in reports.values():
+        assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
+    folded = [line.rpartition(" ") for line in flames.read_text().splitlines()]
+    for pid, report in reports.items():
+        roots = [(stack.split(";")[0], int(size)) for stack, _, size in folded]
+        mine = sum(size for root, size in roots if root.endswith(f"-{pid}"))
+        assert mine == report["live_bytes"]
+
+
+def test_libraries_that_are_opened(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """dlopen stops until the library is probed: its constructor's blocks have their stacks."""
+    library = builder.c("early", "-shared", "-fPIC", "-DLIBRARY=needed")
+    script = (
+        "import ctypes, sys; print('ready', flush=True); sys.stdin.readline(); "
+        f"ctypes.CDLL('{library}'); print('done', flush=True); sys.stdin.readline()"
+    )
+    python = Target(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONMALLOC": "malloc"},
+    )
+    targets.append(python)
+    tracer = Tracelloc("-p", python.pid, *QUIET, "--follow", directory=tmp_path)
+    assert python.ask("go") == "done"
+    assert tracer.stop() == 0, tracer.messages
+    (report,) = by_process(tracer.text()).values()
+    found = [
+        entry for entry in report["top_allocators"]
+        if any(frame["symbol"] == "in_needed" for frame in entry["stack"])
+    ]  # fmt: skip
+    assert sum(entry["bytes"] for entry in found) == 14_000
+
+
+def await_that(is_so: Callable[[], bool]) -> None:
+    for _ in range(int(PATIENCE_S * 100)):
+        if is_so():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never was so")
+
+
+def test_a_stopped_target_stays_stopped(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    os.kill(target.pid, signal.SIGSTOP)
+    await_that(lambda: Process(target.pid).state() == "T")
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    assert Process(target.pid).state() in "Tt"
+    os.kill(target.pid, signal.SIGCONT)
+    assert json.loads(target.ask("alloc 3 100")) == [3, 300]
+    # It stops itself, and is stopped for its parent, too.
+    target.say("stop")
+    assert os.waitpid(target.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
+    os.kill(target.pid, signal.SIGCONT)
+    assert target.hear() == "[3, 300]"
+    target.ask("alloc 2 10")
+    os.kill(target.pid, signal.SIGSTOP)
+    assert os.waitpid(target.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
+    assert tracer.stop() == 0, tracer.messages
+    await_that(lambda: Process(target.pid).tracer_id() == 0)
+    assert Process(target.pid).state() == "T"
+    os.kill(target.pid, signal.SIGCONT)
+    assert json.loads(target.ask("alloc 1 1")) == [6, 321]
+    assert kept(tracer.last_of(target.pid)) == [5, 320]
+
+
+def test_killed_while_following(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """kill -9, in the middle of forks: everything runs on."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    target.say("tree 40 0")
+    await_that(lambda: len(children_of(target.pid)) > 0)
+    tracer.process.kill()
+    tracer.finish()
+    family = json.loads(target.hear())
+    assert len(family) == 41
+    assert Process(target.pid).tracer_id() == 0
+    assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
+
+
+def children_of(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
+def test_somebody_else_traces_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    strace = shutil.which("strace")
+    if strace is None:
+        pytest.skip("strace is not installed")
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    with subprocess.Popen(
+        [strace, "-f", "-o", "/dev/null", "-p", str(target.pid)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    ) as other:  # fmt: skip
+        await_that(lambda: Process(target.pid).tracer_id() != 0)
+        done = run_tracelloc("-p", target.pid, "--follow", "--text", "--count", 1)
+        other.terminate()
+    assert done.returncode == 1
+    assert "can't be followed: Operation not permitted; is a debugger" in done.stderr
+    assert json.loads(target.ask("alloc 1 1")) == [1, 1]
+
+
+def test_system_calls_are_not_disturbed(tmp_path: Path) -> None:
+    """Neither following nor its end interrupts what a program waits for."""
+    script = (TARGETS / "patient.py").read_text()
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert waiting.stdout is not None
+        assert waiting.stdin is not None
+        assert waiting.stdout.readline() == "ready\n"
+        tracer = Tracelloc("-p", waiting.pid, *QUIET, "--follow", directory=tmp_path)
+        assert tracer.stop() == 0
+        waiting.stdin.write("x")
+        waiting.stdin.flush()
+        assert waiting.stdout.readline() == "1 event, no error\n"
+    finally:
+        waiting.kill()
+        waiting.communicate()
