@@ -114,14 +114,15 @@ def looks(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    sample_bytes: int | None = None,
     start_ns: int = START_NS,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
     ``address_reuses`` proves from the start that frees are lost; at ``lost_at_s``
-    an event is found to be lost.
+    an event is found to be lost. With ``sample_bytes``, the events are samples.
     """
-    table = LiveTable(stacks)
+    table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
     judge = Judge()
     ticks = np.arange(TICK_S, end_s + TICK_S / 2, TICK_S)
@@ -157,11 +158,17 @@ def watch(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    sample_bytes: int | None = None,
 ) -> Course:
     """The whole course of a program; stack n + 1 is the n-th site's."""
     events = events_of(list(sites.values()), end_s)
     return course_of(
-        events, stacks_of(list(sites)), end_s, address_reuses=address_reuses, lost_at_s=lost_at_s
+        events,
+        stacks_of(list(sites)),
+        end_s,
+        address_reuses=address_reuses,
+        lost_at_s=lost_at_s,
+        sample_bytes=sample_bytes,
     )
 
 
@@ -172,11 +179,17 @@ def course_of(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    sample_bytes: int | None = None,
 ) -> Course:
     """The whole course of a stream of events."""
     course = Course()
     for time_s, _table, findings in looks(
-        events, stacks, end_s, address_reuses=address_reuses, lost_at_s=lost_at_s
+        events,
+        stacks,
+        end_s,
+        address_reuses=address_reuses,
+        lost_at_s=lost_at_s,
+        sample_bytes=sample_bytes,
     ):
         course.times_s.append(time_s)
         course.verdicts.append([findings.verdict(n) for n in range(len(findings.codes))])

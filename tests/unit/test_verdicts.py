@@ -9,7 +9,7 @@ import pytest
 
 from tests.corpus.programs import HELD_OUT, PROGRAMS
 from tests.corpus.replay import START_NS, Course, Truth, truths, watch
-from tests.corpus.streams import Stream, churn, leak, poisson, some_leak
+from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Verdict
 
@@ -181,6 +181,45 @@ def test_after_a_gap_the_count_starts_afresh() -> None:
     called = seen.first(4, {Verdict.LEAKING})
     assert called is not None
     assert called > 110 + 240
+
+
+def sampled(random: np.random.Generator, stream: Stream, mean_bytes: int) -> Stream:
+    """Those of the blocks that byte-weighted sampling would pick."""
+    chosen = random.random(len(stream.birth)) < -np.expm1(-stream.size / mean_bytes)
+    return Stream(stream.birth[chosen], stream.death[chosen], stream.size[chosen])
+
+
+@pytest.mark.parametrize("mean_bytes", [512, 4096])
+def test_samples(mean_bytes: int) -> None:
+    """A leak is found among samples, with its whole rate; nothing else is called one."""
+    random = np.random.default_rng(6)
+    sites = PROGRAMS["quiet_server"](random, END_S)
+    sites["leak"] = some_leak(random, churn(random, poisson(random, 20, 0, END_S), 0.5, 700), 0.1)
+    (truth,) = truths(sites, END_S).values()
+    samples = {name: sampled(random, stream, mean_bytes) for name, stream in sites.items()}
+    seen = watch(samples, END_S, sample_bytes=mean_bytes)
+    assert seen.findings is not None
+    *others, leaking = range(1, len(sites) + 1)
+    judgement = seen.findings.judgement(leaking)
+    assert judgement.verdict is Verdict.LEAKING
+    assert judgement.rate_bytes_per_min == pytest.approx(truth.rate_bytes_per_min, rel=0.25)
+    assert all(seen.first(stack, {Verdict.LEAKING}) is None for stack in others)
+
+
+@pytest.mark.parametrize("residence_s", [400, 900])
+def test_a_cache_that_was_full_before(residence_s: int) -> None:
+    """What it drops was never seen to be made, so nothing made here seems to be freed."""
+    random = np.random.default_rng(7)
+    births = poisson(random, 1, -residence_s - 50, END_S)
+    cache = first_in_first_out(random, births, residence_s, 2000)
+    seen = watch({"cache": cache} | busy_program(random, 3), END_S)
+    assert seen.first(1, {Verdict.LEAKING}) is None
+    looked = seen.findings
+    assert looked is not None
+    if residence_s == 900:
+        judgement = looked.judgement(1)
+        assert judgement.verdict is Verdict.GROWING
+        assert "before tracing began" in judgement.evidence
 
 
 def test_a_verdict_is_taken_back() -> None:
