@@ -24,11 +24,12 @@ class Memory:
     """Of some sites, by number."""
 
     def __init__(self) -> None:
-        # Since when it looks like a leak (0: it does not), when it last did, and whether it
-        # was called one.
+        # Since when it looks like a leak (0: it does not), when it last did, whether it was
+        # called one, and since when it leaked then.
         self._looks_since_ns = np.zeros(64, np.int64)
         self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
+        self._onset_s = np.zeros(64)
         self.taken_back = np.zeros(64, np.int64)
         """How often each site was called leaking and then no longer."""
 
@@ -38,7 +39,7 @@ class Memory:
         if count <= room:
             return
         more = max(count, 2 * room) - room
-        for name in ("_looks_since_ns", "_looked_ns", "_called", "taken_back"):
+        for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "taken_back"):
             column = getattr(self, name)
             setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
 
@@ -55,6 +56,10 @@ class Memory:
         lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= _LAPSE_NS)
         called = lapse | (looks & (now_ns - since >= _HOLD_NS))
         self.taken_back[numbers] += self._called[numbers] & ~called
+        # An onset is known best when it was not long ago.
+        fresh = called & ~self._called[numbers]
+        self._onset_s[numbers[fresh]] = sites.since_s[fresh]
+        since_s = np.where(called, self._onset_s[numbers], sites.since_s)
         self._looks_since_ns[numbers], self._called[numbers] = since, called
         code = np.where(called, _LEAKING, np.where(looks, _GROWING, sites.code))
-        return replace(sites, code=code.astype(np.uint8))
+        return replace(sites, code=code.astype(np.uint8), since_s=since_s)

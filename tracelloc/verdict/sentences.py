@@ -59,6 +59,8 @@ def _growing(sites: Sites, row: int) -> str:
     if sites.rising_only[row]:
         if sites.alive[row] <= 1.5:
             return f"{held}; one block that is made again, bigger each time"
+        if sites.alive[row] >= sites.born[row]:
+            return f"{held}; nothing made here was freed, but it is too uneven to be sure"
         return f"{held}; old blocks still get freed, so it may level off"
     if sites.replaces_old[row]:
         return (
