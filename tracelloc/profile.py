@@ -14,6 +14,7 @@ from tracelloc.calltree import Metric, frame_name, steps
 from tracelloc.filters import NamedStack
 from tracelloc.jsonlines import summary
 from tracelloc.procfs import base_name
+from tracelloc.ranges import MappedStack
 from tracelloc.report import losses_line
 from tracelloc.snapshot import Snapshot, StackStat, Target
 from tracelloc.space import Place
@@ -24,6 +25,9 @@ from tracelloc.view import Namer
 
 Progress = Callable[[int, int], None]
 """Told how much is done, of how much."""
+
+MAPPED = "[mmap]"
+"""The outermost frame of stacks whose figures are mappings and not blocks."""
 
 _STEP = 512
 """Stacks between two notes of progress."""
@@ -116,7 +120,8 @@ def profile_of(
     Without ``freed`` only stacks that hold a block.
     """
     stats = snapshot.top_stacks(freed=freed)
-    namer.prepare(snapshot, [stat.index for stat in stats], patience_s)
+    mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
+    namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
     samples = []
     addresses: set[int] = set()
     findings = snapshot.findings
@@ -126,6 +131,9 @@ def profile_of(
         verdict = None if findings is None else findings.verdict(stat.index).value
         samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
         addresses.update(snapshot.frames(stat.index))
+    for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
+        samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
+        addresses.update(snapshot.frames(held.stack))
     return Profile(
         target=snapshot.target,
         time_s=snapshot.time_s,
@@ -138,6 +146,20 @@ def profile_of(
         series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=summary(snapshot),
     )
+
+
+def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
+    """What a stack has mapped, under a frame that says so and keeps it apart from blocks."""
+    stat = StackStat(
+        held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
+    )
+    marked = replace(
+        stack,
+        frames=[*stack.frames, Frame(0, MAPPED, None, None, None, None, None)],
+        hidden=[*stack.hidden, False],
+        labels=[*stack.all_labels, None],
+    )
+    return Sample(stat, marked)
 
 
 def _notes(snapshot: Snapshot) -> list[str]:

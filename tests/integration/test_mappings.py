@@ -50,9 +50,14 @@ def test_mappings_in_text_and_not_unless_asked_for(
     target = Target([builder.c("mapper")])
     targets.append(target)
     plain = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
-    tracer = Tracelloc("-p", target.pid, "--text", "--mmap", directory=tmp_path)
-    target.ask("go")
+    flames = tmp_path / "app.folded"
+    tracer = Tracelloc(
+        "-p", target.pid, "--text", "--mmap", "--flamegraph", flames, directory=tmp_path
+    )
+    books = json.loads(target.ask("go"))
     assert tracer.stop() == plain.stop() == 0
     assert "mappings" not in plain.last()
     lines = tracer.text().splitlines()
     assert any(line.startswith("==> 2 top mappings' stacks out of ") for line in lines)
+    mapped = [line for line in flames.read_text().splitlines() if ";[mmap];" in line]
+    assert sum(int(line.rpartition(" ")[2]) for line in mapped) == sum(books.values())
