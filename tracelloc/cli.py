@@ -14,7 +14,7 @@ from tracelloc.options import Mode, Options, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the program. Returns its exit status: 0 done, 1 error, 2 usage."""
+    """Runs the program. Returns its exit status: 0 done, 1 error, 2 usage, 3 a broken rule."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     debug = "--debug" in arguments
     try:
@@ -81,7 +81,7 @@ def _run(options: Options) -> int:
     system.raise_file_limit()
     tracer = (FamilyTracer if options.follow else Tracer)(process, options)
     tracer.run()
-    return 0
+    return tracer.exit_status
 
 
 def _spare_stdout() -> None:

@@ -88,7 +88,16 @@ class FamilyTracer(Tracer):
         return json.dumps(report, separators=(",", ":"))
 
     def _members(self) -> list[Member]:
-        return self._family.snapshots(self._options.top, self._options.min_age_ns)
+        apply = self._watch.suppressions.apply
+        return [
+            (tracee, apply(snapshot, self._namer_of(tracee)))
+            for tracee, snapshot in self._family.snapshots(
+                self._options.top, self._options.min_age_ns
+            )
+        ]
+
+    def _watched_for(self, _snapshot: Snapshot) -> list[tuple[Snapshot, Namer]]:
+        return [(snapshot, self._namer_of(tracee)) for tracee, snapshot in self._members()]
 
     def _namer_of(self, tracee: Tracee) -> Namer:
         namer = self._namers.get(id(tracee))

@@ -102,7 +102,13 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "memory": memory_facts(snapshot),
         "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
         "suspect_count": _suspect_count(snapshot),
+        "suppressed": _suppressed(snapshot),
     }
+
+
+def leak_report(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
+    """One suspect with its stack and the figures of its process."""
+    return summary(snapshot) | {"suspect": json_suspect(named) | {"stack": _stack(named.stack)}}
 
 
 def json_suspect(named: NamedSuspect) -> dict[str, Any]:
@@ -140,6 +146,17 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
             }
             for member in members
         ],
+    }
+
+
+def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:
+    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
+    if suppressed is None:
+        return None
+    return {
+        "stacks": suppressed.stacks,
+        "rate_bytes_per_min": round(suppressed.rate_bytes_per_min, 1),
+        "live_bytes": suppressed.live_bytes,
     }
 
 

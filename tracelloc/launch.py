@@ -143,13 +143,18 @@ def _is_from_terminal() -> bool:
 
 
 def run_command(options: Options) -> int:
-    """Traces a program from its start. Returns its exit status. Raises TracellocError."""
+    """Traces a program from its start. Raises TracellocError.
+
+    Returns its exit status, or ours if a rule was broken.
+    """
     system.check_all()
     system.raise_file_limit()
     launch = Launch(options.command, children=options.follow)
     try:
-        (LaunchFamilyTracer if options.follow else LaunchTracer)(launch, options).run()
+        tracer = (LaunchFamilyTracer if options.follow else LaunchTracer)(launch, options)
+        tracer.run()
     except BaseException:
         launch.finish()
         raise
-    return launch.finish()
+    status = launch.finish()
+    return tracer.exit_status or status

@@ -27,6 +27,7 @@ from tracelloc.nameoptions import add_names
 from tracelloc.outputs import Output
 from tracelloc.sharing import add_files, add_live, outputs_of, push_of
 from tracelloc.units import NS_PER_S
+from tracelloc.watch import WatchOptions, add_watch, watch_of
 
 _LARGEST_RING: Final = 1 << 30
 _SPARSEST: Final = 1 << 40
@@ -93,6 +94,7 @@ class Options:
     sources: tuple[tuple[str, str], ...]
     """Directories of source files: as compiled, and where they are now."""
     short_names: bool
+    watch: WatchOptions
     debug: bool
 
 
@@ -121,7 +123,8 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.epilog = _wrapped(parser.epilog or "")
-    for add_group in (_add_tracing, _add_probes, _add_reports, add_files, add_live, add_names):
+    groups = (_add_tracing, _add_probes, _add_reports, add_files, add_watch, add_live, add_names)
+    for add_group in groups:
         add_group(parser)
     add = parser.add_argument_group("about the program").add_argument
     add("--debug", action="store_true", help="show tracebacks and compiler messages")
@@ -276,7 +279,9 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     given = build_parser().parse_args(options)
     _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
-    terminal = terminal and not command and not given.follow
+    watch = watch_of(given)
+    has_own_ways = command or given.follow or watch.rules or watch.on_leak
+    terminal = terminal and not has_own_ways
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
@@ -313,6 +318,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         max_frames=given.max_frames,
         sources=tuple(given.sources),
         short_names=given.short_names,
+        watch=watch,
         debug=given.debug,
     )
 

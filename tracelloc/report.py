@@ -18,6 +18,7 @@ from tracelloc.suspects import (
     sentences,
     stacks_to_name,
     summary_line,
+    suppressed_line,
     suspects_of,
 )
 from tracelloc.symbols import Frame
@@ -78,7 +79,11 @@ def text_report(
             f"{about}{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
-    for line in (nobody_line(snapshot), *memory_lines(snapshot)):
+    for line in (
+        nobody_line(snapshot),
+        suppressed_line(snapshot),
+        *memory_lines(snapshot),
+    ):
         if line is not None:
             yield f"==> {line}"
     if snapshot.target.exec_count:

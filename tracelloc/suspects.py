@@ -185,6 +185,18 @@ def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
     return f"{plural(shown, 'leak suspect')}{out_of}: {', '.join(kinds)}"
 
 
+def suppressed_line(snapshot: Snapshot) -> str | None:
+    """What is put up with; None if nothing is."""
+    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
+    if suppressed is None or not suppressed.stacks:
+        return None
+    return (
+        f"suppressed {plural(suppressed.stacks, 'suspect stack')}: "
+        f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
+        f"{format_size(suppressed.live_bytes)} outstanding"
+    )
+
+
 def nobody_line(snapshot: Snapshot) -> str | None:
     """What to say if there is no suspect; None if nothing can be said."""
     findings = snapshot.findings

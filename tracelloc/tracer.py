@@ -28,10 +28,12 @@ from tracelloc.report import losses_line, text_report
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot
 from tracelloc.stacksource import NO_INFORMATION
+from tracelloc.suppressions import read_suppressions
 from tracelloc.symbols import SourceMap, Symbolizer
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.view import Namer
+from tracelloc.watch import FAILED_STATUS, Watch
 
 if TYPE_CHECKING:
     from tracelloc.live.sharing import Sharing
@@ -78,6 +80,7 @@ class Tracer:
         self._symbolizer = Symbolizer(self._session.root.space, SourceMap(options.sources))
         self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
         self._sharing = self._prepare_sharing()
+        self._watch = Watch(options.watch, self._say_aside)
         self._allocators_said = 0
         self._reports = 0
         self._stdout_open = True
@@ -99,12 +102,13 @@ class Tracer:
             options.filters_paths, options.filter_groups, standing=options.use_filters
         )
         namer = Namer(self._symbolizer, filters, short_names=options.short_names)
-        take = self._session.snapshot
+        suppressions = read_suppressions(options.watch.suppressions)
+        session = self._session
         return Sharing(
             listen=options.listen,
             push=options.push,
             target=self._session.root.target,
-            take=take,
+            take=lambda: suppressions.apply(session.snapshot(), namer),
             namer=namer,
             say=self._say_aside,
         )
@@ -136,6 +140,7 @@ class Tracer:
         finally:
             if self._sharing is not None:
                 self._sharing.close()
+            self._watch.close()
             self._close()
             os.close(pidfd)
 
@@ -222,7 +227,8 @@ class Tracer:
         return not self._stdout_open or (count is not None and self._reports >= count)
 
     def _snapshot(self) -> Snapshot:
-        return self._session.snapshot(self._options.top, self._options.min_age_ns)
+        snapshot = self._session.snapshot(self._options.top, self._options.min_age_ns)
+        return self._watch.suppressions.apply(snapshot, self._namer)
 
     def _tick(self) -> None:
         while self._session.troubles:
@@ -233,6 +239,22 @@ class Tracer:
             self._report(snapshot)
         else:
             self._progress(snapshot)
+        self._look(snapshot)
+
+    def _look(self, snapshot: Snapshot) -> None:
+        """What the user watches for; may end tracing."""
+        for one, namer in self._watched_for(snapshot):
+            if self._watch.look(one, namer):
+                self._ending = True
+
+    def _watched_for(self, snapshot: Snapshot) -> list[tuple[Snapshot, Namer]]:
+        """Each process by itself."""
+        return [(snapshot, self._namer)]
+
+    @property
+    def exit_status(self) -> int:
+        """Of a run that has ended without an error."""
+        return FAILED_STATUS if self._watch.broken is not None else 0
 
     def _finish(self) -> None:
         """The last report and the files, after the probes are gone."""
@@ -244,6 +266,10 @@ class Tracer:
         self._write_outputs(snapshot)
         if not self._options.mode.reports:
             self._say(f"{_summary(snapshot)}; {losses_line(snapshot)}")
+        self._look(snapshot)
+        self._watch.close()
+        if self._watch.broken is not None:
+            self._say(f"--fail-if: {self._watch.broken}")
         if self._troubles:
             raise self._troubles[-1]
 

@@ -64,7 +64,7 @@ class ScreenTracer(Tracer):
             app.end(f"process {session.root.target.pid} has ended", session.stop)
 
         app = self.app = make_app(
-            LiveSource(session, self._namer, self._facts(), caller()),
+            LiveSource(session, self._namer, self._facts(), caller(), self._watch.suppressions),
             readers={pidfd: ended, wakeup.fileno(): woken},
             duration_s=self._options.duration_s,
             warnings=self._warnings,

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from tracelloc.caller import Caller
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot, Target, Wanted
+from tracelloc.suppressions import Suppressions
 from tracelloc.view import Namer
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
@@ -77,8 +78,16 @@ class Source(Protocol):
 class LiveSource:
     """A session that runs."""
 
-    def __init__(self, session: Session, namer: Namer, facts: Facts, caller: Caller) -> None:
+    def __init__(
+        self,
+        session: Session,
+        namer: Namer,
+        facts: Facts,
+        caller: Caller,
+        suppressions: Suppressions,
+    ) -> None:
         """The session has been started."""
+        self._suppressions = suppressions
         self._session = session
         self._namer = namer
         self._facts = facts
@@ -106,7 +115,7 @@ class LiveSource:
 
     def take(self, wanted: Wanted) -> Snapshot:
         """What is outstanding now."""
-        return self._session.snapshot(wanted=wanted)
+        return self._suppressions.apply(self._session.snapshot(wanted=wanted), self._namer, 0)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""

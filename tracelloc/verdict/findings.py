@@ -48,6 +48,15 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
+class Suppressed:
+    """What suspects that are put up with are together."""
+
+    stacks: int
+    rate_bytes_per_min: float
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Findings:
     """Verdicts of all stacks by index, and the suspects. Nothing in it changes any more."""
 
@@ -62,6 +71,8 @@ class Findings:
     """One per stack."""
     taken_back: I64
     """Per stack, how often it was called leaking and then no longer."""
+    suppressed: Suppressed | None = None
+    """Suspects that were left out because the user puts up with them; None: nobody asked to."""
 
     @property
     def codes(self) -> Codes:

@@ -1,0 +1,50 @@
+"""Rules and suppressions on a real process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def test_a_broken_rule_ends_tracing(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    folded = tmp_path / "at-the-end.folded"
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--interval", "100ms", "--fail-if", "rss > 1TiB",
+        "--fail-if", "live > 7500", "-o", folded, directory=tmp_path,
+    )  # fmt: skip
+    tracer.await_report(lambda report: report["live_bytes"] == 0)
+    # 1111 + 2222 + 4096 + 333 bytes: the rule holds once all are there.
+    assert target.ask("go") == "done"
+    assert tracer.finish() == 3
+    assert "--fail-if: live is 7.58 KiB, more than 7.32 KiB" in tracer.messages[-1]
+    assert tracer.last()["live_bytes"] == 7762
+    assert tracer.last()["memory"]["growth_bytes"] < 1 << 20
+    assert len(folded.read_text().splitlines()) == 4
+    assert target.end() == 0
+
+
+def test_rules_that_hold_are_silent(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    rules = tmp_path / "known.supp"
+    rules.write_text("leak:innermost\n")
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--fail-if", "leak > 1MiB/min", "--suppressions", rules,
+        directory=tmp_path,
+    )  # fmt: skip
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert tracer.last()["suppressed"] == {
+        "stacks": 0, "rate_bytes_per_min": 0, "live_bytes": 0,
+    }  # fmt: skip

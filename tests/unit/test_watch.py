@@ -1,0 +1,251 @@
+"""Rules that end tracing, the command for leaks, and leaks that are put up with."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
+from tracelloc.errors import UsageError
+from tracelloc.jsonlines import summary
+from tracelloc.leakcommand import LeakCommand
+from tracelloc.options import Mode, parse_options
+from tracelloc.report import text_report
+from tracelloc.suppressions import read_suppressions
+from tracelloc.units import format_size
+from tracelloc.watch import Watch, WatchOptions
+from tracelloc.watchrules import WatchRule, parse_rule
+
+PATIENCE_S = 30.0
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("leak", WatchRule("leak", 0)),
+        ("leak > 1MiB/min", WatchRule("leak", 1 << 20)),
+        (" leak>1.5k / min ", WatchRule("leak", 1536)),
+        ("growth > 0/min", WatchRule("growth", 0)),
+        ("live > 2GiB", WatchRule("live", 2 << 30)),
+        ("rss > 4096", WatchRule("rss", 4096)),
+    ],
+)
+def test_rules(text: str, rule: WatchRule) -> None:
+    assert parse_rule(text) == rule
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "is no rule"),
+        ("leaks > 1k/min", "is no rule"),
+        ("leak < 1k/min", "is no rule"),
+        ("leak > 1k/s", "is no rule"),
+        ("leak > 1k", "leak is a size per minute"),
+        ("live > 1k/min", "live is a size, not one per minute"),
+        ("rss", "needs a limit"),
+        ("leak > much/min", "is not a size"),
+    ],
+)
+def test_what_is_no_rule(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        parse_rule(text)
+    with pytest.raises(UsageError, match="--fail-if"):
+        parse_options(["-p", "1", "--fail-if", text])
+
+
+@pytest.mark.parametrize(
+    ("text", "end_s", "said"),
+    [
+        ("leak", 400.0, "leak is RATE/min, more than 0 B/min"),
+        ("leak > 45k/min", 400.0, "leak is RATE/min, more than 45.0 KiB/min"),
+        ("leak > 1MiB/min", 400.0, None),
+        ("leak", 100.0, None),  # nothing is sure yet
+        ("live > 100k", 100.0, "live is 251 KiB, more than 100 KiB"),
+        ("live > 1MiB", 100.0, None),
+        ("rss > 32MiB", 100.0, "rss is 64.0 MiB, more than 32.0 MiB"),
+        ("growth > 1GiB/min", 100.0, None),
+    ],
+)
+def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> None:
+    watch = Watch(WatchOptions((parse_rule(text),)), print)
+    found = watched(end_s)
+    assert watch.look(found.snapshot(), found.namer) == (said is not None)
+    rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
+    reason = said and said.replace("RATE", format_size(round(rate)))
+    assert watch.broken == (reason and f"{reason} (process 42)")
+    ended = replace(found.snapshot(), rss_bytes=None)
+    assert parse_rule("rss > 1").broken_by(ended) is None
+
+
+def test_growth_needs_a_minute() -> None:
+    early = replace(watched(100.0).snapshot(), elapsed_ns=59 * 10**9)
+    later = replace(early, elapsed_ns=60 * 10**9)
+    rule = parse_rule("growth > 0/min")
+    grown = early.growth_per_min + 1000
+    assert rule.broken_by(replace(early, growth_per_min=grown)) is None
+    assert rule.broken_by(replace(later, growth_per_min=grown)) is not None
+
+
+def test_usage(tmp_path: Path) -> None:
+    rule = ["--fail-if", "leak"]
+    assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
+    assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
+    for arguments, said in (
+        ([*rule, "--tui"], "--fail-if and --on-leak watch reports"),
+        (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
+        (["--on-leak", "echo 'x"], "is no command"),
+        (["--on-leak", " "], "empty command"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            parse_options(["-p", "1", *arguments], terminal=True)
+    options = parse_options(["-p", "1", "--on-leak", "sh -c 'cat > x'"])
+    assert options.watch.on_leak == ("sh", "-c", "cat > x")
+
+
+def suppressed(tmp_path: Path, text: str, end_s: float = 400.0) -> tuple[Watched, list[str]]:
+    path = tmp_path / "known.supp"
+    path.write_text(text)
+    found = watched(end_s)
+    snapshot = read_suppressions([path]).apply(found.snapshot(), found.namer)
+    assert snapshot.findings is not None
+    changed = replace(found, findings=snapshot.findings)
+    return changed, list(text_report(changed.snapshot(), found.namer, 5))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "left"),
+    [
+        ("record_request", ["session_new"]),
+        ("^record", ["session_new"]),
+        ("rec*quest$", ["session_new"]),
+        ("^ecord", ["session_new", "record_request"]),
+        ("record$", ["session_new", "record_request"]),
+        ("handle_", ["record_request"]),
+        ("/opt/app", []),
+        ("nothing.like|this", ["session_new", "record_request"]),
+    ],
+)
+def test_patterns(tmp_path: Path, pattern: str, left: list[str]) -> None:
+    found, lines = suppressed(tmp_path, f"# known\n\n  leak:{pattern}\n")
+    stacks = [found.namer.stack(found.snapshot(), s.stack) for s in found.findings.suspects]
+    assert [stack.frames[0].symbol for stack in stacks] == left
+    assert found.findings.suppressed is not None
+    said = [line for line in lines if line.startswith("==> suppressed")]
+    assert len(said) == (found.findings.suppressed.stacks > 0)
+
+
+def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
+    whole = watched(400.0)
+    single = whole.findings.suspects[1].judgement
+    found, lines = suppressed(tmp_path, "leak:record_request\n")
+    assert found.findings.suppressed is not None
+    held = int(whole.snapshot().totals.live_bytes[LEAK])
+    assert found.findings.suppressed.live_bytes == held
+    assert found.findings.suppressed.rate_bytes_per_min == single.rate_bytes_per_min
+    rate = format_size(round(single.rate_bytes_per_min))
+    said = f"==> suppressed 1 suspect stack: {rate}/min, {format_size(held)} outstanding"
+    assert said in lines
+    assert summary(found.snapshot())["suppressed"]["live_bytes"] == held
+    assert summary(whole.snapshot())["suppressed"] is None
+    # No rule sees it, and the totals are what they were.
+    assert parse_rule("leak > 50k/min").broken_by(found.snapshot()) is None
+    assert found.snapshot().live_bytes == whole.snapshot().live_bytes
+
+
+def test_part_of_a_group_is_suppressed(tmp_path: Path) -> None:
+    whole = watched(400.0).findings.suspects[0]
+    found, _ = suppressed(tmp_path, "leak:handle_00\nleak:handle_01\n")
+    part = found.findings.suspects[0]
+    gone = set(SESSIONS[:2])
+    assert {m.stack for m in part.members} == set(SESSIONS) - gone
+    lost = sum(m.rate_bytes_per_min for m in whole.members if m.stack in gone)
+    rate = whole.judgement.rate_bytes_per_min - lost
+    assert part.judgement.rate_bytes_per_min == pytest.approx(rate)
+    assert sum(m.share for m in part.members) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("text", ["race:x\n", "leak:\n", "record_request\n"])
+def test_what_is_no_suppression(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.supp"
+    path.write_text(f"leak:ok\n{text}")
+    with pytest.raises(UsageError, match=r"bad\.supp:2: .* is no suppression"):
+        read_suppressions([path])
+    with pytest.raises(UsageError, match="cannot be read: No such file"):
+        read_suppressions([tmp_path / "none"])
+
+
+def await_that(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def script(tmp_path: Path, text: str) -> list[str]:
+    path = tmp_path / "script.py"
+    path.write_text(f"import os, sys, time\n{text}\n")
+    return [sys.executable, str(path)]
+
+
+def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    text = f"data = sys.stdin.read()\nopen({str(target)!r}, 'a').write(data)"
+    command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
+    early, later = watched(200.0), watched(400.0)
+    command.look(watched(100.0).snapshot(), later.namer)
+    command.look(early.snapshot(), early.namer)
+    for _ in range(3):
+        command.look(later.snapshot(), later.namer)
+    command.close()
+    reports = [json.loads(line) for line in target.read_text().splitlines()]
+    # One was sure at 200 s, the other one later.
+    assert [r["suspect"]["stack"][0]["symbol"] for r in reports] == [
+        "record_request", "session_new",
+    ]  # fmt: skip
+    assert {r["suspect"]["verdict"] for r in reports} == {"leaking"}
+    assert {r["pid"] for r in reports} == {42}
+    assert reports[1]["elapsed_s"] == 400.0
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    pids, said = tmp_path / "pids", list[str]()
+    text = (
+        f"child = os.fork()\nopen({str(pids)!r}, 'a').write(f'{{os.getpid()}}\\n')\ntime.sleep(600)"
+    )
+    command = LeakCommand(script(tmp_path, text), said.append, 3.0)
+    began = time.monotonic()
+    command.look(watched(200.0).snapshot(), watched(200.0).namer)
+    assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
+    await_that(lambda: bool(said))
+    assert "took more than 3 s: ended" in said[0]
+    command.close()
+    for pid in map(int, pids.read_text().split()):
+        await_that(lambda pid=pid: not _runs(pid))
+
+
+def _runs(pid: int) -> bool:
+    """Orphans may stay zombies where nobody waits for them."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
+    for words, expected in (
+        (script(tmp_path, "sys.exit(7)"), "ended with status 7"),
+        ([str(tmp_path / "none")], "could not be run for a leak: No such file"),
+    ):
+        said: list[str] = []
+        command = LeakCommand(words, said.append, PATIENCE_S)
+        command.look(watched(200.0).snapshot(), watched(200.0).namer)
+        command.close()
+        assert len(said) == 1
+        assert expected in said[0]
