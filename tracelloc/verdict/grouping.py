@@ -52,13 +52,18 @@ class Prefixes:
         self._known: list[dict[Frames, int]] = [{} for _ in DEPTHS]
         self._numbers = np.empty((0, len(DEPTHS)), np.int64)
 
-    def numbers(self, stacks: Stacks) -> I64:
-        """A row per stack, a column per depth; -1 where the stack is not so deep."""
-        fresh = range(len(self._numbers), len(stacks))
+    def extend(self, stacks: Stacks, most: int) -> bool:
+        """Numbers some more stacks. Whether there were any."""
+        known = len(self._numbers)
+        fresh = range(known, min(len(stacks), known + most))
         if fresh:
             rows = [self._of(stacks.frames(index)) for index in fresh]
             self._numbers = np.concatenate([self._numbers, np.array(rows, np.int64)])
-        return self._numbers
+        return len(fresh) > 0
+
+    def numbers(self, count: int) -> I64:
+        """A row per stack, a column per depth; -1 where the stack is not so deep."""
+        return self._numbers[:count]
 
     def _of(self, frames: Frames | None) -> list[int]:
         frames = frames or ()

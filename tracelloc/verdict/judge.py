@@ -103,19 +103,23 @@ class Judge:
         sites = yield from _in_parts(population, circumstances)
         self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        sums = add_up(population, self._prefixes.numbers(stacks)[:count])
+        while self._prefixes.extend(stacks, _PART):
+            yield None
+        sums = add_up(population, self._prefixes.numbers(count))
         yield None
         groups: list[Group] = []
         if sums is not None:
             of_sums = yield from _in_parts(sums.population, sums.circumstances(circumstances))
             groups = self._split_leaks(sums, of_sums, sites, population, stacks, now_ns)
         groups += self._tied_leaks(groups, sites, population, stacks, circumstances)
-        suspects = list_suspects(sites, groups, self._stacks.taken_back, moment)
+        suspects, left_out = list_suspects(
+            sites, groups, self._stacks.taken_back, moment, _MOST_SUSPECTS
+        )
         yield Findings(
             moment=moment,
-            suspects=suspects[:_MOST_SUSPECTS],
-            suspect_of={m.stack: s for s in suspects[:_MOST_SUSPECTS] for m in s.members},
-            suspects_left_out=max(0, len(suspects) - _MOST_SUSPECTS),
+            suspects=suspects,
+            suspect_of={m.stack: s for s in suspects for m in s.members},
+            suspects_left_out=left_out,
             sites=sites,
             taken_back=self._stacks.taken_back[:count].copy(),
         )

@@ -42,17 +42,25 @@ class Group:
 
 
 def list_suspects(
-    sites: Sites, groups: list[Group], taken_back: I64, moment: Moment
-) -> tuple[Suspect, ...]:
-    """All that leaks, then all that grows; by rate, weighted by confidence."""
+    sites: Sites, groups: list[Group], taken_back: I64, moment: Moment, most: int
+) -> tuple[tuple[Suspect, ...], int]:
+    """All that leaks, then all that grows; by rate, weighted by confidence.
+
+    Returns the first ``most`` of them, and how many more there are.
+    """
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
     codes = [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]]
-    for row in np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped).tolist():
+    rows = np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped)
+    weight = sites.rate_bytes_per_min[rows] * np.maximum(sites.confidence[rows], _LEAST_CONFIDENCE)
+    order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
+    # There may be thousands: only those are described that can be among the first.
+    for row in rows[order[:most]].tolist():
         judgement = judgement_of(sites, row, moment, int(taken_back[row]))
         member = Member(row, judgement.rate_bytes_per_min, 1.0)
         suspects.append(Suspect(judgement, (member,), None))
-    return tuple(sorted(suspects, key=_rank))
+    left_out = max(0, len(groups) + len(rows) - most)
+    return tuple(sorted(suspects, key=_rank)[:most]), left_out
 
 
 def _of_group(group: Group, moment: Moment) -> Suspect:
