@@ -127,7 +127,7 @@ class FamilySession(Session):
             if tracee is None:
                 return
             try:
-                tracee.load(0.0)
+                tracee.load()
             except TracellocError as error:
                 self._note_trouble(pid, error)
 
@@ -141,6 +141,10 @@ class FamilySession(Session):
                 self._end(self._by_pid.pop(pid))
             if not self._by_pid:
                 os.eventfd_write(self.end_fd, 1)
+
+    def failed(self, failure: BaseException) -> None:
+        """What happens to the processes is not seen any more: ``snapshot`` raises."""
+        self._failure = failure
 
     # With the lock held.
 

@@ -46,6 +46,9 @@ class Watcher(Protocol):
     def ended(self, pid: int, status: int) -> None:
         """A process has ended; ``status`` as of waitpid(2)."""
 
+    def failed(self, failure: BaseException) -> None:
+        """Following has come to an end: the kernel has let go of everything."""
+
 
 class Follower:
     """Follows the processes that it is given, and does not follow them any more at its end."""
@@ -138,9 +141,14 @@ class Follower:
                 continue
             except ChildProcessError:
                 return
-            # It may be killed at any time, upon which it is no longer there to be asked.
-            with suppress(ProcessLookupError):
+            try:
                 self._handle(thread_id, status)
+            except ProcessLookupError:
+                # It may be killed at any time, upon which it is no longer there to be asked.
+                continue
+            except BaseException as failure:  # noqa: BLE001 - raised again by who is told
+                self._watcher.failed(failure)
+                return
 
     def _handle(self, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):

@@ -85,6 +85,13 @@ class Launch:
             self.program.note_end(status)
             self._there.set()
 
+    def failed(self, failure: BaseException) -> None:
+        """See ``follower.Watcher``."""
+        if isinstance(self._session, FamilySession):
+            self._session.failed(failure)
+        self._trouble = failure
+        self._there.set()
+
     def finish(self) -> int:
         """Waits until the program has ended. Returns its exit status."""
         self.follower.stop()

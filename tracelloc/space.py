@@ -7,14 +7,16 @@ still be found after the target has unmapped or replaced them, or has ended.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
 from tracelloc.allocators import Module
+from tracelloc.cfi.module import Cfi
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.elf.dynamic import needed, shared_name
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.procfs import (
     TRAMPOLINE_MAPPING,
     VDSO,
@@ -60,6 +62,8 @@ class MappedFiles:
     def __init__(self) -> None:
         self._modules: dict[tuple[int, ...], Module] = {}
         self._images: dict[bytes, Module] = {}
+        self._cfi: dict[int, Cfi | None] = {}
+        self._lock = threading.Lock()
 
     def open(self, process: Process, mapping: Mapping) -> Module:
         """The module of a mapped file. Raises OSError, NotElfError."""
@@ -84,6 +88,16 @@ class MappedFiles:
             module = self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
         return module
 
+    def cfi(self, module: Module) -> Cfi | None:
+        """A file's call-frame information; None if there is none. From any thread."""
+        with self._lock:
+            if id(module) not in self._cfi:
+                try:
+                    self._cfi[id(module)] = Cfi(module.elf)
+                except UnsupportedError:
+                    self._cfi[id(module)] = None
+            return self._cfi[id(module)]
+
     def close(self) -> None:
         """Closes them all."""
         for module in [*self._modules.values(), *self._images.values()]:
@@ -96,7 +110,8 @@ class AddressSpace:
     def __init__(self, process: Process, files: MappedFiles | None = None) -> None:
         """``files``: those of other processes as well, to be closed by somebody else."""
         self.process = process
-        self._files = files or MappedFiles()
+        self.files = files or MappedFiles()
+        """What is known of the files themselves."""
         self._owns_files = files is None
         self.generation = 0
         """Grows each time that something new was mapped."""
@@ -128,7 +143,7 @@ class AddressSpace:
 
     def fork(self, process: Process) -> AddressSpace:
         """The same for a child process, which has a copy of the memory."""
-        child = AddressSpace(process, self._files)
+        child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._maps, child._earlier = self._maps, list(self._earlier)
         child._has_c_library = self._has_c_library
@@ -173,7 +188,7 @@ class AddressSpace:
         if not (mapping.executable and mapping.is_file) or mapping.file_id in self._modules:
             return None
         try:
-            module = self._files.open(self.process, mapping)
+            module = self.files.open(self.process, mapping)
         except FileNotFoundError:
             # Unmapped since the maps were read. It may come back.
             return None
@@ -192,7 +207,7 @@ class AddressSpace:
             return
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
         try:
-            self._modules[mapping.file_id] = self._files.open_image(image, mapping)
+            self._modules[mapping.file_id] = self.files.open_image(image, mapping)
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
 
@@ -296,4 +311,4 @@ class AddressSpace:
     def close(self) -> None:
         """Closes every file, unless they are others' as well."""
         if self._owns_files:
-            self._files.close()
+            self.files.close()

@@ -291,7 +291,7 @@ class Tracee:
         """Whether a dynamic linker will tell when libraries are there."""
         return any(point.program == "loader_changes" for point in self.points)
 
-    def load(self, patience_s: float = _PREWARM_S) -> None:
+    def load(self) -> None:
         """Libraries have come or gone, and it is stopped. Raises TargetError without allocator.
 
         When these are its first ones, their rows are waited for, but not too long.
@@ -299,7 +299,7 @@ class Tracee:
         self.source.refresh()
         if self.is_starting:
             self.is_starting = False
-            self.source.await_rows(patience_s)
+            self.source.await_rows(_PREWARM_S)
             self.check_allocators()
 
     def keep_house(self, now_ns: int) -> None:

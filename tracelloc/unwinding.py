@@ -13,7 +13,6 @@ still mapped move to the new one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -27,7 +26,6 @@ from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.rows import FALLBACK_ROW
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
 from tracelloc.cfi.walk import End, StackCopy, unwind
-from tracelloc.errors import UnsupportedError
 from tracelloc.procfs import AddressMap, Mapping
 from tracelloc.ring import Miss
 from tracelloc.rowtable import RowTable
@@ -86,8 +84,6 @@ class Unwinder:
         self._may_refresh = False
         self.table = table
         self._max_frames = max_frames
-        self._cfi: dict[int, Cfi | None] = {}
-        self._lock = threading.Lock()
         self._maps = AddressMap([])
         self._since: dict[Mapping, int] = {}
         """Generation from which on a mapping is known to have been there all the time."""
@@ -107,7 +103,6 @@ class Unwinder:
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """The same for a copy of the address space."""
         child = Unwinder(space, table, self._max_frames, self._memory, refresh)
-        child._cfi, child._lock = self._cfi, self._lock
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
         child._prewarmed = set(self._prewarmed)
@@ -196,12 +191,12 @@ class Unwinder:
         budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
         mappings = [m for m in self._maps.mappings if m not in self._prewarmed]
         mappings.sort(key=lambda m: m.end - m.start)
-        for sites_of in (self._remembered_sites, self._call_sites):
+        for rows_of in (self._remembered_rows, self._all_rows):
             for mapping in mappings:
                 if self._stopped or made >= budget:
                     return made
                 self._prewarmed.add(mapping)
-                sites, rows = self._rows_of(mapping, sites_of)
+                sites, rows = self._rows_of(mapping, rows_of)
                 if not 0 < len(sites) <= budget - made:
                     continue
                 if not self.table.insert(sites, rows, generation):
@@ -210,7 +205,9 @@ class Unwinder:
                 made += len(sites)
         return made
 
-    def _rows_of(self, mapping: Mapping, sites_of: Callable[[Module, Cfi], U64]) -> tuple[U64, U64]:
+    def _rows_of(
+        self, mapping: Mapping, rows_of: Callable[[Module, Cfi], tuple[U64, U64]]
+    ) -> tuple[U64, U64]:
         """Call sites in a mapping, as addresses of the process, and their rows."""
         nothing = np.empty(0, np.uint64)
         place = self._space.place(mapping.start)
@@ -220,31 +217,25 @@ class Unwinder:
         start = place.module.elf.address_of(place.file_offset)
         if cfi is None or start is None:
             return nothing, nothing
-        sites = sites_of(place.module, cfi)
+        sites, rows = rows_of(place.module, cfi)
         first = np.uint64(start)
         size = np.uint64(mapping.end - mapping.start)
-        sites = sites[(sites >= first) & (sites < first + size)]
-        return sites - first + np.uint64(mapping.start), cfi.rows(sites)
+        inside = (sites >= first) & (sites < first + size)
+        return sites[inside] - first + np.uint64(mapping.start), rows[inside]
 
-    def _remembered_sites(self, module: Module, _: Cfi) -> U64:
-        return self._memory.recall(module.elf.build_id)
+    def _remembered_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
+        sites = self._memory.recall(module.elf.build_id)
+        return sites, cfi.rows(sites)
 
-    def _call_sites(self, module: Module, cfi: Cfi) -> U64:
-        sites = cfi.call_sites()
+    def _all_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
         self.covered[id(module)] = cfi.covered_share()
-        if len(sites) > _PREWARM_SITES:
+        sites, rows = cfi.all_rows(_PREWARM_SITES)
+        if not len(sites):
             self._large.add(id(module))
-            return sites[:0]
-        return sites
+        return sites, rows
 
     def _cfi_of(self, module: Module) -> Cfi | None:
-        with self._lock:
-            if id(module) not in self._cfi:
-                try:
-                    self._cfi[id(module)] = Cfi(module.elf)
-                except UnsupportedError:
-                    self._cfi[id(module)] = None
-            return self._cfi[id(module)]
+        return self._space.files.cfi(module)
 
     def is_bottom(self, address: int) -> bool:
         """Whether this is where somebody built a stack by hand (makecontext, fibers).

@@ -62,6 +62,8 @@ class Cfi:
         self._states: dict[tuple[int, int], State] = {}
         self._known: dict[int, RuleSet] = {}
         self._switches: list[tuple[int, int]] | None = None
+        self._all_lock = threading.Lock()
+        self._all_rows: tuple[U64, U64] | None = None
 
     def _table(self, which: int) -> Table | None:
         """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
@@ -209,6 +211,16 @@ class Cfi:
             end = min(piece.stop, len(functions))
             pieces.append(batch.look_up(wanted[first[begin] : first[end]]))
         return np.concatenate(pieces)
+
+    def all_rows(self, most: int) -> tuple[U64, U64]:
+        """All call sites and their rows, worked out once; none if they are more than ``most``."""
+        with self._all_lock:
+            if self._all_rows is None:
+                sites = self.call_sites()
+                if len(sites) > most:
+                    sites = sites[:0]
+                self._all_rows = sites, self.rows(sites)
+            return self._all_rows
 
     def call_sites(self) -> U64:
         """The last byte of everything that looks like a call: what ``rows`` takes, sorted.

@@ -1,0 +1,73 @@
+"""What a child process inherits: the same blocks and stacks, independent of its parent's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tests.unit.events import records
+from tracelloc.abi import EventKind, StackFlag
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+
+A, F = EventKind.ALLOC, EventKind.FREE
+
+
+def held(table: LiveTable) -> dict[int, tuple[int, int]]:
+    """(size, stack index) of all blocks by address."""
+    return {
+        int(blocks.address[row]): (int(blocks.size[row]), int(blocks.stack[row]))
+        for blocks, alive in table.blocks.runs()
+        for row in np.flatnonzero(alive).tolist()
+    }
+
+
+def sums(table: LiveTable) -> list[int]:
+    """Blocks and bytes: allocated, freed."""
+    totals = table.totals
+    columns = ("allocated_count", "allocated_bytes", "freed_count", "freed_bytes")
+    return [int(getattr(totals, name).sum()) for name in columns]
+
+
+def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
+    stacks = Stacks()
+    stacks.add(11, (1, 2), StackFlag(0))
+    parent = LiveTable(stacks)
+    parent.apply(records([(A, n * 16, n, 11, 1) for n in range(1, 101)]))
+    parent.apply(records([(F, n * 16, 0, 0, 1) for n in range(1, 41)], first_time=200))
+    own = stacks.fork()
+    child = parent.fork(own)
+    before = held(parent)
+    assert len(before) == 60
+    assert held(child) == before
+    live_bytes = sum(range(41, 101))
+    assert sums(parent) == [100, 5050, 40, 5050 - live_bytes]
+    # What came and went before it was born is not the child's.
+    assert sums(child) == [60, live_bytes, 0, 0]
+    # The same call path has the same index in both, whatever its id is.
+    assert own.add(99, (1, 2), StackFlag(0)) == stacks.add(11, (1, 2), StackFlag(0))
+    child.apply(records([(F, 16 * 50, 0, 0, 2), (A, 7, 7, 99, 2)], first_time=300))
+    assert held(parent) == before
+    assert held(child) == {a: b for a, b in before.items() if a != 16 * 50} | {7: (7, 1)}
+    parent.apply(records([(F, 16 * 60, 0, 0, 1), (F, 16 * 50, 0, 0, 1)], first_time=400))
+    assert sums(parent)[2] == 42
+    assert 16 * 60 in held(child)
+    assert parent.oddities.unmatched_frees == child.oddities.unmatched_frees == 0
+
+
+def test_stacks_after_a_fork_are_told_apart() -> None:
+    """New ones get indices of each process's own."""
+    parent = Stacks()
+    shared = parent.add(1, (5, 6), StackFlag(0))
+    child = parent.fork()
+    mine = parent.add(2, (7,), StackFlag(0))
+    theirs = child.add(3, (8,), StackFlag(0))
+    assert mine == theirs == shared + 1
+    assert (parent.frames(mine), child.frames(theirs)) == ((7,), (8,))
+    assert child.frames(shared) == (5, 6)
+
+
+def test_after_exec_equal_addresses_are_other_stacks() -> None:
+    stacks = Stacks()
+    before = stacks.add(1, (5, 6), StackFlag(0))
+    stacks.begin_image()
+    assert stacks.add(2, (5, 6), StackFlag(0)) != before
