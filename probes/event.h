@@ -203,6 +203,7 @@ struct space {
 	__u64 changes;      /* other such times, as user space has found out */
 	__u32 image;        /* number of the memory image: another one after each exec */
 	__u32 moves;        /* times that another thread than the first began a program */
+	__u64 loader_calls; /* times that the loader was about to change what is mapped, or had */
 };
 
 /* Where in a space's tag the generation begins. The generation is loads + changes. */

@@ -361,6 +361,7 @@ int loader_changes(struct pt_regs *ctx)
 
 	if (!words || !space)
 		return 0;
+	__sync_fetch_and_add(&space->loader_calls, 1);
 	if (space->loader_state)
 		bpf_probe_read_user(&state, sizeof(state), (void *)space->loader_state);
 	if (state == RT_DELETE || space->unloading)

@@ -36,6 +36,11 @@ class SpaceWords:
         return int(self._words["moves"][0])
 
     @property
+    def loader_calls(self) -> int:
+        """Grows when the loader changes what is mapped."""
+        return int(self._words["loader_calls"][0])
+
+    @property
     def generation(self) -> int:
         """How often what is mapped has changed, so that rows may be outdated."""
         words = self._words

@@ -85,6 +85,7 @@ class Tracee:
         self._thread_names: dict[int, str] = {}
         self._trampoline: int | None = None
         self._has_throwing = False
+        self._loader_calls = 0
         self.ranges = RangeTable(self.stacks)
 
     def find(self) -> tuple[list[Allocator], list[Module]]:
@@ -304,7 +305,10 @@ class Tracee:
 
     def keep_house(self, now_ns: int) -> None:
         """To be called now and then: looks at what has changed, takes samples that are due."""
-        if self._trampoline is None and self.table.events:
+        loader_calls = self.words.loader_calls
+        if loader_calls != self._loader_calls or (self._trampoline is None and self.table.events):
+            # What was loaded may be an allocator that nothing else will ever call.
+            self._loader_calls = loader_calls
             self.source.refresh()
         if self.history.is_due(now_ns):
             self.history.sample(now_ns, self.table.totals.live_bytes)

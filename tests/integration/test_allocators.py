@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
@@ -165,6 +165,69 @@ def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
     assert seen == sorted(books.values())
     assert {found["family"] for found in report["allocators"]} == {"slices", "chunks", "malloc"}
+
+
+def test_exceptions_pass_through_a_pool_of_the_users(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    names = tmp_path / "pools.toml"
+    names.write_text(
+        '[[allocator]]\nfunctions = [{ name = "*cellar_take*", kind = "alloc", size = 2 }]\n'
+    )
+    target = Target([builder.cpp("cellar")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names, directory=tmp_path)
+    books = json.loads(target.ask("go"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert books["caught"] == 7
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert target.end() == 0
+
+
+def test_rust_with_std_only(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.rust("vault")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    books = [json.loads(target.ask("go")) for _ in range(3)]
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert_no_loss(report)
+    assert report["live_allocations"] == sum(turn["blocks"] for turn in books) > 500
+    assert report["live_bytes"] == sum(turn["bytes"] for turn in books)
+
+
+def test_allocator_that_is_loaded_later(targets: list[Target], tmp_path: Path) -> None:
+    """Nobody calls malloc after it is there: the loader alone tells."""
+    library = tmp_path / "liblate.so"
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-O1", "-Dmain=unused", "-o", library, TARGETS / "prefixed.c"],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    code = (
+        "import ctypes, sys\n"
+        "def answer(word): print(word, flush=True); sys.stdin.readline()\n"
+        "answer('ready')\n"
+        f"late = ctypes.CDLL('{library}')\n"
+        "answer('loaded')\n"
+        "late._rjem_mallocx.restype = ctypes.c_void_p\n"
+        "blocks = [late._rjem_mallocx(1234, 0) for _ in range(60)]\n"
+        "for block in blocks[:20]: late._rjem_free(ctypes.c_void_p(block))\n"
+        "answer('done')\n"
+    )
+    target = Target(["python3", "-c", code])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--top", 500, "--interval", "200ms", directory=tmp_path
+    )
+    assert target.ask("load") == "loaded"
+    tracer.wait_for("liblate.so (11 functions)")
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert [block["size_bytes"] for block in report["top_allocations"]].count(1234) == 40
+    assert report["lost_events"] == 0
 
 
 def test_python_under_other_allocators(targets: list[Target], tmp_path: Path) -> None:
