@@ -26,7 +26,7 @@ from tracelloc.abi import (
     EventKind,
     SpillFlag,
 )
-from tracelloc.bpfmaps import Columns, GracePeriod, HashMap
+from tracelloc.bpfmaps import Columns, GracePeriod, HashMap, pick
 from tracelloc.ring import RECORD_DTYPE, EventRing, Events, SentStack, StackRing
 
 Mask = npt.NDArray[np.bool_]
@@ -36,7 +36,6 @@ PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
 ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])
 """What became of one address."""
 
-_WORDS: Final = RECORD_DTYPE.itemsize // 8
 _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 
 
@@ -180,22 +179,22 @@ def late_events(entries: Columns) -> Events:
     taken = flags & SpillFlag.TAKEN != 0
     inner = flags & SpillFlag.INNER != 0
     freed = (flags & SpillFlag.FREED != 0) & ~taken
-    born = entries[flags & SpillFlag.BORN != 0]
-    born = born[np.argsort(born["time_ns"], kind="stable")]
-    restored = entries[flags & SpillFlag.RESTORED != 0]
-    takings = entries[taken]
+    born = pick(entries, flags & SpillFlag.BORN != 0)
+    born = pick(born, np.argsort(born["time_ns"], kind="stable"))
+    restored = pick(entries, flags & SpillFlag.RESTORED != 0)
+    takings = pick(entries, taken)
     last = _last_takings(takings)
     births = _events(born, EventKind.LATE_ALLOC, born["tid"])
     births["size_tag"] |= born["size"]
     births["stack_id"] = born["stack_id"]
     return _joined(
         [
-            _events(entries[freed & ~inner], EventKind.FREE),
-            _events(entries[freed & inner], EventKind.INNER_FREE),
+            _events(pick(entries, freed & ~inner), EventKind.FREE),
+            _events(pick(entries, freed & inner), EventKind.INNER_FREE),
             births,
             _events(restored, EventKind.RESTORE, restored["tid"]),
-            _events(takings[~last], EventKind.FREE),
-            _events(takings[last], EventKind.REALLOC_FREE, takings["size"][last]),
+            _events(pick(takings, ~last), EventKind.FREE),
+            _events(pick(takings, last), EventKind.REALLOC_FREE, takings["size"][last]),
         ]
     )
 
@@ -223,22 +222,13 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
 def select_events(events: Events, image: int) -> Events:
     """Those of one memory image."""
     ours = events["image"] == image
-    if ours.all():
-        return events
-    chosen: Events = _plain_rows(events)[ours].view(RECORD_DTYPE).ravel()
-    return chosen
-
-
-def _plain_rows(events: Events) -> npt.NDArray[np.uint64]:
-    """The records as rows of words: numpy picks records field by field, slowly."""
-    return events.view(np.uint64).reshape(len(events), _WORDS)
+    return events if ours.all() else pick(events, ours)
 
 
 def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
     """(events of an epoch of this parity, the others)"""
     ours = (events["size_tag"] >> _PARITY_SHIFT) & np.uint64(1) == parity
-    words = _plain_rows(events)
-    return words[ours].view(RECORD_DTYPE).ravel(), words[~ours].view(RECORD_DTYPE).ravel()
+    return pick(events, ours), pick(events, ~ours)
 
 
 def _joined(parts: list[Events]) -> Events:

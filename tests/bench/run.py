@@ -11,16 +11,18 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, naming, storm, tui, unwinding, workloads
+from tests.bench import capacity, naming, overflow, storm, tui, unwinding, workloads
 from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 
-PARTS = ("storm", "capacity", "naming", "unwinding", "tui", *workloads.NAMES)
+PARTS = ("storm", "overflow", "capacity", "naming", "unwinding", "tui", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 RATIOS = (
     ("tracelloc", "floor", "at most", 1.35),
     ("tracelloc", "tracelloc-fp", "at most", 1.15),
+    ("tracelloc", "tracelloc-no-spill", "at most", 1.05),
+    ("tracelloc-unread", "tracelloc", "at most", 1.15),
     ("tracelloc-helper", "tracelloc", "at least", 1.0),
     ("memleak", "tracelloc", "at least", 9.0),
     ("bpftrace", "tracelloc", "at least", 9.0),
@@ -52,6 +54,7 @@ class Results:
     """By tool."""
     workloads: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Units of work per second, by tool."""
+    overflow: dict[str, Any] | None = None
     capacity: dict[str, Any] | None = None
     naming: dict[str, Any] | None = None
     unwinding: dict[str, Any] | None = None
@@ -85,6 +88,12 @@ class Bench:
         for name in workloads.NAMES:
             if name in plan.parts:
                 self._workload(name)
+        if "overflow" in plan.parts:
+            self._say(f"spill map: {overflow.ENTRIES:,} entries")
+            try:
+                self.results.overflow = overflow.measure()
+            except SkippedError as reason:
+                self._skip("overflow", str(reason))
         if "capacity" in plan.parts:
             self._say(f"live table: {capacity.BLOCKS:,} blocks")
             try:
@@ -207,6 +216,7 @@ def as_json(results: Results) -> dict[str, Any]:
         ],
         "ratios": storm_ratios(results),
         "workloads": slowdowns(results),
+        "overflow": results.overflow,
         "capacity": results.capacity,
         "naming": results.naming,
         "unwinding": results.unwinding,

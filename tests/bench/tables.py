@@ -81,6 +81,22 @@ def _workloads(results: Results) -> Iterator[str]:
         yield from _table(["", "rate", "times slower"], rows)
 
 
+def _overflow(results: Results) -> Iterator[str]:
+    figures = results.overflow
+    if figures is None:
+        return
+    yield f"The spill map with {figures['entries']:,} entries"
+    yield from _table(
+        ["", ""],
+        [
+            ["kernel memory when empty, MiB", f"{figures['idle_bytes'] / MIB:.0f}"],
+            ["when full", f"{figures['full_bytes'] / MIB:.0f}"],
+            ["entries drained per second", f"{figures['drained_entries_per_s']:,.0f}"],
+            ["applied to the table per second", f"{figures['applied_events_per_s']:,.0f}"],
+        ],
+    )
+
+
 def _capacity(results: Results) -> Iterator[str]:
     figures = results.capacity
     if figures is None:
@@ -167,7 +183,7 @@ def text(results: Results) -> str:
     sections = []
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
-    sections += [_workloads(results), _capacity(results), _naming(results)]
+    sections += [_workloads(results), _overflow(results), _capacity(results), _naming(results)]
     sections += [_unwinding(results), _tui(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:

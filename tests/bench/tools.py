@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -116,6 +117,18 @@ def _tracelloc(*options: str, module: str = "tracelloc") -> Attach:
     return attach
 
 
+@contextmanager
+def _unread(allocator: Allocator, scratch: Path) -> Iterator[Watcher]:
+    """tracelloc that is stopped meanwhile: all events go to the spill map."""
+    with _tracelloc("--events-size", "64k")(allocator, scratch) as watcher:
+        assert watcher.pid is not None
+        os.kill(watcher.pid, signal.SIGSTOP)
+        try:
+            yield watcher
+        finally:
+            os.kill(watcher.pid, signal.SIGCONT)
+
+
 def _runs(process: subprocess.Popen[bytes]) -> bool:
     return process.poll() is None
 
@@ -198,6 +211,12 @@ TOOLS = (
     Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
     Tool("floor", "3 empty probes, best places (floor)", attach=_empty(shifted=True)),
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
+    Tool(
+        "tracelloc-no-spill",
+        "tracelloc --spill-entries 0",
+        attach=_tracelloc("--spill-entries", "0"),
+    ),
+    Tool("tracelloc-unread", "tracelloc, stopped: all spilled", attach=_unread),
     Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),
     Tool(
         "tracelloc-helper",

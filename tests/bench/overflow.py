@@ -1,0 +1,92 @@
+"""How fast the spill map is emptied after an overflow, and what kernel memory it takes.
+
+Runs in a process of its own: ``python -m tests.bench.overflow [ENTRIES]`` prints one JSON
+object. What the target pays is measured by storm.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tests.bench.processes import figures_of
+from tracelloc import syscalls
+from tracelloc.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
+from tracelloc.bpfmaps import _BatchAttr
+from tracelloc.capture import Capture, CaptureConfig
+from tracelloc.stacks import Stacks
+from tracelloc.table import LiveTable
+
+ENTRIES = 1 << 18
+STACKS = 1000
+ROUNDS = 5
+BPF_MAP_UPDATE_BATCH = 26
+TIMEOUT_S = 120.0
+
+
+def _fill(map_fd: int, entries: int, address: int, parity: int) -> None:
+    """Blocks that were born in this epoch."""
+    keys = np.zeros(entries, np.dtype(SPILL_KEY_FIELDS))
+    values = np.zeros(entries, np.dtype(SPILLED_FIELDS))
+    numbers = np.random.default_rng(1).permutation(entries).astype(np.uint64)
+    keys["address"], keys["parity"] = address + numbers * 64, parity
+    values["size"], values["stack_id"] = 48, 1 + numbers % STACKS
+    values["time_ns"], values["flags"] = 1 + numbers, SpillFlag.BORN
+    attributes = _BatchAttr(
+        keys=keys.ctypes.data, values=values.ctypes.data, count=entries, map_fd=map_fd
+    )
+    syscalls.bpf(BPF_MAP_UPDATE_BATCH, attributes)
+    assert attributes.count == entries
+
+
+def _kernel_bytes(map_fd: int) -> int:
+    text = Path(f"/proc/self/fdinfo/{map_fd}").read_text()
+    match = re.search(r"^memlock:\s*(\d+)", text, re.MULTILINE)
+    assert match is not None
+    return int(match[1])
+
+
+def measure_here(entries: int) -> dict[str, Any]:
+    """The figures, in this process. Best of some rounds, the first of which warms up."""
+    capture = Capture(CaptureConfig(spill_entries=entries))
+    map_fd = capture._bpf[b"spill"].map_fd
+    table = LiveTable(Stacks())
+    idle_bytes = _kernel_bytes(map_fd)
+    full_bytes = 0
+    drains_s, applies_s = [], []
+    for number in range(ROUNDS):
+        parity = number % 2
+        _fill(map_fd, entries, 0x7F00_0000_0000 + (number << 32), parity)
+        full_bytes = max(full_bytes, _kernel_bytes(map_fd))
+        capture._control["full"][0][parity] = 1
+        began_s = time.perf_counter()
+        batch = capture.drain.take()
+        drained_s = time.perf_counter()
+        table.apply(batch.events)
+        applies_s.append(time.perf_counter() - drained_s)
+        drains_s.append(drained_s - began_s)
+        assert len(batch.events) == entries
+    assert table.blocks.count == ROUNDS * entries
+    capture.close()
+    return {
+        "entries": entries,
+        "idle_bytes": idle_bytes,
+        "full_bytes": full_bytes,
+        "drained_entries_per_s": entries / min(drains_s),
+        "applied_events_per_s": entries / min(applies_s),
+    }
+
+
+def measure(entries: int = ENTRIES) -> dict[str, Any]:
+    """The figures, from a process of its own. Raises SkippedError."""
+    return figures_of("overflow", str(entries), timeout_s=TIMEOUT_S)
+
+
+if __name__ == "__main__":
+    print(json.dumps(measure_here(int(sys.argv[1]) if len(sys.argv) > 1 else ENTRIES)))
