@@ -6,7 +6,7 @@ Usage: python -m tests.mutant OLD NEW ARGUMENT...
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from typing import Any
 
 from tracelloc import cli, probes
 
@@ -17,8 +17,8 @@ def main() -> int:
     """The command."""
     old, new, *arguments = sys.argv[1:]
 
-    def changed(*, use_rows: bool, entries: Iterable[str] = ()) -> str:
-        text = _source_text(use_rows=use_rows, entries=entries)
+    def changed(**options: Any) -> str:
+        text = _source_text(**options)
         assert text.count(old) == 1, f"{old!r} is in the source {text.count(old)} times"
         return text.replace(old, new)
 
