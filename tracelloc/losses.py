@@ -23,6 +23,8 @@ class Losses:
     """Those of the table and of the spill map."""
     overflows: int = 0
     """How often the ring of events was found to have been full."""
+    shared: bool = False
+    """The probes have counted for other processes or programs, too, not for this table only."""
 
     @property
     def events(self) -> int:
@@ -50,13 +52,14 @@ class Losses:
     def bounds(self, live_count: int) -> tuple[int, int] | None:
         """(at least, at most) how many blocks are outstanding when the table has this many.
 
-        None if nothing was lost: the table is right. Each lost event is counted by what it
+        None if nothing was lost: the table is right. None also if nobody can tell what was
+        lost of this table, and what of others. Each lost event is counted by what it
         would have done (``probes/spill.h``). What stays open is which of the unmatched frees
         are of blocks from before, or of sizes that were not asked for, which lost frees
         inside other frees were of blocks, and what calls of threads did that could not be
         followed. Not for samples.
         """
-        if not self.events:
+        if not self.events or self.shared:
             return None
         counters, oddities = self.counters, self.oddities
         unseen = counters[Counter.CALL_TABLE_FULL]
@@ -72,7 +75,9 @@ class Losses:
         return max(0, least), max(0, most + unseen)
 
 
-def take_losses(counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int) -> Losses:
+def take_losses(
+    counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int, *, shared: bool
+) -> Losses:
     """What the probes count (by ``abi.Counter``) and what the table found odd."""
     return Losses(
         {counter: int(counters[counter]) for counter in Counter},
@@ -82,4 +87,5 @@ def take_losses(counters: npt.NDArray[np.uint64], oddities: Oddities, overflows:
             oddities.odd_restores + int(counters[Counter.SPILL_ODD_RESTORES]),
         ),
         overflows,
+        shared,
     )

@@ -158,6 +158,8 @@ def losses_line(snapshot: Snapshot) -> str:
         parts.append(
             f"at least {least} and at most {most} allocations are outstanding, bytes unknown"
         )
+    elif losses.events:
+        parts.append("outstanding figures are not certain")
     return ", ".join(parts)
 
 

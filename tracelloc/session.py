@@ -206,6 +206,7 @@ class Session:
                 rss_bytes=rss_bytes,
                 counters=self._capture.counters(),
                 overflows=self._capture.drain.overflows,
+                shared_counters=self._config.follow or tracee.target.exec_count > 0,
                 top=top,
                 min_age_ns=min_age_ns,
                 series=tracee.series,
