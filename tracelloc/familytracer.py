@@ -79,11 +79,18 @@ class FamilyTracer(Tracer):
                 f"==> process {target.pid} ({printable(target.command)}), child of "
                 f"{target.parent_pid}{ended}"
             ),
-            *text_report(snapshot, self._namer_of(tracee), options.top, options.min_age_ns),
+            *text_report(
+                snapshot,
+                self._namer_of(tracee),
+                options.top,
+                options.min_age_ns,
+                self._marks.get(target.pid),
+            ),
         ]
 
     def _json_line(self, tracee: Tracee, snapshot: Snapshot) -> str:
-        report = report_of(snapshot, self._namer_of(tracee), self._options.top)
+        mark = self._marks.get(snapshot.target.pid)
+        report = report_of(snapshot, self._namer_of(tracee), self._options.top, mark)
         report["ended"] = tracee.has_ended
         return json.dumps(report, separators=(",", ":"))
 

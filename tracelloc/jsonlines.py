@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 from tracelloc.found import found_json
+from tracelloc.marks import SinceMark, since_mark
 from tracelloc.memory import memory_facts
 from tracelloc.snapshot import BlockStat, Snapshot
 from tracelloc.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
@@ -14,15 +15,23 @@ from tracelloc.units import NS_PER_S
 from tracelloc.view import REPORT_PATIENCE_S, NamedStack, Namer
 
 
-def json_report(snapshot: Snapshot, namer: Namer, top: int) -> str:
+def json_report(snapshot: Snapshot, namer: Namer, top: int, mark: Snapshot | None = None) -> str:
     """One line without its end."""
-    return json.dumps(report_of(snapshot, namer, top), separators=(",", ":"))
+    return json.dumps(report_of(snapshot, namer, top, mark), separators=(",", ":"))
 
 
-def report_of(snapshot: Snapshot, namer: Namer, top: int) -> dict[str, Any]:
-    """The report. ``top_old_allocations`` is there with an age limit only."""
+def report_of(
+    snapshot: Snapshot, namer: Namer, top: int, mark: Snapshot | None = None
+) -> dict[str, Any]:
+    """The report.
+
+    ``top_old_allocations`` is there with an age limit only, ``since_mark`` with a mark.
+    """
     suspects = suspects_of(snapshot, top)
+    since = since_mark(snapshot, mark, top)
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects)
+    if since is not None:
+        indices |= {changed.stack for changed in since.top}
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     report = summary(snapshot)
     report["suspects"] = [
@@ -41,6 +50,8 @@ def report_of(snapshot: Snapshot, namer: Namer, top: int) -> dict[str, Any]:
         }
         for stat in snapshot.top_stacks(top)
     ]
+    if since is not None:
+        report["since_mark"] = _since(snapshot, since, namer)
     if snapshot.mappings is not None:
         report["mappings"] = {
             "bytes": snapshot.mappings.size_bytes,
@@ -64,6 +75,26 @@ def report_of(snapshot: Snapshot, namer: Namer, top: int) -> dict[str, Any]:
             _block(b, snapshot, namer) for b in snapshot.old_blocks.largest
         ]
     return report
+
+
+def _since(snapshot: Snapshot, since: SinceMark, namer: Namer) -> dict[str, Any]:
+    return {
+        "elapsed_s": since.elapsed_ns / NS_PER_S,
+        "live_bytes": since.live_bytes,
+        "live_allocations": since.live_count,
+        "allocated_bytes": since.allocated_bytes,
+        "freed_bytes": since.freed_bytes,
+        "growing_stacks": since.growing,
+        "top_allocators": [
+            {
+                "bytes": changed.live_bytes,
+                "allocations": changed.live_count,
+                "stack_id": changed.stack,
+                "stack": _stack(namer.stack(snapshot, changed.stack)),
+            }
+            for changed in since.top
+        ],
+    }
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:

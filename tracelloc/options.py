@@ -95,6 +95,8 @@ class Options:
     """Directories of source files: as compiled, and where they are now."""
     short_names: bool
     watch: WatchOptions
+    since_mark: bool
+    """Files hold what has come since the mark, once one is set."""
     debug: bool
 
 
@@ -118,7 +120,8 @@ def build_parser() -> argparse.ArgumentParser:
         "-- CMD a program is started and traced from its first allocation; its streams are its "
         "own, and its exit status is ours.",
         epilog="SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE and S are seconds, or "
-        "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on.",
+        "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on; SIGUSR2 "
+        "sets a mark: reports then say what has come since.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -319,6 +322,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         sources=tuple(given.sources),
         short_names=given.short_names,
         watch=watch,
+        since_mark=given.since_mark,
         debug=given.debug,
     )
 
@@ -341,6 +345,8 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("--sample must be between 1 and 1TiB")
     if given.follow and given.tui:
         raise UsageError("the screen shows one process", hint="with --follow use --text or --json")
+    if given.since_mark and given.follow:
+        raise UsageError("--since-mark writes files of one process", hint="leave out --follow")
     if command and given.tui:
         raise UsageError(
             "a command would write over the screen, on the same terminal",

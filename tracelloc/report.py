@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from tracelloc.abi import Counter
 from tracelloc.losses import Losses
+from tracelloc.marks import SinceMark, since_mark
 from tracelloc.memory import memory_lines
 from tracelloc.overhead import Overhead
 from tracelloc.ranges import Mappings
@@ -48,10 +49,17 @@ _MOST_DEAR = 4
 
 
 def text_report(
-    snapshot: Snapshot, namer: Namer, top: int, min_age_ns: int | None = None
+    snapshot: Snapshot,
+    namer: Namer,
+    top: int,
+    min_age_ns: int | None = None,
+    mark: Snapshot | None = None,
 ) -> Iterator[str]:
-    """The report's lines, the last one empty."""
+    """The report's lines, the last one empty. ``mark``: also what has come since."""
+    since = since_mark(snapshot, mark, top)
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects_of(snapshot, top))
+    if since is not None:
+        indices |= {changed.stack for changed in since.top}
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     blocks = snapshot.top_blocks
     about, sampled = "", ""
@@ -79,6 +87,8 @@ def text_report(
             f"{about}{plural(stat.live_count, 'allocation')}"
         )
         yield from _stack(namer.stack(snapshot, stat.index), stat.index)
+    if since is not None:
+        yield from _since(snapshot, since, namer, about)
     for line in (
         nobody_line(snapshot),
         suppressed_line(snapshot),
@@ -94,6 +104,25 @@ def text_report(
     yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""
+
+
+def _since(snapshot: Snapshot, since: SinceMark, namer: Namer, about: str) -> Iterator[str]:
+    """The section of what has come since the mark."""
+    yield (
+        f"==> since the mark {format_age(since.elapsed_ns)} ago: "
+        f"{about}{_more(since.live_bytes)} in {about}{since.live_count:+} allocations, "
+        f"{len(since.top)} top growers out of {since.growing}:"
+    )
+    for number, changed in enumerate(since.top):
+        yield (
+            f"  {number:>4}: {about}{_more(changed.live_bytes)} in "
+            f"{about}{changed.live_count:+} allocations"
+        )
+        yield from _stack(namer.stack(snapshot, changed.stack), changed.stack)
+
+
+def _more(size_bytes: int) -> str:
+    return f"{'+' if size_bytes >= 0 else ''}{format_size(size_bytes)}"
 
 
 def _suspects(snapshot: Snapshot, namer: Namer, top: int, about: str) -> Iterator[str]:
@@ -238,3 +267,15 @@ def format_frame(frame: Frame) -> str:
         line = f":{frame.line}" if frame.line is not None else ""
         name += f" ({printable(frame.file)}{line})"
     return name
+
+
+def traced_line(snapshot: Snapshot) -> str:
+    """What has been traced so far, for progress."""
+    elapsed_s = snapshot.elapsed_ns / NS_PER_S
+    rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
+    about = "" if snapshot.sample_bytes is None else "~"
+    return (
+        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
+        f"{rate:,.0f} events/s"
+    )

@@ -26,6 +26,12 @@ def add_files(parser: argparse.ArgumentParser) -> None:
     )
     add("--pprof", metavar="FILE", help="write a pprof profile to FILE at the same moments")
     add_output(add)
+    add(
+        "--since-mark",
+        action="store_true",
+        help="once SIGUSR2 has set a mark, write into these files what has come since "
+        "(differences, as of tracelloc diff)",
+    )
 
 
 def add_output(add: Any) -> None:

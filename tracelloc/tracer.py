@@ -23,15 +23,15 @@ from tracelloc.jsonlines import json_report
 from tracelloc.options import Mode, Options
 from tracelloc.pools import load_pools, signatures_of
 from tracelloc.procfs import Process
-from tracelloc.profile import Profile, Progress, profile_of
-from tracelloc.report import losses_line, text_report
+from tracelloc.profile import Profile, Progress, difference, profile_of
+from tracelloc.report import losses_line, text_report, traced_line
 from tracelloc.session import Session
 from tracelloc.snapshot import Snapshot
 from tracelloc.stacksource import NO_INFORMATION
 from tracelloc.suppressions import read_suppressions
 from tracelloc.symbols import SourceMap, Symbolizer
 from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_duration, format_size
+from tracelloc.units import format_duration, format_size
 from tracelloc.view import Namer
 from tracelloc.watch import FAILED_STATUS, Watch
 
@@ -88,6 +88,9 @@ class Tracer:
         self._ending = False
         self._finishing = False
         self._write_files = False
+        self._set_mark = False
+        self._marks: dict[int, Snapshot] = {}
+        """By process, when the mark was set."""
         self._last_progress_s = 0.0
         self._progress_shown = False
 
@@ -185,10 +188,14 @@ class Tracer:
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note_end)
         signal.signal(signal.SIGUSR1, self._note_write)
+        signal.signal(signal.SIGUSR2, self._note_mark)
         return receiver
 
     def _note_end(self, _number: int, _frame: object) -> None:
         self._ending = True
+
+    def _note_mark(self, _number: int, _frame: object) -> None:
+        self._set_mark = True
 
     def _note_write(self, _number: int, _frame: object) -> None:
         self._write_files = True
@@ -215,12 +222,19 @@ class Tracer:
             ready, _, _ = select.select([pidfd, signalled], [], [], max(0.0, until - now))
             if signalled in ready:
                 wakeup.recv(4096)
+            if self._set_mark:
+                self._set_mark = False
+                self._mark(self._snapshot())
             if self._write_files:
                 self._write_files = False
                 self._write_outputs(self._snapshot())
             if pidfd in ready:
                 self._say(f"process {self._process.pid} has ended")
                 return
+
+    def _mark(self, snapshot: Snapshot) -> None:
+        self._marks = {one.target.pid: one for one, _ in self._watched_for(snapshot)}
+        self._say("marked: reports say what has come since")
 
     def _is_done(self) -> bool:
         count = self._options.count
@@ -265,7 +279,7 @@ class Tracer:
             self._report(snapshot)
         self._write_outputs(snapshot)
         if not self._options.mode.reports:
-            self._say(f"{_summary(snapshot)}; {losses_line(snapshot)}")
+            self._say(f"{traced_line(snapshot)}; {losses_line(snapshot)}")
         self._look(snapshot)
         self._watch.close()
         if self._watch.broken is not None:
@@ -275,9 +289,10 @@ class Tracer:
 
     def _text_of(self, snapshot: Snapshot) -> str:
         """A report."""
-        if self._options.mode is Mode.JSON:
-            return json_report(snapshot, self._namer, self._options.top) + "\n"
-        lines = text_report(snapshot, self._namer, self._options.top, self._options.min_age_ns)
+        options, mark = self._options, self._marks.get(snapshot.target.pid)
+        if options.mode is Mode.JSON:
+            return json_report(snapshot, self._namer, options.top, mark) + "\n"
+        lines = text_report(snapshot, self._namer, options.top, options.min_age_ns, mark)
         return "".join(f"{line}\n" for line in lines)
 
     def _report(self, snapshot: Snapshot) -> None:
@@ -328,7 +343,11 @@ class Tracer:
 
     def _profile_of(self, snapshot: Snapshot, *, freed: bool, progress: Progress) -> Profile:
         """What files are written from."""
-        return profile_of(snapshot, self._namer, freed=freed, progress=progress)
+        profile = profile_of(snapshot, self._namer, freed=freed, progress=progress)
+        mark = self._marks.get(snapshot.target.pid)
+        if mark is None or not self._options.since_mark:
+            return profile
+        return difference(profile_of(mark, self._namer, freed=freed), profile)
 
     def _watched(self, pieces: Iterable[bytes], path: Path) -> Iterator[bytes]:
         """The same pieces; said to take their time if they do."""
@@ -347,7 +366,7 @@ class Tracer:
             self._say(f"error: {error}")
 
     def _progress(self, snapshot: Snapshot) -> None:
-        self._show_progress(f"{_summary(snapshot)}, {snapshot.losses.events} lost")
+        self._show_progress(f"{traced_line(snapshot)}, {snapshot.losses.events} lost")
 
     def _show_progress(self, line: str) -> None:
         now = time.monotonic()
@@ -374,14 +393,3 @@ class Tracer:
         # The terminal may be gone; that must not keep files from being written.
         with suppress(OSError):
             print(f"tracelloc: {message}", file=sys.stderr, flush=True)
-
-
-def _summary(snapshot: Snapshot) -> str:
-    elapsed_s = snapshot.elapsed_ns / NS_PER_S
-    rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
-    about = "" if snapshot.sample_bytes is None else "~"
-    return (
-        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
-        f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
-        f"{rate:,.0f} events/s"
-    )

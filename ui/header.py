@@ -46,8 +46,9 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
     lines = [_first(picture, facts, state, width)]
     parts = _figures(picture)
     if height >= 3:
-        lines.append(_spread(parts[:3], [], width))
-        lines.append(_spread(parts[3:], [], width))
+        first = next(n for n in range(len(parts), 0, -1) if n == 1 or _fits(parts[:n], width))
+        lines.append(_spread(parts[:first], [], width))
+        lines.append(_spread(parts[first:], [], width))
     else:
         lines.append(_spread(parts, [], width))
     text = Text("\n").join(lines[:height])
@@ -137,10 +138,14 @@ def _length(parts: list[Text]) -> int:
     return sum(part.cell_len for part in parts) + len(_GAP) * max(0, len(parts) - 1)
 
 
+def _fits(parts: list[Text], width: int) -> bool:
+    return _length(parts) + 2 <= width
+
+
 def _spread(left: list[Text], right: list[Text], width: int) -> Text:
     """Parts from the left and from the right; whole ones only, as many as there is room for."""
     left = list(left)
-    while len(left) > 1 and _length(left) + 2 > width:
+    while len(left) > 1 and not _fits(left, width):
         left.pop()
     line = Text(" ") + Text(_GAP).join(left)
     if right:

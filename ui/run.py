@@ -55,6 +55,10 @@ class ScreenTracer(Tracer):
             wakeup.recv(4096)
             if self._ending:
                 app.exit()
+            if self._set_mark:
+                self._set_mark = False
+                app.state.set_mark()
+                app.refresher.do(lambda: self._mark(self._snapshot()))
             if self._write_files:
                 self._write_files = False
                 app.refresher.do(lambda: self._write_outputs(self._snapshot()))

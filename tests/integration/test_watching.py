@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc
 
 pytestmark = pytest.mark.bpf
+
+CHAIN_BYTES = 1111 + 2222 + 4096 + 333
 
 
 def test_a_broken_rule_ends_tracing(
@@ -26,7 +30,7 @@ def test_a_broken_rule_ends_tracing(
     assert target.ask("go") == "done"
     assert tracer.finish() == 3
     assert "--fail-if: live is 7.58 KiB, more than 7.32 KiB" in tracer.messages[-1]
-    assert tracer.last()["live_bytes"] == 7762
+    assert tracer.last()["live_bytes"] == CHAIN_BYTES
     assert tracer.last()["memory"]["growth_bytes"] < 1 << 20
     assert len(folded.read_text().splitlines()) == 4
     assert target.end() == 0
@@ -48,3 +52,30 @@ def test_rules_that_hold_are_silent(
     assert tracer.last()["suppressed"] == {
         "stacks": 0, "rate_bytes_per_min": 0, "live_bytes": 0,
     }  # fmt: skip
+
+
+def test_what_has_come_since_a_mark(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    written = tmp_path / "since.json"
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--interval", "100ms", "--since-mark", "-o", written,
+        directory=tmp_path,
+    )  # fmt: skip
+    before = tracer.await_report(lambda report: report["live_bytes"] == 0)
+    assert "since_mark" not in before
+    tracer.process.send_signal(signal.SIGUSR2)
+    tracer.wait_for("marked")
+    report = tracer.await_report(lambda report: "since_mark" in report)
+    assert report["since_mark"]["live_bytes"] == report["since_mark"]["growing_stacks"] == 0
+    assert target.ask("go") == "done"
+    report = tracer.await_report(lambda report: report["live_bytes"] == CHAIN_BYTES)
+    assert report["since_mark"]["live_bytes"] == CHAIN_BYTES
+    assert report["since_mark"]["live_allocations"] == 4
+    assert report["since_mark"]["growing_stacks"] == 4
+    assert tracer.stop() == 0
+    content = json.loads(written.read_text())
+    assert content["difference"] is True
+    assert sorted(stack["bytes"] for stack in content["stacks"]) == [333, 1111, 2222, 4096]

@@ -53,7 +53,7 @@ LAYERS = [
     {"view"},
     {"calltree"},
     {"suspects"},
-    {"memory", "watchrules", "suppressions"},
+    {"memory", "marks", "watchrules", "suppressions"},
     {"report", "jsonlines", "livetree"},
     {"profile", "leakcommand"},
     {"export", "diffreport"},

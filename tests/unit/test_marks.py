@@ -1,0 +1,70 @@
+"""What has come since a mark, in reports and files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
+from tracelloc.errors import UsageError
+from tracelloc.jsonlines import json_report
+from tracelloc.marks import since_mark
+from tracelloc.options import parse_options
+from tracelloc.report import text_report
+from tracelloc.units import format_size
+
+MARK, NOW = watched(100.0).snapshot(), watched(200.0).snapshot()
+
+
+def test_what_has_come() -> None:
+    found = since_mark(NOW, MARK, 3)
+    assert found is not None
+    assert found.elapsed_ns == 100 * 10**9
+    assert found.live_bytes == NOW.live_bytes - MARK.live_bytes
+    assert found.live_count == NOW.live_count - MARK.live_count
+    assert found.live_bytes == found.allocated_bytes - found.freed_bytes
+    more = {n: int(NOW.totals.live_bytes[n] - MARK.totals.live_bytes[n]) for n in [LEAK, *SESSIONS]}
+    # The cache was full.
+    assert int(NOW.totals.live_bytes[CACHE]) == int(MARK.totals.live_bytes[CACHE])
+    assert found.growing == len(more)
+    largest = sorted(more, key=lambda n: (-more[n], n))[:3]
+    assert [(c.stack, c.live_bytes) for c in found.top] == [(n, more[n]) for n in largest]
+    counts = NOW.totals.live_count - MARK.totals.live_count
+    assert [c.live_count for c in found.top] == counts[largest].tolist()
+
+
+def test_reports() -> None:
+    found = since_mark(NOW, MARK, 2)
+    assert found is not None
+    namer = watched(200.0).namer
+    lines = list(text_report(NOW, namer, 2, mark=MARK))
+    title = (
+        f"==> since the mark 100.0s ago: +{format_size(found.live_bytes)} in "
+        f"+{found.live_count} allocations, 2 top growers out of 13:"
+    )
+    at = lines.index(title)
+    first = found.top[0]
+    assert (
+        lines[at + 1]
+        == f"     0: +{format_size(first.live_bytes)} in +{first.live_count} allocations"
+    )
+    assert "record_request" in lines[at + 2]
+    report = json.loads(json_report(NOW, namer, 2, MARK))["since_mark"]
+    assert report["live_bytes"] == found.live_bytes
+    assert report["top_allocators"][0]["stack_id"] == LEAK
+    assert report["top_allocators"][0]["stack"][0]["symbol"] == "record_request"
+    assert "since_mark" not in json.loads(json_report(NOW, namer, 2))
+
+
+def test_another_program_has_no_mark() -> None:
+    executed = replace(NOW, target=replace(NOW.target, exec_count=1))
+    assert since_mark(executed, MARK, 2) is None
+    assert since_mark(NOW, None, 2) is None
+
+
+def test_usage() -> None:
+    assert parse_options(["-p", "1", "--since-mark"]).since_mark
+    with pytest.raises(UsageError, match="--since-mark writes files of one process"):
+        parse_options(["-p", "1", "--since-mark", "--follow"])
