@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -54,6 +55,7 @@ class FamilySession(Session):
         thread's own."""
         self._ended: list[Tracee] = []
         self._last_image = 0
+        self._closer = ThreadPoolExecutor(1, thread_name_prefix="closer")
         self.end_fd = os.eventfd(0, os.EFD_CLOEXEC)
         """Readable when all processes have ended."""
 
@@ -65,6 +67,7 @@ class FamilySession(Session):
 
     def close(self) -> None:
         """As ``Session``."""
+        self._closer.shutdown()
         super().close()
         for tracee in self._living:
             if tracee is not self.root:
@@ -239,6 +242,8 @@ class FamilySession(Session):
         self._capture.unassign(tracee.process.pid)
         self._capture.forget_threads(tracee.process.pid, set())
         tracee.end()
+        # That takes its time, and nobody needs to wait for it.
+        self._closer.submit(tracee.detach)
         self._capture.free_space(tracee.words)
         self._ended.append(tracee)
 

@@ -60,7 +60,7 @@ class Follower:
         self._known: set[int] = set()
         """Processes that are followed."""
         self._waiting: set[int] = set()
-        """Processes that have, and that the watcher does not know of."""
+        """Processes that have stopped at their birth before their parent did."""
         self._thread: threading.Thread | None = None
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
@@ -90,8 +90,14 @@ class Follower:
         while new := Process(pid).thread_ids() - done:
             for thread_id in new:
                 thread = Process(thread_id)
-                if thread.tracer_id() != threading.get_native_id() and thread.exists():
+                if thread.tracer_id() == threading.get_native_id():
+                    continue
+                try:
                     self._seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
+                except TargetError:
+                    # Threads come and go.
+                    if thread_id == pid or thread.exists():
+                        raise
             done |= new
 
     def _seize(self, pid: int, options: int) -> None:
@@ -152,6 +158,7 @@ class Follower:
 
     def _handle(self, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
+            self._waiting.discard(thread_id)
             if thread_id in self._known:
                 self._known.discard(thread_id)
                 self._watcher.ended(thread_id, status)

@@ -228,9 +228,11 @@ class Tracee:
         self._has_throwing = parent._has_throwing
 
     def end(self) -> None:
-        """It has ended: its totals are kept, what they were made of is not."""
+        """It has ended: its totals are kept, what they were made of is not.
+
+        Its probes are still to be taken away, but there is nobody left whom they could meet.
+        """
         self.has_ended = True
-        self.detach()
         self.source.close()
         self.table.blocks = BlockStore()
 

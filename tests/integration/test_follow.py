@@ -57,17 +57,23 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
 
 
 @pytest.mark.parametrize(
-    ("threads", "options"), [(0, ()), (4, ()), (0, ("--attach", "perf")), (0, ("--stacks", "fp"))]
+    ("descendants", "threads", "options"),
+    [(20, 0, ()), (8, 4, ()), (4, 4, ("--attach", "perf")), (4, 0, ("--stacks", "fp"))],
 )
 def test_a_tree(
-    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, options: tuple[str, ...]
+    builder: Builder,
+    targets: list[Target],
+    tmp_path: Path,
+    descendants: int,
+    threads: int,
+    options: tuple[str, ...],
 ) -> None:
-    """Twenty descendants, with what each has inherited, allocated and freed."""
+    """What each has inherited, allocated and freed."""
     target = Target([builder.c("lineage")])
     targets.append(target)
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", *options, directory=tmp_path)
-    family = json.loads(target.ask(f"tree 20 {threads}"))
-    assert len(family) == 21
+    family = json.loads(target.ask(f"tree {descendants} {threads}"))
+    assert len(family) == 1 + descendants
     assert tracer.stop() == 0, tracer.messages
     reports = by_process(tracer.text())
     assert_family(reports, family)
@@ -84,7 +90,7 @@ def test_a_full_ring(builder: Builder, targets: list[Target], tmp_path: Path) ->
     tracer = Tracelloc(
         "-p", target.pid, *QUIET, "--follow", "--events-size", "4k", directory=tmp_path
     )
-    family = json.loads(target.ask("tree 8 4"))
+    family = json.loads(target.ask("tree 5 4"))
     assert tracer.stop() == 0, tracer.messages
     assert_family(by_process(tracer.text()), family)
 
@@ -205,12 +211,12 @@ def test_killed_while_following(builder: Builder, targets: list[Target], tmp_pat
     target = Target([builder.c("lineage")])
     targets.append(target)
     tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
-    target.say("tree 40 0")
+    target.say("tree 15 0")
     await_that(lambda: len(children_of(target.pid)) > 0)
     tracer.process.kill()
     tracer.finish()
     family = json.loads(target.hear())
-    assert len(family) == 41
+    assert len(family) == 16
     assert Process(target.pid).tracer_id() == 0
     assert json.loads(target.ask("exec") and target.ask("alloc 2 5")) == [2, 10]
 
