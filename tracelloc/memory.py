@@ -19,7 +19,7 @@ from tracelloc.procfs import base_name
 from tracelloc.residency import Limit, Memory
 from tracelloc.snapshot import Snapshot
 from tracelloc.suspects import suspects_of
-from tracelloc.units import NS_PER_S, format_size, plural
+from tracelloc.units import NS_PER_S, format_roughly, format_size, plural
 from tracelloc.verdict.judgement import Verdict
 
 _NOTABLE_BYTES: Final = 1 << 20
@@ -64,20 +64,8 @@ class Forecast:
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
             f"{self.limit.what}'s limit of {format_size(self.limit.size_bytes)} is reached in "
-            f"{format_left(self.left_s)}"
+            f"{format_roughly(self.left_s)}"
         )
-
-
-def format_left(seconds: float) -> str:
-    """``40s``, ``12m``, ``3h05m``, ``2d03h``: as precise as a forecast may be."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{round(seconds)}s"
-    if minutes < 60:
-        return f"{minutes}m"
-    if minutes < 24 * 60:
-        return f"{minutes // 60}h{minutes % 60:02}m"
-    return f"{minutes // 1440}d{minutes % 1440 // 60:02}h"
 
 
 def forecast(snapshot: Snapshot) -> Forecast | None:
@@ -152,7 +140,7 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, heap: int) -> str
     share = heap / growth
     if share > _MORE_THAN_ALL:
         return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
-    explained = f"{rss}, {signed}: traced blocks explain {share:.0%}"
+    explained = f"{rss}, {signed}: traced blocks explain {min(share, 1):.0%}"
     return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, heap)}"
 
 

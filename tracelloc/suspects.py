@@ -15,7 +15,7 @@ from tracelloc.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.totals import I64
-from tracelloc.units import NS_PER_S, format_duration, format_size, plural
+from tracelloc.units import NS_PER_S, format_duration, format_roughly, format_size, plural
 from tracelloc.verdict.judgement import Judgement, Suspect, Verdict
 from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.sites import CODE_OF, Codes
@@ -154,7 +154,7 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
     unsure = "" if judgement.verdict is Verdict.LEAKING else ", not sure yet"
     return (
         f"{judgement.verdict.value} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
-        f"since {format_duration(round(since_s))} ago{sure}{unsure}"
+        f"since {format_roughly(since_s)} ago{sure}{unsure}"
     )
 
 

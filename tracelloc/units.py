@@ -81,6 +81,18 @@ def format_duration(seconds: float) -> str:
     return f"{minutes // 60}h{minutes % 60}m" if minutes % 60 else f"{minutes // 60}h"
 
 
+def format_roughly(seconds: float) -> str:
+    """``40s``, ``12m``, ``3h05m``, ``2d03h``: as precise as an estimate may be."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{round(seconds)}s"
+    if minutes < 60:
+        return f"{minutes}m"
+    if minutes < 24 * 60:
+        return f"{minutes // 60}h{minutes % 60:02}m"
+    return f"{minutes // 1440}d{minutes % 1440 // 60:02}h"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 free``, ``12 frees``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
-from tracelloc.memory import Forecast, format_left
+from tracelloc.memory import Forecast
 from tracelloc.snapshot import Snapshot
 from tracelloc.ui.cells import fit, percent, signed_size, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.verdicts import leaks_text
-from tracelloc.units import format_size
+from tracelloc.units import format_roughly, format_size
 
 _BAD = "bold red"
 _GAP = "   "
@@ -131,7 +131,7 @@ def _forecast(forecast: Forecast | None) -> Text | None:
     if forecast is None:
         return None
     style = _BAD if forecast.left_s < _SOON_S else ""
-    return Text(f"{forecast.limit.what} full in {format_left(forecast.left_s)}", style)
+    return Text(f"{forecast.limit.what} full in {format_roughly(forecast.left_s)}", style)
 
 
 def _length(parts: list[Text]) -> int:

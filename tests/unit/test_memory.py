@@ -13,7 +13,7 @@ import pytest
 from tests.unit.leaks import watched
 from tracelloc.found import FoundAllocator
 from tracelloc.jsonlines import summary
-from tracelloc.memory import account, forecast, format_left, memory_facts
+from tracelloc.memory import account, forecast, memory_facts
 from tracelloc.procfs import Process
 from tracelloc.report import text_report
 from tracelloc.residency import (
@@ -26,7 +26,7 @@ from tracelloc.residency import (
     read_resident,
 )
 from tracelloc.snapshot import Snapshot
-from tracelloc.units import format_size
+from tracelloc.units import format_roughly, format_size
 
 MIB = 1 << 20
 NOBODY = Limit("machine", 1 << 40, 1 << 40)
@@ -235,4 +235,4 @@ def test_facts_for_programs() -> None:
     [(5, "5s"), (100, "2m"), (3600 * 3 + 300, "3h05m"), (3 * 86400 + 7200, "3d02h")],
 )
 def test_time_left(seconds: float, text: str) -> None:
-    assert format_left(seconds) == text
+    assert format_roughly(seconds) == text

@@ -51,14 +51,14 @@ def test_what_leaks_comes_first_and_says_why() -> None:
     callers = ", ".join(f"handle_{number:02} 9%" for number in range(5))
     assert lines == [
         "==> 2 leak suspects: 2 leaking",
-        f"     0: leaking {rate}/min since 400s ago, confidence {group.confidence:.0%}",
+        f"     0: leaking {rate}/min since 7m ago, confidence {group.confidence:.0%}",
         f"      {group.evidence}",
         f"      these {HANDLERS} stacks share session_new: {rate}/min",
         f"      called by {callers} and 7 more",
         "        0x0000000000400030: session_new+0x4/0x10 in /opt/app",
         "        0x0000000000400040: handle_00+0x4/0x10 in /opt/app",
         "        0x0000000000401000: main+0x4/0x10 in /opt/app",
-        f"     1: leaking {slow}/min since 400s ago, confidence {single.confidence:.0%}",
+        f"     1: leaking {slow}/min since 7m ago, confidence {single.confidence:.0%}",
         f"      {single.evidence}",
         "        0x0000000000400000: record_request+0x4/0x10 in /opt/app",
         "        0x0000000000400010: serve+0x4/0x10 in /opt/app",
