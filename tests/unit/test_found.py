@@ -1,0 +1,66 @@
+"""What is said of the allocators that were found, and of memory that can't be seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.harness import Builder
+from tests.unit.test_elf import libc, open_elf
+from tracelloc.allocators import Module, Unseen, discover
+from tracelloc.found import (
+    FoundAllocator,
+    found_json,
+    found_lines,
+    found_of,
+    managed_heap,
+    why_no_allocator,
+)
+
+REASON = "it makes its block by itself"
+FOUND = (
+    FoundAllocator("malloc", "/lib/libc.so.6", ("malloc", "free"), ()),
+    FoundAllocator(
+        "pool\x1b[31m", "/opt/app", ("take",), tuple(Unseen(f"f{n}", REASON) for n in range(5))
+    ),
+)
+
+
+def test_lines() -> None:
+    """One for all that is traced, one for each reason why something is not; hostile names tamed."""
+    first, second = found_lines(FOUND)
+    assert first.startswith("allocators: malloc in /lib/libc.so.6 (2 functions), pool")
+    assert "\x1b" not in first
+    assert second == f"not probed: f0, f1, f2 and 2 more in app: {REASON}"
+    assert list(found_lines(())) == []
+
+
+def test_json_has_all_names() -> None:
+    first, second = found_json(FOUND)
+    assert first == {
+        "family": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],
+        "not_probed": [],
+    }  # fmt: skip
+    assert second["not_probed"][4] == {"name": "f4", "reason": REASON}
+
+
+def test_found_of_the_c_library() -> None:
+    path = str(libc())
+    (found,) = found_of(discover([Module(("0", 1), path, path, open_elf(path))]))
+    assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
+    assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
+
+
+def test_managed_heaps() -> None:
+    assert managed_heap(["/lib/libc.so.6", "/usr/bin/nodemon"]) is None
+    said = managed_heap(["/lib/libc.so.6", "/opt/java/lib/server/libjvm.so"])
+    assert said is not None
+    assert "libjvm.so manages Java's objects by itself" in said
+
+
+def test_why_there_is_no_allocator(builder: Builder) -> None:
+    def why(path: Path) -> str:
+        module = Module(("0", 1), str(path), str(path), open_elf(path))
+        return why_no_allocator(str(path), [module])[0]
+
+    assert why(builder.c("plain", "-static", "-s")) == "it is a static program without symbols"
+    assert why_no_allocator(None, [])[0] == "its program can't be read"
