@@ -168,7 +168,7 @@ class FamilySession(Session):
     def _note_trouble(self, pid: int, error: TracellocError) -> None:
         """What ends while it is being probed is no trouble."""
         if Process(pid).exists():
-            self.troubles.append(error)
+            self.say(f"warning: {error}")
 
     def _new_image(self) -> int:
         self._last_image += 1

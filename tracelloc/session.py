@@ -30,6 +30,7 @@ from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
 from tracelloc.space import MappedFiles
 from tracelloc.stackfeed import StackFeed
 from tracelloc.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
+from tracelloc.text import printable
 from tracelloc.tracee import Tracee
 from tracelloc.units import NS_PER_S
 
@@ -77,8 +78,9 @@ class Session:
         self._capture: Capture | None = None
         self._lock = threading.RLock()
         self._feed: StackFeed | None = None
-        self.troubles: list[TracellocError] = []
-        """What could not be traced after all, oldest first; to be taken out."""
+        self.say: Callable[[str], None] = lambda _message: None
+        """Told, on whichever thread finds out, what happens to what is traced. Must not wait
+        for a snapshot."""
         self._wake_fd = -1
         self._thread: threading.Thread | None = None
         self._stopped_ns: int | None = None
@@ -329,13 +331,16 @@ class Session:
             root.begin_image(image, execs, self._clock_ns(), same_thread=same_thread)
         except TracellocError as error:
             self._attach_otherwise(error)
-        self._feed.add(self.root.image, self.root.source)
+        self._feed.add(root.image, root.source)
         self._feed.take(self._clock_ns())
+        if execs:
+            pid, command = root.process.pid, printable(root.target.command)
+            self.say(f"process {pid} has begun another program, {command}: its table is empty")
 
     def _attach_otherwise(self, error: TracellocError) -> None:
         """The first process could not be probed: if it is just beginning, perhaps another way."""
         if not self.root.is_starting or len(self._methods) == 1:
-            self.troubles.append(error)
+            self.say(f"warning: {error}")
             return
         self.root.detach()
         del self._methods[0]

@@ -77,6 +77,7 @@ class Tracer:
             method=options.method,
             debug=options.debug,
         )
+        self._session.say = self._say_aside
         self._symbolizer = Symbolizer(self._session.root.space, SourceMap(options.sources))
         self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
         self._sharing = self._prepare_sharing()
@@ -245,8 +246,6 @@ class Tracer:
         return self._watch.suppressions.apply(snapshot, self._namer)
 
     def _tick(self) -> None:
-        while self._session.troubles:
-            self._say(f"warning: {self._session.troubles.pop(0)}")
         snapshot = self._snapshot()
         self._say_what_is_traced()
         if self._options.mode.reports:

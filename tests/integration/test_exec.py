@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 
 pytestmark = pytest.mark.bpf
 
@@ -67,3 +68,25 @@ def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -
     target.ask("alloc 1 100")
     assert tracer.stop() == 0
     assert "==> 1 other program begun (exec), now exe" in tracer.text()
+    assert any("has begun another program, exe: its table" in line for line in tracer.messages)
+
+
+def test_a_program_without_an_allocator(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """It is said; tracing goes on, and finds nothing."""
+    bare = tmp_path / "bare"
+    source = 'void _start(void) { for (;;) __asm__ volatile("syscall" :: "a"(34) : "rcx", "r11"); }'
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-nostdlib", "-static", "-o", bare],
+        input=source, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    target.ask("alloc 50 100")
+    target.say(f"become {bare}")
+    assert "has no allocator" in tracer.wait_for("warning:")
+    assert tracer.stop() == 0
+    assert tracer.last()["live_allocations"] == 0
+    assert tracer.last()["command"] == "bare"
