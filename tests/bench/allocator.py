@@ -25,7 +25,6 @@ class Allocator:
 
     pid: int
     path: str
-    open_path: str
     malloc: int
     """File offset of the function's first byte; as is ``free``."""
     free: int
@@ -38,9 +37,9 @@ class Allocator:
         malloc = self.malloc + (self.malloc_shift_bytes if shifted else 0)
         free = self.free + (self.free_shift_bytes if shifted else 0)
         return [
-            ProbePoint(self.open_path, malloc, program, True, "malloc"),
-            ProbePoint(self.open_path, malloc, program, False, "malloc"),
-            ProbePoint(self.open_path, free, program, False, "free"),
+            ProbePoint(self.path, malloc, program, True, "malloc"),
+            ProbePoint(self.path, malloc, program, False, "malloc"),
+            ProbePoint(self.path, free, program, False, "free"),
         ]
 
     def _addresses(self) -> list[int]:
@@ -96,7 +95,6 @@ def find_allocator(pid: int) -> Allocator:
         return Allocator(
             pid=pid,
             path=malloc.module.path,
-            open_path=malloc.module.open_path,
             malloc=malloc.offset,
             free=free.offset,
             malloc_shift_bytes=_shift(malloc),
