@@ -56,7 +56,7 @@ def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:
 def test_duration(target: Target, tmp_path: Path) -> None:
     flames = tmp_path / "app.fg"
     tracer = Tracelloc(
-        "-p", target.pid, "--json", "--duration", "1.5s", "--interval", "500ms",
+        "-p", target.pid, "--json", "--duration", "3s", "--interval", "1s",
         "--flamegraph", flames, directory=tmp_path,
     )  # fmt: skip
     assert target.ask("go") == "done"
@@ -64,9 +64,9 @@ def test_duration(target: Target, tmp_path: Path) -> None:
     assert folded_sum(flames) == LIVE_BYTES
     reports = tracer.reports()
     assert reports[-1]["live_bytes"] == LIVE_BYTES
-    # One per interval, and the last one when the probes are gone.
-    assert 3 <= len(reports) <= 4
-    assert 1.5 <= reports[-1]["elapsed_s"] < 5
+    # One per interval, unless the machine is busy, and the last one when the probes are gone.
+    assert 2 <= len(reports) <= 4
+    assert 3 <= reports[-1]["elapsed_s"] < 20
 
 
 def test_count(target: Target, tmp_path: Path) -> None:
