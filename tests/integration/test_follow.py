@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import (
+    PATIENCE_S,
+    TARGETS,
+    Builder,
+    Target,
+    Tracelloc,
+    run_tracelloc,
+    tracelloc_command,
+)
 from tests.integration.test_launch import by_function
 from tracelloc.procfs import Process
 
@@ -146,6 +154,22 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
         roots = [(stack.split(";")[0], int(size)) for stack, _, size in folded]
         mine = sum(size for root, size in roots if root.endswith(f"-{pid}"))
         assert mine == report["live_bytes"]
+
+
+def test_in_a_pid_namespace(builder: Builder) -> None:
+    """Where processes have other numbers than the kernel's own."""
+    program = builder.c("early")
+    script = f"{program} 0; exec {program} 6"
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc",
+         *tracelloc_command(*QUIET, "--follow", "--", "sh", "-c", script)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 6, done.stderr
+    reports = by_process(done.stdout)
+    assert len(reports) == 2
+    for report in reports.values():
+        assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}
 
 
 def test_libraries_that_are_opened(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
