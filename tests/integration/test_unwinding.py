@@ -17,6 +17,7 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target
 from tracelloc import abi, unwinding
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
+from tracelloc.allocators import Selection
 from tracelloc.capture import CaptureConfig
 from tracelloc.procfs import Process
 from tracelloc.session import Session
@@ -73,7 +74,12 @@ def compare(
     )  # fmt: skip
     try:
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
-        session = Session(Process(process.pid), CaptureConfig(min_block_bytes=FIRST_SIZE, **config))
+        # Its own malloc is one, too, inside of which others would not count.
+        session = Session(
+            Process(process.pid),
+            CaptureConfig(min_block_bytes=FIRST_SIZE, **config),
+            selection=Selection("libc.so"),
+        )
         stack_ids: dict[int, int] = {}
         apply = session.root.table.apply
 
