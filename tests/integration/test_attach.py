@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import platform
@@ -97,10 +98,14 @@ def test_links_that_are_refused_give_way_to_perf_events(
 ) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 
-    def refuse(*_: object) -> int:
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+    bpf = attach.syscalls.bpf
 
-    monkeypatch.setattr(attach.syscalls, "bpf", refuse)
+    def refuse_links(command: int, attributes: ctypes.Structure) -> int:
+        if command == attach.syscalls.BPF_LINK_CREATE:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return bpf(command, attributes)
+
+    monkeypatch.setattr(attach.syscalls, "bpf", refuse_links)
     session.start()
     assert session.method is Method.PERF
     target.ask("20")
