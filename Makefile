@@ -18,7 +18,8 @@ demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 s
 	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
-	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest \
+	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(VENV)/.developer ## check types and style
 	$(BIN)/ruff check .
