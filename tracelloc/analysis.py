@@ -7,7 +7,6 @@ for what it stands for, rounded as the totals are, so that both agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
@@ -259,7 +258,6 @@ class StackFigures:
     allocations_per_s: F64
     """Since the snapshot before; limits play no part."""
     frees_per_s: F64
-    allocated_bytes_per_s: F64
 
 
 def stack_figures(
@@ -289,7 +287,6 @@ def stack_figures(
         mean_age_ns=ages,
         allocations_per_s=moved.per_second(moved.allocated_count),
         frees_per_s=moved.per_second(moved.freed_count),
-        allocated_bytes_per_s=moved.per_second(moved.allocated_bytes),
     )
 
 
@@ -342,8 +339,3 @@ def _first(n: int, main: U64, second: U64, third: U64) -> npt.NDArray[np.intp]:
     if 0 < n < len(main):
         rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
     return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
-
-
-def thread_label(tid: int, names: Mapping[int, str]) -> str:
-    """The name of a thread, as far as it is known."""
-    return names.get(tid) or "[ended]"

@@ -14,10 +14,8 @@ from tracelloc.dwarf.forms import Encoding, Value
 from tracelloc.dwarf.reader import Budget, DwarfError, sleb, uleb
 from tracelloc.elf.sections import Section
 
-TAG_COMPILE_UNIT: Final = 0x11
 TAG_INLINED_SUBROUTINE: Final = 0x1D
 TAG_SUBPROGRAM: Final = 0x2E
-TAG_SKELETON_UNIT: Final = 0x4A
 
 AT_NAME: Final = 0x03
 AT_STMT_LIST: Final = 0x10

@@ -19,8 +19,6 @@ from tracelloc.verdict.survival import Mask, Tail
 
 WATCH_FIRST_S: Final = 60.0
 """Before, little can be said of what does not grow."""
-REASSURE_S: Final = 180.0
-"""Before, "busy" and the like are said with "so far"."""
 _STEP: Final = 1.08
 """By which factor the floor rises at least from one quarter of the time to the next."""
 _LAST_STEP: Final = 1.02
