@@ -19,7 +19,9 @@ demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 s
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest \
-	    --numprocesses 2 --dist loadfile $(PYTEST_ARGS)
+	    --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest \
+	    tests/integration $(PYTEST_ARGS)
 
 lint: $(VENV)/.developer ## check types and style
 	$(BIN)/ruff check .
