@@ -50,6 +50,7 @@ test)
         is_there "$libraries/libtcmalloc_minimal.so.*"
     need_any "libmimalloc2.0 libmimalloc3 libmimalloc2" is_there "$libraries/libmimalloc.so.*"
     need musl-tools has musl-gcc
+    need strace has strace
     need redis-server has redis-server
     need sqlite3 has sqlite3
     need tmux has tmux

@@ -13,7 +13,7 @@ import os
 import pwd
 import stat
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -107,18 +107,33 @@ def _check_writers(status: os.stat_result, who: Caller, what: str) -> None:
         raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
 
 
-def replace(path: Path, content: bytes) -> None:
-    """Writes beside the file and renames: readers see the old content or the new."""
-    mode = 0o600
-    with contextlib.suppress(FileNotFoundError):
-        mode = stat.S_IMODE(path.stat().st_mode)
+def replace_file(
+    path: Path,
+    pieces: Iterable[bytes],
+    mode: int | None = None,
+    owner: tuple[int, int] | None = None,
+) -> None:
+    """Writes beside the file and renames: readers see the old content or the new.
+
+    ``mode``: its permissions; None: those that it had, 0600 if it is new. ``owner``: user
+    and group who get it. Raises OSError; the old file is then as it was.
+    """
+    if mode is None:
+        mode = 0o600
+        with contextlib.suppress(FileNotFoundError):
+            mode = stat.S_IMODE(path.stat().st_mode)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tracelloc-")
     try:
-        with os.fdopen(descriptor, "wb") as stream:
-            stream.write(content)
+        with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
+            stream.writelines(pieces)
             stream.flush()
-            os.fchmod(descriptor, mode)
+            # Some file systems notice only now that there is no room.
             os.fsync(descriptor)
+            if owner is not None:
+                # File systems without owners refuse, and need none.
+                with contextlib.suppress(PermissionError, OverflowError):
+                    os.fchown(descriptor, *owner)
+            os.fchmod(descriptor, mode)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

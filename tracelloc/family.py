@@ -17,6 +17,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, ForkMemory
 from tracelloc.attach import Attachment
@@ -249,21 +250,20 @@ class FamilySession(Session):
 
     def _apply(self, batch: Batch) -> None:
         for stretch, marker in _stretches(batch.events):
-            for image in np.unique(stretch["image"]).tolist():
-                tracee = self._by_image.get(image)
-                if tracee is not None:
-                    tracee.table.apply(select_events(stretch, image))
+            for image, tracee in self._known_in(stretch):
+                tracee.table.apply(select_events(stretch, image))
             if len(marker):
                 self._note_fork(marker)
-        for image in np.unique(batch.pairs["image"]).tolist():
-            tracee = self._by_image.get(image)
-            if tracee is not None:
-                tracee.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
+        for image, tracee in self._known_in(batch.pairs):
+            tracee.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
         mappings = self._take_mappings()
-        for image in np.unique(mappings["image"]).tolist():
-            tracee = self._by_image.get(image)
-            if tracee is not None:
-                tracee.ranges.apply(mappings[mappings["image"] == image])
+        for image, tracee in self._known_in(mappings):
+            tracee.ranges.apply(mappings[mappings["image"] == image])
+
+    def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
+        """The images that records are about, with their processes, if these are traced."""
+        images = np.unique(records["image"]).tolist()
+        return [(image, self._by_image[image]) for image in images if image in self._by_image]
 
     def _note_fork(self, marker: Events) -> None:
         tracee = self._by_image.get(int(marker["image"][0]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from tracelloc.caller import replace_file
 from tracelloc.calltree import Metric
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
@@ -89,37 +89,20 @@ class Output:
                 with open(self.path, "wb", buffering=1 << 16) as stream:
                     stream.writelines(content)
                 return
-            self._replace(content)
+            replace_file(self.path, content, self.mode, _invoker(os.environ))
         except OSError as error:
             hint = "the file that was there is unchanged" if self.path.exists() else ""
             raise TracellocError(
                 f"{self.path} could not be written: {error.strerror}", hint=hint
             ) from error
 
-    def _replace(self, content: Iterable[bytes]) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self.path.parent, prefix=".tracelloc-")
-        try:
-            with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
-                stream.writelines(content)
-                stream.flush()
-                # Some file systems notice only now that there is no room.
-                os.fsync(stream.fileno())
-                _give_away(stream.fileno(), os.environ)
-                os.fchmod(stream.fileno(), self.mode)
-            os.replace(name, self.path)
-        except BaseException:
-            os.unlink(name)
-            raise
 
-
-def _give_away(descriptor: int, environment: Mapping[str, str]) -> None:
-    """What root makes under sudo belongs to the user who called it."""
+def _invoker(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """User and group who called sudo: what root makes under it belongs to them."""
     user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
     if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
-        return
-    # File systems without owners refuse, and need none.
-    with contextlib.suppress(PermissionError, OverflowError):
-        os.fchown(descriptor, int(user), int(group))
+        return None
+    return int(user), int(group)
 
 
 def _is_special(path: Path) -> bool:

@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.caller import Caller, replace, rights_of, trusted_bytes
+from tracelloc.caller import Caller, replace_file, rights_of, trusted_bytes
 
 U64 = npt.NDArray[np.uint64]
 
@@ -70,7 +70,7 @@ class SiteMemory:
         content = np.sort(np.append(new, old[: _MOST_SITES - len(new)])).astype("<u8").tobytes()
         with contextlib.suppress(OSError), rights_of(self._who):
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace(path, _digest(content) + content)
+            replace_file(path, [_digest(content), content])
             self._drop_oldest()
 
     def _path(self, build_id: str | None) -> Path | None:

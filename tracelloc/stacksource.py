@@ -92,8 +92,8 @@ class StackSource:
         """By file of code, in words: by what stacks are followed through it."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
-        covered = self._unwinder.covered
-        return {m.path: _in_words(covered.get(id(m))) for m in self._space.modules}
+        covered = self._unwinder.covered_share
+        return {m.path: _in_words(covered(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
@@ -181,11 +181,11 @@ class StackSource:
 
 
 def _in_words(covered: float | None) -> str:
-    """``covered``: the share of call sites with call-frame information; None: not known."""
+    """``covered``: the share of code with call-frame information; None: not known."""
     if covered is None:
         return "call-frame information, rows made when needed"
     if covered > _ALL:
         return "call-frame information"
     if covered < 1 - _ALL:
         return NO_INFORMATION
-    return f"call-frame information for {covered:.0%} of its calls, frame pointers elsewhere"
+    return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

@@ -89,8 +89,6 @@ class Unwinder:
         """Generation from which on a mapping is known to have been there all the time."""
         self._known: dict[int, tuple[Mapping, RuleSet]] = {}
         """By address, as long as the mappings stay as they are."""
-        self.covered: dict[int, float] = {}
-        """By module: the share of its code that has call-frame information, 0 to 1."""
         self._large: set[int] = set()
         """Modules with too many call sites to have all their rows made."""
         self._met: dict[int, list[int]] = {}
@@ -106,7 +104,6 @@ class Unwinder:
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
         child._prewarmed = set(self._prewarmed)
-        child.covered = self.covered
         return child
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
@@ -228,11 +225,15 @@ class Unwinder:
         return sites, cfi.rows(sites)
 
     def _all_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
-        self.covered[id(module)] = cfi.covered_share()
         sites, rows = cfi.all_rows(_PREWARM_SITES)
         if not len(sites):
             self._large.add(id(module))
         return sites, rows
+
+    def covered_share(self, module: Module) -> float | None:
+        """About which share of its code has call-frame information; None: not known yet."""
+        cfi = self._cfi_of(module)
+        return None if cfi is None else cfi.covered_share
 
     def _cfi_of(self, module: Module) -> Cfi | None:
         return self._space.files.cfi(module)

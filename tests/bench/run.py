@@ -30,6 +30,14 @@ RATIOS = (
 """Cost of one over cost of another, and the target for it."""
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
 """Why a tool is left out; the others go on."""
+SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
+    ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", overflow.measure),
+    ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", capacity.measure),
+    ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", naming.measure),
+    ("unwinding", "stacks without frame pointers", unwinding.measure),
+    ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
+)
+"""Parts that are measured once, by name (also of the field in ``Results``), and of what."""
 TARGET_FRAMES = 12
 """The stack depth that the targets are about."""
 
@@ -88,36 +96,13 @@ class Bench:
         for name in workloads.NAMES:
             if name in plan.parts:
                 self._workload(name)
-        if "overflow" in plan.parts:
-            self._say(f"spill map: {overflow.ENTRIES:,} entries")
-            try:
-                self.results.overflow = overflow.measure()
-            except SkippedError as reason:
-                self._skip("overflow", str(reason))
-        if "capacity" in plan.parts:
-            self._say(f"live table: {capacity.BLOCKS:,} blocks")
-            try:
-                self.results.capacity = capacity.measure()
-            except SkippedError as reason:
-                self._skip("capacity", str(reason))
-        if "naming" in plan.parts:
-            self._say(f"names: {naming.STACKS:,} stacks of {naming.FRAMES} frames")
-            try:
-                self.results.naming = naming.measure()
-            except SkippedError as reason:
-                self._skip("naming", str(reason))
-        if "unwinding" in plan.parts:
-            self._say("stacks without frame pointers")
-            try:
-                self.results.unwinding = unwinding.measure()
-            except SkippedError as reason:
-                self._skip("unwinding", str(reason))
-        if "tui" in plan.parts:
-            self._say(f"tui: {1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks")
-            try:
-                self.results.tui = tui.measure()
-            except (*TROUBLE, AssertionError) as reason:
-                self._skip("tui", str(reason))
+        for name, about, measure in SINGLE:
+            if name in plan.parts:
+                self._say(f"{name}: {about}")
+                try:
+                    setattr(self.results, name, measure())
+                except (*TROUBLE, AssertionError) as reason:
+                    self._skip(name, str(reason))
         return self.results
 
     def _tools(self, names: Iterable[str]) -> list[Tool]:

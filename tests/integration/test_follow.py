@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -250,13 +249,10 @@ def children_of(pid: int) -> list[str]:
 
 
 def test_somebody_else_traces_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    strace = shutil.which("strace")
-    if strace is None:
-        pytest.skip("strace is not installed")
     target = Target([builder.c("lineage")])
     targets.append(target)
     with subprocess.Popen(
-        [strace, "-f", "-o", "/dev/null", "-p", str(target.pid)],
+        ["strace", "-f", "-o", "/dev/null", "-p", str(target.pid)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     ) as other:  # fmt: skip
         await_that(lambda: Process(target.pid).tracer_id() != 0)

@@ -64,6 +64,8 @@ class Cfi:
         self._switches: list[tuple[int, int]] | None = None
         self._all_lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
+        self.covered_share: float | None = None
+        """About which share of the code has information, 0 to 1; None before ``all_rows``."""
 
     def _table(self, which: int) -> Table | None:
         """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
@@ -99,8 +101,8 @@ class Cfi:
                         return True
         return False
 
-    def covered_share(self) -> float:
-        """About which share of the code has information, 0 to 1, by samples.
+    def _sampled_share(self) -> float:
+        """About which share of the code has information, 0 to 1.
 
         1.0 for what is no more than a few functions that every linker adds.
         """
@@ -219,6 +221,7 @@ class Cfi:
                 sites = self.call_sites()
                 if len(sites) > most:
                     sites = sites[:0]
+                self.covered_share = self._sampled_share()
                 self._all_rows = sites, self.rows(sites)
             return self._all_rows
 

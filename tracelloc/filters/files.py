@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import Caller, caller, replace, rights_of, trusted_bytes
+from tracelloc.caller import Caller, caller, replace_file, rights_of, trusted_bytes
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.filters import Filters
 from tracelloc.filters.rules import Rule, RuleFile, parse_rules
@@ -96,7 +96,7 @@ def append_rules(who: Caller, rules: Sequence[Rule]) -> Path:
             text = old + gap + addition
             parse_rules(text, str(path))
             # A link stays one: what it leads to is replaced.
-            replace(Path(os.path.realpath(path)), text.encode())
+            replace_file(Path(os.path.realpath(path)), [text.encode()])
     except (OSError, UnicodeDecodeError) as error:
         where = printable(str(path))
         raise TracellocError(f"{where} could not be written: {_reason(error)}") from error
