@@ -525,7 +525,7 @@ int call_return(struct pt_regs *ctx)
 }
 
 /*
- * Entry programs. Which there are is told by tracelloc/signatures.py, which puts one line
+ * Entry programs. Which there are is told by tracelloc/target/signatures.py, which puts one line
  * for each behind this file, such as
  *	ENTRY(memalign_2, begin_alloc(ctx, PT_REGS_PARM2(ctx)))
  */

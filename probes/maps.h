@@ -154,7 +154,7 @@ struct call {
 	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* the part of the stack that is looked at */
 };
 
-/* Blocks that come and go. Reader: tracelloc/ring.py. */
+/* Blocks that come and go. Reader: tracelloc/capture/ring.py. */
 BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
 
 #ifdef SPILL_ENTRIES
@@ -181,7 +181,7 @@ BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_
 #define MAPPINGS_PAGES 1024
 #endif
 
-/* What is mapped and unmapped. Reader: tracelloc/ring.py. */
+/* What is mapped and unmapped. Reader: tracelloc/capture/ring.py. */
 BPF_RINGBUF_OUTPUT(mappings, MAPPINGS_PAGES);
 #endif
 
@@ -198,7 +198,7 @@ BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
 /* Number of a set -> rows. Read and written by user space through mmap. */
 BPF_F_TABLE("array", u32, struct row_set, rows, ROW_SETS, MAP_MMAPABLE);
 
-/* Stacks that are left to user space. Reader: tracelloc/ring.py. */
+/* Stacks that are left to user space. Reader: tracelloc/capture/ring.py. */
 BPF_RINGBUF_OUTPUT(misses, MISSES_PAGES);
 #endif
 

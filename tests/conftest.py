@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Builder, Target
-from tracelloc import system
+from tracelloc.capture import system
 from tracelloc.errors import TracellocError
 
 # Nobody's own filters have a say in what tests see.

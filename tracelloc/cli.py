@@ -9,8 +9,8 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tracelloc.command.options import Mode, Options, parse_options
 from tracelloc.errors import TracellocError
-from tracelloc.options import Mode, Options, parse_options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(arguments: list[str]) -> int:
     if arguments[:1] in (["symbols"], ["diff"]):
-        from tracelloc import commands  # noqa: PLC0415 - as below
+        from tracelloc.command import others as commands  # noqa: PLC0415 - as below
 
         return commands.COMMANDS[arguments[0]](arguments[1:])
     return _run(parse_options(arguments, terminal=_has_screen()))
@@ -56,24 +56,24 @@ def _has_screen() -> bool:
 
 def _run(options: Options) -> int:
     if options.name is not None:
-        from tracelloc.target import find_target  # noqa: PLC0415 - as below
+        from tracelloc.target.traceable import find_target  # noqa: PLC0415 - as below
 
         options = replace(options, pid=find_target(options.name))
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     # Only now: --help and wrong usage need none of the slow imports.
     if options.command:
-        from tracelloc.launch import run_command  # noqa: PLC0415
+        from tracelloc.command.launch import run_command  # noqa: PLC0415
 
         return run_command(options)
     if options.mode is Mode.TUI:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 
         return run_screen(options)
-    from tracelloc import system  # noqa: PLC0415
-    from tracelloc.familytracer import FamilyTracer  # noqa: PLC0415
-    from tracelloc.target import open_target  # noqa: PLC0415
-    from tracelloc.tracer import Tracer  # noqa: PLC0415
+    from tracelloc.capture import system  # noqa: PLC0415
+    from tracelloc.command.familytracer import FamilyTracer  # noqa: PLC0415
+    from tracelloc.command.tracer import Tracer  # noqa: PLC0415
+    from tracelloc.target.traceable import open_target  # noqa: PLC0415
 
     assert options.pid is not None
     process = open_target(options.pid)

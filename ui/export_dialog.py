@@ -16,14 +16,14 @@ from textual.widgets import Input, Label, OptionList
 from textual.widgets.option_list import Option
 from textual.worker import get_current_worker
 
+from tracelloc.command.outputs import Output
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
-from tracelloc.outputs import Output
-from tracelloc.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.dialog import Dialog
 from tracelloc.ui.figures import clean
 from tracelloc.units import format_size
-from tracelloc.view import Namer
+from tracelloc.views.naming import Namer
 
 _PROGRESS_S: Final = 0.2
 _NAMES_S: Final = 0.5

@@ -9,8 +9,7 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from tracelloc.calltree import Metric
-from tracelloc.procfs import base_name
+from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.icicle import Box, Level, lay_out
 from tracelloc.ui.lines import Piece
@@ -24,6 +23,7 @@ from tracelloc.ui.nodes import (
 )
 from tracelloc.ui.nodesview import NodesView
 from tracelloc.units import format_size
+from tracelloc.views.calltree import Metric
 
 EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""

@@ -6,8 +6,8 @@ import re
 
 from tracelloc.filters import Action, Match, On, Rule
 from tracelloc.filters.functions import function_name
-from tracelloc.procfs import base_name
 from tracelloc.symbols import Frame
+from tracelloc.target.procfs import base_name
 
 
 def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
-from tracelloc.memory import Forecast
-from tracelloc.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.cells import fit, percent, signed_size, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.verdicts import leaks_text
 from tracelloc.units import format_roughly, format_size
+from tracelloc.views.memory import Forecast
 
 _BAD = "bold red"
 _GAP = "   "

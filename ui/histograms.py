@@ -9,7 +9,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from tracelloc.spread import Bin, SizeCount
+from tracelloc.snapshots.spread import Bin, SizeCount
 from tracelloc.ui.cells import bar, percent, right, span
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.units import NS_PER_S, format_size

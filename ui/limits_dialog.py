@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.widgets import Input, Label
 
-from tracelloc.analysis import Limits
+from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.dialog import Dialog
 from tracelloc.units import NS_PER_S, format_duration, parse_duration, parse_size
 

@@ -7,15 +7,15 @@ from statistics import median
 
 from rich.text import Text
 
-from tracelloc.found import unseen_lines
-from tracelloc.memory import memory_lines
-from tracelloc.report import losses_line, overhead_line
+from tracelloc.report.text import losses_line, overhead_line
+from tracelloc.target.found import unseen_lines
 from tracelloc.text import printable
 from tracelloc.ui.figures import clock, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.settings import View
 from tracelloc.ui.source import Facts
 from tracelloc.units import format_size, plural
+from tracelloc.views.memory import memory_lines
 
 Costs = Mapping[View, Collection[tuple[float, float]]]
 """Per view, seconds that pictures took to be worked out, and drawn."""

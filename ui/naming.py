@@ -15,16 +15,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.calltree import frame_name
 from tracelloc.demangle.short import shorten
 from tracelloc.filters.rules import LONGEST_SUBJECT
-from tracelloc.procfs import base_name
-from tracelloc.snapshot import Snapshot
-from tracelloc.stacks import NO_STACK
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
+from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
 from tracelloc.ui.figures import clean
-from tracelloc.view import NamedStack, Namer
+from tracelloc.views.calltree import frame_name
+from tracelloc.views.naming import NamedStack, Namer
 
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.calltree import CallTree, Metric, Step
 from tracelloc.filters.rules import LONGEST_SUBJECT
-from tracelloc.procfs import base_name
-from tracelloc.totals import I64
+from tracelloc.heap.totals import I64
+from tracelloc.target.procfs import base_name
+from tracelloc.views.calltree import CallTree, Metric, Step
 
 ROOT: Final = 0
 Path = tuple[Step, ...]

@@ -6,9 +6,9 @@ import re
 
 from textual.message import Message
 
-from tracelloc.calltree import CallTree, Metric
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.nodes import Nodes, compile_search
+from tracelloc.views.calltree import CallTree, Metric
 
 
 class NodesView(LineView):

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.processes import ProcessInfo, ProcessScan, matching
+from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
 from tracelloc.ui.cells import crop, fit, right, signed_size, trend
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.units import format_size, plural

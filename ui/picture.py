@@ -14,14 +14,12 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc import analysis
-from tracelloc.analysis import BlockOrder, Mark, StackFigures
-from tracelloc.blocks import BlockCopy, Blocks
-from tracelloc.calltree import Metric
-from tracelloc.livetree import LiveTree
-from tracelloc.memory import Account, Forecast, account, forecast
-from tracelloc.snapshot import BlockSelection, BlockStat, Snapshot, Wanted
-from tracelloc.spread import (
+from tracelloc.heap.blocks import BlockCopy, Blocks
+from tracelloc.heap.totals import I64
+from tracelloc.snapshots import analysis
+from tracelloc.snapshots.analysis import BlockOrder, Mark, StackFigures
+from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot, Wanted
+from tracelloc.snapshots.spread import (
     Bin,
     SizeCount,
     StackDetails,
@@ -34,8 +32,6 @@ from tracelloc.spread import (
     threads_of,
     threads_then,
 )
-from tracelloc.suspects import NamedSuspect, name_suspects, suspect_ranks, verdict_codes
-from tracelloc.totals import I64
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.settings import Settings, Sorting, View
@@ -43,7 +39,11 @@ from tracelloc.ui.source import Source
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF, Codes
-from tracelloc.view import NamedStack
+from tracelloc.views.calltree import Metric
+from tracelloc.views.livetree import LiveTree
+from tracelloc.views.memory import Account, Forecast, account, forecast
+from tracelloc.views.naming import NamedStack
+from tracelloc.views.suspects import NamedSuspect, name_suspects, suspect_ranks, verdict_codes
 
 MOST_ROWS: Final = 10_000
 """Rows of a table. Nobody scrolls further; searching looks at everything."""

@@ -18,7 +18,7 @@ from rich.style import Style
 from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.series import Points
+from tracelloc.heap.series import Points
 from tracelloc.ui.cells import span
 from tracelloc.units import NS_PER_S
 

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tracelloc.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source

@@ -9,13 +9,13 @@ import socket
 
 from textual.app import App
 
-from tracelloc import system
 from tracelloc.caller import caller
+from tracelloc.capture import system
+from tracelloc.command.options import Options
+from tracelloc.command.tracer import Tracer
 from tracelloc.errors import TracellocError
-from tracelloc.options import Options
-from tracelloc.procfs import base_name
-from tracelloc.target import open_target
-from tracelloc.tracer import Tracer
+from tracelloc.target.procfs import base_name
+from tracelloc.target.traceable import open_target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
 
-from tracelloc.analysis import ALL, Limits, Mark
+from tracelloc.snapshots.analysis import ALL, Limits, Mark
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
 

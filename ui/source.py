@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tracelloc.caller import Caller
-from tracelloc.session import Session
-from tracelloc.snapshot import Snapshot, Target, Wanted
-from tracelloc.suppressions import Suppressions
-from tracelloc.view import Namer
+from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
+from tracelloc.tracing.session import Session
+from tracelloc.views.naming import Namer
+from tracelloc.watching.suppressions import Suppressions
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
 

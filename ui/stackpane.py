@@ -8,16 +8,16 @@ from typing import Final
 
 from rich.text import Text
 
-from tracelloc.calltree import frame_name
-from tracelloc.procfs import base_name
-from tracelloc.report import format_frame
-from tracelloc.stacks import NO_STACK
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.report.text import format_frame
 from tracelloc.symbols import Frame
+from tracelloc.target.procfs import base_name
 from tracelloc.ui.figures import clean
 from tracelloc.ui.naming import place
 from tracelloc.ui.table import Cell, Column, Rows
 from tracelloc.units import plural
-from tracelloc.view import NamedStack
+from tracelloc.views.calltree import frame_name
+from tracelloc.views.naming import NamedStack
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),

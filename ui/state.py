@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from textual.app import App
 
-from tracelloc import analysis
-from tracelloc.analysis import ALL, Limits
 from tracelloc.errors import TracellocError
 from tracelloc.filters import Rule
 from tracelloc.filters.files import append_rules
+from tracelloc.snapshots import analysis
+from tracelloc.snapshots.analysis import ALL, Limits
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.export_dialog import ExportDialog
 from tracelloc.ui.filter_dialog import FilterDialog, Group

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from tracelloc.spread import ThreadStat
+from tracelloc.snapshots.spread import ThreadStat
 from tracelloc.ui.cells import bar, fit, percent, right, signed_size, trend
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.units import format_size

@@ -7,13 +7,13 @@ from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from tracelloc.calltree import Metric, Step
-from tracelloc.procfs import base_name
+from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
 from tracelloc.ui.nodesview import NodesView
 from tracelloc.units import format_size
+from tracelloc.views.calltree import Metric, Step
 
 _WORTH_OPENING: Final = 0.01
 """Share of all from which on ``open all`` opens a function."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tracelloc.snapshot import Snapshot
-from tracelloc.suspects import headline, sentences, suspects_of
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.columns import VERDICT_STYLES
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.suspects import headline, sentences, suspects_of
 
 
 def verdict_text(details: Details, snapshot: Snapshot) -> Text:

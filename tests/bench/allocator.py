@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
-from tracelloc.allocators import AllocatorFunction, Selection, discover, functions_of
 from tracelloc.placement import ProbePoint, find_place
-from tracelloc.procfs import Process
-from tracelloc.signatures import Kind
-from tracelloc.space import AddressSpace
+from tracelloc.target.allocators import AllocatorFunction, Selection, discover, functions_of
+from tracelloc.target.procfs import Process
+from tracelloc.target.signatures import Kind
+from tracelloc.target.space import AddressSpace
 
 BREAKPOINT = b"\xcc"
 """int3, what a uprobe puts in an instruction's place."""

@@ -17,12 +17,12 @@ import numpy as np
 
 from tests.bench.processes import figures_of
 from tracelloc.abi import EVENT_SIZE_BITS, Counter, EventKind, StackFlag
-from tracelloc.history import History
-from tracelloc.overhead import Overhead
-from tracelloc.ring import RECORD_DTYPE, Events
-from tracelloc.snapshot import Target, take_snapshot
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.capture.overhead import Overhead
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.history import History
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import Target, take_snapshot
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16

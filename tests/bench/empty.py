@@ -11,8 +11,8 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.processes import SkippedError
 from tracelloc import probes
-from tracelloc.attach import Attachment, Method
-from tracelloc.capture import import_bcc
+from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.bpf import import_bcc
 from tracelloc.errors import TracellocError
 
 TEXT = b"""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from tracelloc import cli, probes
 
@@ -18,8 +19,8 @@ def main() -> int:
     ours = (probes.directory() / "walk_fp.h").read_text(encoding="utf-8")
     text_of = probes.source_text
 
-    def source_text(*, use_rows: bool) -> str:
-        text = text_of(use_rows=use_rows)
+    def source_text(**options: Any) -> str:
+        text = text_of(**options)
         assert ours.strip() in text, "run it with --stacks fp"
         return text.replace(ours.strip(), WALK.read_text(encoding="utf-8"))
 

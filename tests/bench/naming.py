@@ -16,13 +16,13 @@ import numpy as np
 
 from tests.bench.processes import figures_of
 from tracelloc.caller import caller
-from tracelloc.capture import import_bcc
+from tracelloc.capture.bpf import import_bcc
 from tracelloc.filters import load_filters
-from tracelloc.procfs import Process
-from tracelloc.space import AddressSpace
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.module import ModuleSymbols
-from tracelloc.view import Namer
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.views.naming import Namer
 
 STACKS = 10_000
 FRAMES = 40

@@ -18,10 +18,10 @@ import numpy as np
 from tests.bench.processes import figures_of
 from tracelloc import syscalls
 from tracelloc.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
-from tracelloc.bpfmaps import _BatchAttr
-from tracelloc.capture import Capture, CaptureConfig
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpfmaps import _BatchAttr
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 
 ENTRIES = 1 << 18
 STACKS = 1000

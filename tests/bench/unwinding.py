@@ -22,10 +22,10 @@ from typing import Any, Final
 
 from tests.bench.processes import figures_of
 from tracelloc.abi import Counter
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
-from tracelloc.unwinding import Unwinder
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
+from tracelloc.unwinding.unwinder import Unwinder
 
 SECONDS: Final = 4.0
 TIMEOUT_S: Final = 120.0

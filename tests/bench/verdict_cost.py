@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.corpus.replay import START_NS, events_of, stacks_of
 from tests.corpus.streams import NEVER, Stream
-from tracelloc.table import LiveTable
+from tracelloc.heap.table import LiveTable
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judge import Judge
 

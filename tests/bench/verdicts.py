@@ -21,8 +21,8 @@ from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, Course, Truth, course_of, events_of, stacks_of, truths
 from tests.corpus.streams import F64
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.ring import Events
-from tracelloc.stacks import Stacks
+from tracelloc.capture.ring import Events
+from tracelloc.heap.stacks import Stacks
 from tracelloc.units import NS_PER_S, format_size
 from tracelloc.verdict.judgement import Verdict
 

@@ -17,11 +17,11 @@ import numpy as np
 
 from tests.corpus.recorded import FOLDER, Recording
 from tests.harness import Builder, Target
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.ring import Events
-from tracelloc.session import Session
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.ring import Events
 from tracelloc.symbols import Symbolizer
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 
 SECONDS = 600
 SPEED = 40

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
-from tracelloc.ring import RECORD_DTYPE, Events
-from tracelloc.stacks import Stacks
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.stacks import Stacks
 from tracelloc.symbols import Symbolizer
 
 FOLDER = Path(__file__).parents[1] / "data" / "streams"

@@ -9,9 +9,9 @@ import numpy as np
 
 from tests.corpus.streams import Stream
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.ring import RECORD_DTYPE, Events
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.harness import Builder, Target, Tracelloc
-from tracelloc import attach, system
-from tracelloc.attach import Method
-from tracelloc.capture import CaptureConfig
+from tracelloc.capture import attach, system
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.errors import TracellocError
-from tracelloc.procfs import Process
-from tracelloc.session import Session
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
 METHODS = [

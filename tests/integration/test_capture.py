@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 
 pytestmark = pytest.mark.bpf
 

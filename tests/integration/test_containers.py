@@ -66,9 +66,9 @@ target = Target(["{builder.c("churn")}", 50])
 tracer = Tracelloc("-p", target.pid, "--json", directory=Path("{tmp_path}"))
 assert target.ask("go") == "done"
 assert tracer.stop() == 0
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 session = Session(Process(target.pid), CaptureConfig())
 session.start()
 assert target.ask("go") == "done"

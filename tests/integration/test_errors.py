@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, run_tracelloc
-from tracelloc import capture, system
+from tracelloc.capture import bpf as capture
+from tracelloc.capture import system
 from tracelloc.cli import main
 from tracelloc.errors import TracellocError
 

@@ -24,7 +24,7 @@ from tests.harness import (
     tracelloc_command,
 )
 from tests.integration.test_launch import by_function
-from tracelloc.procfs import Process
+from tracelloc.target.procfs import Process
 
 pytestmark = pytest.mark.bpf
 

@@ -9,9 +9,9 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
-from tracelloc.attach import Method
-from tracelloc.capture import Capture, CaptureConfig
-from tracelloc.overhead import RateMeter, measure_traps
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.overhead import RateMeter, measure_traps
 from tracelloc.units import NS_PER_S
 
 pytestmark = pytest.mark.bpf

@@ -17,11 +17,11 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target
 from tracelloc import abi, unwinding
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
-from tracelloc.allocators import Selection
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
+from tracelloc.target.allocators import Selection
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 
 pytestmark = pytest.mark.bpf
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 pytestmark = pytest.mark.bpf

@@ -7,11 +7,11 @@ import time
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
-from tracelloc.analysis import Limits, change, held_by_stack, mark, stack_figures
-from tracelloc.capture import CaptureConfig
-from tracelloc.procfs import Process
-from tracelloc.session import Session
-from tracelloc.snapshot import Wanted
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.snapshots.analysis import Limits, change, held_by_stack, mark, stack_figures
+from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
 
 pytestmark = pytest.mark.bpf
 

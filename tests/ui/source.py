@@ -17,23 +17,23 @@ from textual.pilot import Pilot
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.caller import Caller
+from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
 from tracelloc.filters.files import shipped_rules
-from tracelloc.history import History
-from tracelloc.overhead import Overhead
-from tracelloc.residency import Memory
-from tracelloc.series import Series
-from tracelloc.snapshot import Snapshot, Target, Wanted, take_snapshot
-from tracelloc.space import Place, Unresolved
-from tracelloc.stacks import Stacks
+from tracelloc.heap.history import History
+from tracelloc.heap.series import Series
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted, take_snapshot
 from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.table import LiveTable
+from tracelloc.target.residency import Memory
+from tracelloc.target.space import Place, Unresolved
 from tracelloc.ui.app import LiveApp, make_app
 from tracelloc.ui.source import Facts
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
-from tracelloc.view import Namer
+from tracelloc.views.naming import Namer
 
 APP = "/opt/shop/server"
 START_NS = 1_000 * NS_PER_S

@@ -16,7 +16,7 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
-from tracelloc.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
+from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
 from tracelloc.ui.histograms import AgesView, SizesView
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.units import NS_PER_S

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from textual.pilot import Pilot
 
 from tests.ui.screens import ViewApp, drive, path, weights
-from tracelloc.calltree import Step, build_tree
-from tracelloc.spread import ThreadStat
+from tracelloc.snapshots.spread import ThreadStat
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.ui.tree import TreeView
+from tracelloc.views.calltree import Step, build_tree
 
 REFRESH_S = 0.05
 """The budget. Processor time is measured, which others' load makes longer, too."""

@@ -21,10 +21,10 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tracelloc.calltree import CallTree, Metric, Step, build_tree
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.icicle import lay_out
 from tracelloc.ui.nodes import ROOT, Nodes, compile_search, growth_colour, module_colour
+from tracelloc.views.calltree import CallTree, Metric, Step, build_tree
 
 
 def name_of(view: FlameView) -> str:

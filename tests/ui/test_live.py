@@ -22,8 +22,8 @@ from tests.ui.source import (
     shop,
     tick,
 )
-from tracelloc.analysis import ALL
-from tracelloc.residency import Limit, Memory, Resident
+from tracelloc.snapshots.analysis import ALL
+from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.columns import GROWING, growth_cell
 from tracelloc.ui.details import DetailScreen

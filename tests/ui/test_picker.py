@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
-from tracelloc.processes import ProcessInfo, Trouble, by_growth
+from tracelloc.target.processes import ProcessInfo, Trouble, by_growth
 from tracelloc.ui.picker import PickerScreen, ProcessList
 
 API = ProcessInfo(

@@ -14,7 +14,7 @@ from textual.pilot import Pilot
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
-from tracelloc.snapshot import Target
+from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.settings import Settings

@@ -18,8 +18,8 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tracelloc.calltree import Metric, Step, build_tree
 from tracelloc.ui.tree import TreeView
+from tracelloc.views.calltree import Metric, Step, build_tree
 
 
 def shown(view: TreeView) -> list[str]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.ring import RECORD_DTYPE, Events
+from tracelloc.capture.ring import RECORD_DTYPE, Events
 
 Event = tuple[EventKind, int, int, int, int]
 """kind, address, size, stack id, thread id; times are positions."""

@@ -15,14 +15,14 @@ from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import churn, every, first_in_first_out, leak, poisson, some_leak
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.abi import Counter
+from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
-from tracelloc.history import History
-from tracelloc.overhead import Overhead
-from tracelloc.snapshot import Snapshot, Target, take_snapshot
-from tracelloc.table import LiveTable
+from tracelloc.heap.history import History
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import Snapshot, Target, take_snapshot
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
-from tracelloc.view import Namer
+from tracelloc.views.naming import Namer
 
 END_S = 400.0
 HANDLERS = 12

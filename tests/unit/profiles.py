@@ -8,8 +8,8 @@ from typing import Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from tracelloc.filters import NamedStack
-from tracelloc.profile import MappedFile, Profile, Sample
-from tracelloc.snapshot import StackStat, Target
+from tracelloc.report.profile import MappedFile, Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 
 APP = "/opt/shop/server"

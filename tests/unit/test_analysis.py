@@ -10,7 +10,13 @@ import pytest
 
 from tests.unit.events import random_program, records
 from tracelloc.abi import Counter, EventKind
-from tracelloc.analysis import (
+from tracelloc.capture.overhead import Overhead
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.history import History
+from tracelloc.heap.series import Series
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.analysis import (
     ALL,
     NO_AGE,
     BlockOrder,
@@ -23,12 +29,8 @@ from tracelloc.analysis import (
     mean_ages_ns,
     stack_figures,
 )
-from tracelloc.blocks import Blocks
-from tracelloc.history import History
-from tracelloc.overhead import Overhead
-from tracelloc.series import Series
-from tracelloc.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
-from tracelloc.spread import (
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
+from tracelloc.snapshots.spread import (
     ThreadsBefore,
     age_bins,
     frequent_sizes,
@@ -37,8 +39,6 @@ from tracelloc.spread import (
     threads_of,
     threads_then,
 )
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
 from tracelloc.units import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True, history=True, series=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tracelloc.calltree import Metric, Step, build_tree
+from tracelloc.views.calltree import Metric, Step, build_tree
 
 
 def path(*names: str) -> list[Step]:

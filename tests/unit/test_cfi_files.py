@@ -23,7 +23,7 @@ from tracelloc.cfi.rows import FALLBACK_ROW, Kind, decode, encode
 from tracelloc.cfi.rules import RuleSet
 from tracelloc.elf import ElfFile
 from tracelloc.errors import UnsupportedError
-from tracelloc.unwind import ends_in_call
+from tracelloc.unwinding.plausible import ends_in_call
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 

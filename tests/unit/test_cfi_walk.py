@@ -22,7 +22,7 @@ from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, Kind, decode
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
 from tracelloc.cfi.walk import End, OutsideCopyError, StackCopy, Walk, unwind
 from tracelloc.elf import ElfFile
-from tracelloc.procfs import AddressMap, parse_maps
+from tracelloc.target.procfs import AddressMap, parse_maps
 
 # -- real stacks
 

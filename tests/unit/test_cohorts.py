@@ -9,10 +9,10 @@ import pytest
 
 from tests.unit.events import random_program, records
 from tracelloc.abi import EventKind
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 
 LONG_S = 20_000
 

@@ -21,10 +21,10 @@ from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.abi import CONTROL_DTYPE, Counter, EventKind, SpillFlag
-from tracelloc.drain import ENTRY_DTYPE, PAIR_DTYPE, Batch, Drain
-from tracelloc.ring import RECORD_DTYPE, Events
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Batch, Drain
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 
 SHIM = Path(__file__).parents[1] / "shim/emit.c"
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.allocators import Module, Selection, discover, functions_of
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.families import FAMILIES
-from tracelloc.signatures import Kind
+from tracelloc.target.allocators import Module, Selection, discover, functions_of
+from tracelloc.target.families import FAMILIES
+from tracelloc.target.signatures import Kind
 
 
 def open_elf(path: Path | str) -> ElfFile:

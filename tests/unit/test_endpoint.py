@@ -20,7 +20,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.live.address import ListenAddress, parse_listen
 from tracelloc.live.endpoint import Endpoint
 from tracelloc.live.metrics import metrics
-from tracelloc.profile import Profile
+from tracelloc.report.profile import Profile
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import open_elf
-from tracelloc.allocators import Module, discover
-from tracelloc.families import LIBC
 from tracelloc.placement import plan
 from tracelloc.placement.exits import CodeReader, Stops
+from tracelloc.target.allocators import Module, discover
+from tracelloc.target.families import LIBC
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {

@@ -25,10 +25,10 @@ from tests.unit.profiles import (
     sample,
     small,
 )  # fmt: skip
-from tracelloc.calltree import Metric
 from tracelloc.export import EXPORTERS
 from tracelloc.export.proto import varint
-from tracelloc.profile import Profile, difference
+from tracelloc.report.profile import Profile, difference
+from tracelloc.views.calltree import Metric
 
 SUMS = {Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55}
 

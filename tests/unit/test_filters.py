@@ -12,8 +12,8 @@ from tracelloc.export.folded import fold
 from tracelloc.filters import REVEALED, Filters, NamedStack
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import LONGEST_SUBJECT, Action, Match, On, Rule, RuleFile, parse_rules
-from tracelloc.jsonlines import _stack as json_stack
-from tracelloc.report import _stack as text_stack
+from tracelloc.report.jsonlines import _stack as json_stack
+from tracelloc.report.text import _stack as text_stack
 from tracelloc.symbols import Frame
 
 

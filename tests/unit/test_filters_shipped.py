@@ -19,7 +19,7 @@ from tracelloc.filters import Filters
 from tracelloc.filters.files import shipped_rules
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import On, Rule
-from tracelloc.report import format_frame
+from tracelloc.report.text import format_frame
 from tracelloc.symbols import Frame
 
 DATA = Path(__file__).parents[1] / "data"

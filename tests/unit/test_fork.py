@@ -6,8 +6,8 @@ import numpy as np
 
 from tests.unit.events import records
 from tracelloc.abi import EventKind, StackFlag
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 
 A, F = EventKind.ALLOC, EventKind.FREE
 

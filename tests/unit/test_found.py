@@ -6,8 +6,8 @@ from pathlib import Path
 
 from tests.harness import Builder
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.allocators import Module, Unseen, discover
-from tracelloc.found import (
+from tracelloc.target.allocators import Module, Unseen, discover
+from tracelloc.target.found import (
     FoundAllocator,
     found_json,
     found_lines,

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from tracelloc.history import SAMPLES, History
+from tracelloc.heap.history import SAMPLES, History
 from tracelloc.units import NS_PER_S
 
 

@@ -13,10 +13,10 @@ import pytest
 from tests.chrome import Chrome
 from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, profile, sample, small
-from tracelloc.calltree import Metric
 from tracelloc.export import EXPORTERS
-from tracelloc.profile import Profile, difference, profile_of
+from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric
 
 
 @pytest.fixture(scope="module")

@@ -10,15 +10,15 @@ from tests.unit.events import records
 from tests.unit.test_analysis import snapshot_of
 from tests.unit.test_views import FakeSymbolizer, frame
 from tracelloc.abi import EventKind, StackFlag
-from tracelloc.calltree import CallTree, Metric, call_tree
 from tracelloc.filters import Filters, Rule
-from tracelloc.livetree import LiveTree, weights_of
-from tracelloc.snapshot import Snapshot
-from tracelloc.space import Unresolved
-from tracelloc.stacks import Stacks
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
-from tracelloc.table import LiveTable
-from tracelloc.view import Namer
+from tracelloc.target.space import Unresolved
+from tracelloc.views.calltree import CallTree, Metric, call_tree
+from tracelloc.views.livetree import LiveTree, weights_of
+from tracelloc.views.naming import Namer
 
 
 class SlowSymbolizer(FakeSymbolizer):

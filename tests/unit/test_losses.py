@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracelloc.abi import Counter
-from tracelloc.losses import Losses, take_losses
-from tracelloc.table import Oddities
+from tracelloc.heap.table import Oddities
+from tracelloc.snapshots.losses import Losses, take_losses
 
 
 def losses(*, shared: bool = False, **counts: int) -> Losses:

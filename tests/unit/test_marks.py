@@ -8,11 +8,11 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
+from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
-from tracelloc.jsonlines import json_report
-from tracelloc.marks import since_mark
-from tracelloc.options import parse_options
-from tracelloc.report import text_report
+from tracelloc.report.jsonlines import json_report
+from tracelloc.report.text import text_report
+from tracelloc.snapshots.marks import since_mark
 from tracelloc.units import format_size
 
 MARK, NOW = watched(100.0).snapshot(), watched(200.0).snapshot()

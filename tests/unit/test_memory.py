@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.unit.leaks import watched
-from tracelloc.found import FoundAllocator
-from tracelloc.jsonlines import summary
-from tracelloc.memory import account, forecast, memory_facts
-from tracelloc.procfs import Process
-from tracelloc.report import text_report
-from tracelloc.residency import (
+from tracelloc.report.jsonlines import summary
+from tracelloc.report.text import text_report
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.target.found import FoundAllocator
+from tracelloc.target.procfs import Process
+from tracelloc.target.residency import (
     Limit,
     Memory,
     Residency,
@@ -25,8 +25,8 @@ from tracelloc.residency import (
     read_pss,
     read_resident,
 )
-from tracelloc.snapshot import Snapshot
 from tracelloc.units import format_roughly, format_size
+from tracelloc.views.memory import account, forecast, memory_facts
 
 MIB = 1 << 20
 NOBODY = Limit("machine", 1 << 40, 1 << 40)

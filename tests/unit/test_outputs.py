@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tracelloc.command.outputs import Output
 from tracelloc.errors import TracellocError
-from tracelloc.outputs import Output
 
 
 def names(directory: Path) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.allocators import Module, discover, functions_of
 from tracelloc.placement import find_place, is_emulated, plan
-from tracelloc.signatures import Kind
+from tracelloc.target.allocators import Module, discover, functions_of
+from tracelloc.target.signatures import Kind
 
 RET = "c3"
 

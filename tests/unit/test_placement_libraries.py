@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.families import LIBC
 from tracelloc.placement import find_place, is_emulated
+from tracelloc.target.families import LIBC
 
 LIBRARIES = {
     "glibc": "",

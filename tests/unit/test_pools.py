@@ -8,11 +8,11 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.test_elf import open_elf
-from tracelloc.allocators import Module, Selection, discover
 from tracelloc.caller import caller
+from tracelloc.command.pools import load_pools, parse_pools, signatures_of
 from tracelloc.errors import UsageError
-from tracelloc.pools import load_pools, parse_pools, signatures_of
-from tracelloc.signatures import Kind, Signature
+from tracelloc.target.allocators import Module, Selection, discover
+from tracelloc.target.signatures import Kind, Signature
 
 GOOD = """
 [[allocator]]

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc import processes
-from tracelloc.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
-from tracelloc.procfs import Process
+from tracelloc.target import processes
+from tracelloc.target.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
+from tracelloc.target.procfs import Process
 from tracelloc.units import NS_PER_S
 
 PAGE = os.sysconf("SC_PAGE_SIZE")

@@ -7,9 +7,9 @@ import random
 import numpy as np
 
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.ranges import RangeTable
-from tracelloc.ring import RECORD_DTYPE, Events
-from tracelloc.stacks import Stacks
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.ranges import RangeTable
+from tracelloc.heap.stacks import Stacks
 
 PAGE = 4096
 

@@ -12,12 +12,12 @@ import pytest
 
 from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, profile, sample, small
-from tracelloc.calltree import Metric
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
-from tracelloc.profile import Profile, difference
 from tracelloc.reading import read_profile
+from tracelloc.report.profile import Profile, difference
+from tracelloc.views.calltree import Metric
 
 
 def save(path: Path, found: Profile) -> Path:

@@ -10,7 +10,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tracelloc.ring import BUSY, DISCARD, RECORD_DTYPE, EventRing, Ring, SentStack, StackRing
+from tracelloc.capture.ring import (
+    BUSY,
+    DISCARD,
+    RECORD_DTYPE,
+    EventRing,
+    Ring,
+    SentStack,
+    StackRing,
+)
 
 PAGE = mmap.PAGESIZE
 SIZE = 4 * PAGE

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tracelloc.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS
-from tracelloc.rowtable import RowMemory, RowTable
+from tracelloc.capture.rowtable import RowMemory, RowTable
 
 MULTIPLIER = 0x9E3779B97F4A7C15
 

@@ -7,9 +7,9 @@ import pytest
 
 from tests.unit.events import records
 from tracelloc.abi import EventKind
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.sampling import GAPS, gaps, weights
-from tracelloc.stacks import Stacks
-from tracelloc.table import LiveTable
 
 
 @pytest.mark.parametrize("mean", [1, 64, 4096, 512 << 10, 1 << 30])

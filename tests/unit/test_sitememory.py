@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc import sitememory
 from tracelloc.caller import Caller
-from tracelloc.sitememory import SiteMemory
+from tracelloc.unwinding import sitememory
+from tracelloc.unwinding.sitememory import SiteMemory
 
 ID = "00ff" * 10
 

@@ -19,9 +19,9 @@ from tests.unit.leaks import (
     watched,
 )
 from tracelloc.export import EXPORTERS
-from tracelloc.jsonlines import json_report
-from tracelloc.profile import difference, profile_of
-from tracelloc.report import text_report
+from tracelloc.report.jsonlines import json_report
+from tracelloc.report.profile import difference, profile_of
+from tracelloc.report.text import text_report
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
 

@@ -10,10 +10,10 @@ import pytest
 
 from tests.chrome import Chrome
 from tests.unit.profiles import HOSTILE, hostile, large, profile, small
-from tracelloc.calltree import Metric
 from tracelloc.export import EXPORTERS
-from tracelloc.profile import Profile, difference
+from tracelloc.report.profile import Profile, difference
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric
 
 SVG = "{http://www.w3.org/2000/svg}"
 

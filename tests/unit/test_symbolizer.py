@@ -15,10 +15,10 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target
 from tests.unit.test_elf import nm
-from tracelloc.procfs import Process
-from tracelloc.space import AddressSpace, Unresolved
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
 from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace, Unresolved
 
 
 @contextmanager

@@ -9,8 +9,8 @@ import pytest
 
 from tests.unit.events import Event, PlainTable, random_program, records
 from tracelloc.abi import EventKind, StackFlag
-from tracelloc.stacks import NO_STACK, Stacks
-from tracelloc.table import LiveTable
+from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.heap.table import LiveTable
 
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 

@@ -11,22 +11,22 @@ import pytest
 
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
-from tracelloc.calltree import frame_name
+from tracelloc.capture.overhead import Overhead
 from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS, exporter_for
 from tracelloc.export.folded import fold
 from tracelloc.filters import Filters
-from tracelloc.history import History
-from tracelloc.jsonlines import json_report
-from tracelloc.overhead import Overhead
-from tracelloc.report import format_frame, losses_line, text_report
-from tracelloc.snapshot import Snapshot, Target, select_blocks, take_snapshot
-from tracelloc.space import Place, Unresolved
-from tracelloc.stacks import Stacks
+from tracelloc.heap.history import History
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.report.jsonlines import json_report
+from tracelloc.report.text import format_frame, losses_line, text_report
+from tracelloc.snapshots.snapshot import Snapshot, Target, select_blocks, take_snapshot
 from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.table import LiveTable
-from tracelloc.unwind import ends_in_call
-from tracelloc.view import NamedStack, Namer
+from tracelloc.target.space import Place, Unresolved
+from tracelloc.unwinding.plausible import ends_in_call
+from tracelloc.views.calltree import frame_name
+from tracelloc.views.naming import NamedStack, Namer
 
 
 class FakeSymbolizer(Symbolizer):

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
+from tracelloc.command.options import Mode, parse_options
+from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
-from tracelloc.jsonlines import summary
-from tracelloc.leakcommand import LeakCommand
-from tracelloc.options import Mode, parse_options
-from tracelloc.report import text_report
-from tracelloc.suppressions import read_suppressions
+from tracelloc.report.jsonlines import summary
+from tracelloc.report.text import text_report
 from tracelloc.units import format_size
-from tracelloc.watch import Watch, WatchOptions
-from tracelloc.watchrules import WatchRule, parse_rule
+from tracelloc.watching.command import LeakCommand
+from tracelloc.watching.rules import WatchRule, parse_rule
+from tracelloc.watching.suppressions import read_suppressions
 
 PATIENCE_S = 30.0
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.calltree import Metric
 from tracelloc.errors import UsageError
 from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
-from tracelloc.profile import Profile, profile_of
-from tracelloc.snapshot import Snapshot
-from tracelloc.view import Namer
+from tracelloc.report.profile import Profile, profile_of
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.views.calltree import Metric
+from tracelloc.views.naming import Namer
 
 __all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "Metric", "exporter_for"]
 

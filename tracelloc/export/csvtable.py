@@ -7,11 +7,11 @@ import io
 from collections.abc import Iterator
 from typing import Final
 
-from tracelloc.calltree import Metric
 from tracelloc.export.folded import fold
-from tracelloc.profile import Profile, Sample, shown_frames
-from tracelloc.snapshot import StackStat
+from tracelloc.report.profile import Profile, Sample, shown_frames
+from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric
 
 FIGURES: Final = (
     "bytes",

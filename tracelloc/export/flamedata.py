@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from tracelloc.calltree import Metric, frame_name, root_name, steps
 from tracelloc.filters import NamedStack
-from tracelloc.profile import Profile, Sample, shown_frames
-from tracelloc.suspects import NamedSuspect, headline, sentences
+from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration
+from tracelloc.views.calltree import Metric, frame_name, root_name, steps
+from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
 _MOST_SUSPECTS: Final = 20

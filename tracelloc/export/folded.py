@@ -11,10 +11,10 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 
-from tracelloc.calltree import Metric, steps
-from tracelloc.profile import Profile
+from tracelloc.report.profile import Profile
 from tracelloc.text import printable
-from tracelloc.view import NamedStack
+from tracelloc.views.calltree import Metric, steps
+from tracelloc.views.naming import NamedStack
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:

@@ -16,10 +16,10 @@ from functools import cache
 from importlib import resources
 from typing import Any, Final
 
-from tracelloc.calltree import Metric
 from tracelloc.export.flamedata import page_data
-from tracelloc.profile import Profile
+from tracelloc.report.profile import Profile
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric
 
 _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

@@ -36,12 +36,12 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tracelloc.calltree import Metric
-from tracelloc.jsonlines import json_suspect
-from tracelloc.profile import Profile, Sample
-from tracelloc.snapshot import StackStat
+from tracelloc.report.jsonlines import json_suspect
+from tracelloc.report.profile import Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
+from tracelloc.views.calltree import Metric
 
 FORMAT: Final = "tracelloc-snapshot"
 VERSION: Final = 1

@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tracelloc.calltree import UNKNOWN, Metric, steps
 from tracelloc.export.proto import data, number, packed
-from tracelloc.profile import MappedFile, Profile, Sample, shown_frames
+from tracelloc.report.profile import MappedFile, Profile, Sample, shown_frames
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
+from tracelloc.views.calltree import UNKNOWN, Metric, steps
 
 SAMPLE_TYPES: Final = (
     ("inuse_objects", "count"),

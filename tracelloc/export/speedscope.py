@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tracelloc.calltree import Metric, root_name, steps
-from tracelloc.profile import Profile, Sample, shown_frames
+from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric, root_name, steps
 
 _TITLES: Final = {
     Metric.BYTES: ("outstanding bytes", "bytes"),

@@ -16,12 +16,12 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tracelloc.calltree import Metric
 from tracelloc.export.flamedata import FlameTree, flame_tree, texts
-from tracelloc.procfs import is_c_library
-from tracelloc.profile import Profile
+from tracelloc.report.profile import Profile
+from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
 from tracelloc.units import format_duration, format_size, plural
+from tracelloc.views.calltree import Metric
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10

@@ -16,8 +16,8 @@ from typing import Final
 from tracelloc.errors import UsageError
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import Action, Match, On, Rule, RuleFile, nearest
-from tracelloc.procfs import is_c_library
 from tracelloc.symbols import Frame
+from tracelloc.target.procfs import is_c_library
 
 REVEALED: Final = 3
 """Frames that are shown of a stack of which every frame would be hidden."""

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tracelloc import __version__
-from tracelloc.calltree import Metric
 from tracelloc.errors import TracellocError
 from tracelloc.export import html, pprof
 from tracelloc.export.flamedata import page_data
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
-from tracelloc.profile import Profile, difference
+from tracelloc.report.profile import Profile, difference
+from tracelloc.views.calltree import Metric
 
 REFRESH_S: Final = 5.0
 """How often a page in a browser asks for new figures."""

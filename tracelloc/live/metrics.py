@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tracelloc.calltree import Metric
 from tracelloc.export.folded import fold
-from tracelloc.profile import Profile
+from tracelloc.report.profile import Profile
 from tracelloc.text import printable
+from tracelloc.views.calltree import Metric
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10

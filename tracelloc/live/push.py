@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from tracelloc import __version__
-from tracelloc.calltree import Metric
 from tracelloc.errors import TracellocError
 from tracelloc.export import pprof
 from tracelloc.live.address import PushConfig
-from tracelloc.profile import Profile
-from tracelloc.snapshot import Target
+from tracelloc.report.profile import Profile
+from tracelloc.snapshots.snapshot import Target
 from tracelloc.text import printable
 from tracelloc.units import plural
+from tracelloc.views.calltree import Metric
 
 MOST_WAITING: Final = 16
 """Profiles kept while the server doesn't answer; the oldest goes first."""

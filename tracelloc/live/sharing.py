@@ -8,8 +8,8 @@ from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.live.endpoint import Endpoint
 from tracelloc.live.push import Pusher
 from tracelloc.live.source import ProfileSource
-from tracelloc.snapshot import Snapshot, Target
-from tracelloc.view import Namer
+from tracelloc.snapshots.snapshot import Snapshot, Target
+from tracelloc.views.naming import Namer
 
 
 class Sharing:

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tracelloc.profile import Profile, profile_of
-from tracelloc.snapshot import Snapshot
-from tracelloc.view import Namer
+from tracelloc.report.profile import Profile, profile_of
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.views.naming import Namer
 
 FRESH_S: Final = 0.5
 """A profile this young is as good as a new one: many may ask at once."""

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from tracelloc.allocators import Allocator, AllocatorFunction, Module, Unseen
-from tracelloc.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.placement.exits import CodeReader, Stops
 from tracelloc.placement.places import Place, at_entry, find_place
-from tracelloc.procfs import base_name
-from tracelloc.signatures import Kind
+from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
+from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
+from tracelloc.target.procfs import base_name
+from tracelloc.target.signatures import Kind
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import TracellocError
-from tracelloc.profile import Profile
 from tracelloc.reading import folded, jsonfile, pprof
 from tracelloc.reading.malformed import MalformedError
+from tracelloc.report.profile import Profile
 
 __all__ = ["LARGEST_BYTES", "read_profile"]
 

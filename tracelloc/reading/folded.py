@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from tracelloc.filters import NamedStack
-from tracelloc.profile import Profile, Sample
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.snapshot import StackStat, Target
+from tracelloc.report.profile import Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")

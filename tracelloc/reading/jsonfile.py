@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack
-from tracelloc.profile import MappedFile, Profile, Sample
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.snapshot import StackStat, Target
-from tracelloc.space import Unresolved
+from tracelloc.report.profile import MappedFile, Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
+from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
 
 _REASONS: Final = {reason.value: reason for reason in Unresolved}

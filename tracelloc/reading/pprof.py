@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from tracelloc.filters import NamedStack
-from tracelloc.profile import MappedFile, Profile, Sample
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.snapshot import StackStat, Target
+from tracelloc.report.profile import MappedFile, Profile, Sample
+from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5

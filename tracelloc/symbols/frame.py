@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tracelloc.space import Unresolved
+from tracelloc.target.space import Unresolved
 
 
 @dataclass(frozen=True, slots=True)

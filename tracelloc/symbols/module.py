@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from tracelloc.allocators import Module
 from tracelloc.dwarf.source import SourceFrame, SourceLines
 from tracelloc.elf import ElfFile, RawTable, SymbolTable
 from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file
 from tracelloc.elf.plt import plt_functions
 from tracelloc.elf.sections import SectionError
+from tracelloc.target.allocators import Module
 
 
 class ModuleSymbols:

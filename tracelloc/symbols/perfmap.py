@@ -21,7 +21,7 @@ import numpy as np
 
 from tracelloc.elf import RawTable, Symbol, SymbolTable
 from tracelloc.elf.debugfiles import open_inside
-from tracelloc.procfs import Process
+from tracelloc.target.procfs import Process
 
 _LARGEST_BYTES: Final = 512 << 20
 _LONGEST_NAME: Final = 4096

@@ -15,15 +15,15 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.allocators import Module
 from tracelloc.demangle import demangle
 from tracelloc.dwarf.source import SourceFrame
 from tracelloc.elf import Symbol
-from tracelloc.space import AddressSpace, Place, Unresolved
 from tracelloc.symbols.frame import Frame, unnamed
 from tracelloc.symbols.module import ModuleSymbols
 from tracelloc.symbols.perfmap import PerfMap, describe
 from tracelloc.symbols.sources import SourceMap
+from tracelloc.target.allocators import Module
+from tracelloc.target.space import AddressSpace, Place, Unresolved
 
 Frames = tuple[Frame, ...]
 """What one address stands for: inlined functions first, the one they are in last."""

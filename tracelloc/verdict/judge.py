@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.stacks import Stacks
-from tracelloc.totals import Totals
+from tracelloc.heap.cohorts import F64, Cohorts, Population
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.totals import Totals
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.cohorts import F64, Cohorts, Population
 from tracelloc.verdict.findings import Findings, Moment
 from tracelloc.verdict.grouping import Key, Prefixes, Sums, add_up, choose, shared_frame
 from tracelloc.verdict.loss import Gaps, common_share

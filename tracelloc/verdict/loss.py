@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.heap.cohorts import F64
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.cohorts import F64
 
 _BUSY: Final = 1000
 """Births that make a site busy enough to take part."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.verdict.cohorts import F64, I64, Population
+from tracelloc.heap.cohorts import F64, I64, Population
 from tracelloc.verdict.rule import Curve
 
 _PACE: Final = 0.6

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.verdict.cohorts import F64, Population
+from tracelloc.heap.cohorts import F64, Population
 from tracelloc.verdict.rule import LOSS_MARGIN, Curve
 from tracelloc.verdict.survival import Mask, Tail
 

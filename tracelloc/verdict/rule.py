@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.verdict.cohorts import F64, Population
+from tracelloc.heap.cohorts import F64, Population
 from tracelloc.verdict.survival import Mask, Tail
 
 Rows = npt.NDArray[np.intp]

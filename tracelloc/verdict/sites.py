@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.onset import find_onset
 from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others

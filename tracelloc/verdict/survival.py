@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.verdict.cohorts import F64, LIFETIME_EDGES_S, LIFETIMES, Population
+from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, LIFETIMES, Population
 
 Mask = npt.NDArray[np.bool_]
 

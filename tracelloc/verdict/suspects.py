@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.verdict.cohorts import F64, I64, Population
+from tracelloc.heap.cohorts import F64, I64, Population
 from tracelloc.verdict.findings import Moment, judgement_of
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
 from tracelloc.verdict.rule import Curve, Rows

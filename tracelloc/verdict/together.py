@@ -12,8 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.stacks import Frames, Stacks
-from tracelloc.verdict.cohorts import F64, Population
+from tracelloc.heap.cohorts import F64, Population
+from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites

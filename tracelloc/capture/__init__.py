@@ -1,0 +1,1 @@
+"""The probes: loaded, attached, and what they send, as arrays."""

@@ -1,0 +1,270 @@
+"""What tracing costs the target, estimated from measurements on this machine.
+
+Two parts per probe that is hit: the kernel's trap, whose price is measured once on a
+small child of ours with a program that does nothing, and the BPF program's own time,
+which the kernel adds up while it is asked to (BPF_ENABLE_STATS, Linux 5.8). Asking costs
+some nanoseconds per probe, so it is done for a second now and then.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc import syscalls
+from tracelloc.capture.attach import Attachment, Method
+from tracelloc.errors import TracellocError
+from tracelloc.placement import ProbePoint, find_place, is_emulated
+from tracelloc.target.allocators import discover, functions_of
+from tracelloc.target.procfs import Process
+from tracelloc.target.signatures import FREE
+from tracelloc.target.space import AddressSpace
+from tracelloc.units import NS_PER_S
+
+IDLE_PROGRAM: Final = "do_nothing"
+"""The BPF program that returns at once."""
+
+_STRETCH_S: Final = 0.25
+"""How long programs are timed at a time."""
+_GAP_S: Final = 10.0
+"""And how long they are left alone in between."""
+_INFO_BYTES: Final = 208
+_RUN_TIME_OFFSET: Final = 192
+"""run_time_ns and run_cnt in ``struct bpf_prog_info``, include/uapi/linux/bpf.h."""
+
+_CHILD: Final = """
+import ctypes, sys, time
+free = ctypes.CDLL(None).free
+free.argtypes = [ctypes.c_void_p]
+def once(calls):
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        free(None)
+    return (time.perf_counter_ns() - start) / calls
+print(flush=True)
+for line in sys.stdin:
+    print(min(once(300) for _ in range(6)), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrapCosts:
+    """Nanoseconds by which one hit of a probe delays a thread, the program's time apart."""
+
+    cheap_ns: float
+    """At an instruction that the kernel emulates."""
+    dear_ns: float
+    """At one that it single-steps."""
+    return_ns: float
+    """At a function's return."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """The price of tracing, for views."""
+
+    events_per_s: float
+    probe_share: float | None
+    """Of the target's CPU time, 0 to 1: estimated; None until it was measured."""
+    dear_probes: tuple[str, ...]
+    """Functions probed at an instruction that is single-stepped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramRuns:
+    """How often a program ran, and the nanoseconds it took, while statistics were on."""
+
+    count: int
+    time_ns: int
+
+
+def read_runs(program_fd: int) -> ProgramRuns:
+    """What the kernel has added up for a program. Raises OSError."""
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    attributes = (ctypes.c_uint32 * 4)(program_fd, _INFO_BYTES)
+    ctypes.cast(attributes, ctypes.POINTER(ctypes.c_uint64))[1] = ctypes.addressof(info)
+    syscalls.bpf(syscalls.BPF_OBJ_GET_INFO_BY_FD, attributes)
+    time_ns, count = struct.unpack_from("<QQ", info, _RUN_TIME_OFFSET)
+    return ProgramRuns(count, time_ns)
+
+
+@contextmanager
+def statistics() -> Iterator[None]:
+    """Lets the kernel add up every program's runs. Raises OSError if it can't."""
+    descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+class Meter:
+    """Counts the programs' runs and the target's CPU time over a stretch of time."""
+
+    def __init__(
+        self, process: Process, programs: Mapping[str, int], points: Iterable[ProbePoint]
+    ) -> None:
+        """``programs``: descriptors by name. To be used within ``statistics``."""
+        self._process = process
+        self._programs = programs
+        self._dear = {p.program for p in points if p.is_dear and not p.is_return}
+        self._returns = {p.program for p in points if p.is_return}
+        self._before = {name: read_runs(fd) for name, fd in programs.items()}
+        self._cpu_ns = process.cpu_ns()
+
+    def share(self, costs: TrapCosts) -> float | None:
+        """The probes' part of the CPU time that the target has used since the beginning."""
+        cpu_ns = self._process.cpu_ns()
+        if cpu_ns is None or self._cpu_ns is None or cpu_ns <= self._cpu_ns:
+            return None
+        spent_ns = 0.0
+        for name, fd in self._programs.items():
+            runs, before = read_runs(fd), self._before[name]
+            count = runs.count - before.count
+            spent_ns += runs.time_ns - before.time_ns + count * self._trap_ns(name, costs)
+        return min(1.0, spent_ns / (cpu_ns - self._cpu_ns))
+
+    def _trap_ns(self, program: str, costs: TrapCosts) -> float:
+        if program in self._returns:
+            return costs.return_ns
+        return costs.dear_ns if program in self._dear else costs.cheap_ns
+
+
+def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts | None:
+    """Measures on a child; takes some tenths of a second. None if it can't be done here.
+
+    ``program`` gives descriptors of BPF programs loaded for ``method``.
+    """
+    with subprocess.Popen(
+        [sys.executable, "-ISc", _CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdout.readline()
+        try:
+            return _measure_on(child, method, program)
+        finally:
+            child.stdin.close()
+            child.wait()
+
+
+def _measure_on(
+    child: subprocess.Popen[bytes], method: Method, program: Callable[[str], int]
+) -> TrapCosts | None:
+    space = AddressSpace(Process(child.pid))
+    try:
+        functions = [f for f in functions_of(discover(space.refresh())) if f.signature == FREE]
+        if not functions:
+            return None
+        free = functions[0]
+        code = free.module.elf.read(free.offset, free.size)
+        place = find_place(code, FREE.registers)
+
+        def point(offset: int, *, is_return: bool = False) -> ProbePoint:
+            path = free.module.open_path
+            return ProbePoint(path, free.offset + offset, IDLE_PROGRAM, is_return, "free")
+
+        def delay_ns(*points: ProbePoint) -> float:
+            attachment = Attachment(method, child.pid, points, program)
+            try:
+                return _ask(child) - untraced_ns
+            finally:
+                attachment.close()
+
+        untraced_ns = _ask(child)
+        cheap_ns = delay_ns(point(place.offset))
+        both_ns = delay_ns(point(place.offset, is_return=True), point(place.offset))
+        # Where the entry itself is emulated there is nothing dear to measure by.
+        dear_ns = cheap_ns if is_emulated(code) else delay_ns(point(0))
+        return TrapCosts(cheap_ns, max(dear_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
+    finally:
+        space.close()
+
+
+def _ask(child: subprocess.Popen[bytes]) -> float:
+    """Nanoseconds per call of free in the child."""
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.write(b"\n")
+    child.stdin.flush()
+    return float(child.stdout.readline())
+
+
+class RateMeter:
+    """Events per second, lately."""
+
+    def __init__(self) -> None:
+        self._since: tuple[int, int] | None = None
+        self._rate: float | None = None
+
+    def note(self, now_ns: int, events: int) -> None:
+        """To be told now and then how many events there were."""
+        if self._since is None:
+            self._since = now_ns, events
+        elapsed_ns = now_ns - self._since[0]
+        if elapsed_ns >= NS_PER_S:
+            self._rate = (events - self._since[1]) * NS_PER_S / elapsed_ns
+            self._since = now_ns, events
+
+    def per_second(self, elapsed_ns: int, events: int) -> float:
+        """Over the last second or so; before that, over all of ``elapsed_ns``."""
+        if self._rate is not None:
+            return self._rate
+        return events * NS_PER_S / max(1, elapsed_ns)
+
+
+class OverheadWatch:
+    """A thread that estimates the probes' share of the target's CPU time now and then."""
+
+    def __init__(
+        self,
+        process: Process,
+        method: Method,
+        programs: Mapping[str, int],
+        points: Iterable[ProbePoint],
+    ) -> None:
+        """Begins at once; ``programs``: descriptors by name."""
+        self.probe_share: float | None = None
+        """Of the target's CPU time, 0 to 1; None until it is known."""
+        self._process = process
+        self._method = method
+        self._programs = programs
+        self._points = list(points)
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)
+        self._thread.start()
+
+    def cancel(self) -> None:
+        """Tells the thread to end soon; may be called twice."""
+        self._stopping.set()
+
+    def join(self) -> None:
+        """Waits until it no longer uses the programs."""
+        self._thread.join()
+
+    def _watch(self) -> None:
+        # Where it can't be measured, there is no estimate: never a reason to fail.
+        with suppress(OSError, ValueError, TracellocError):
+            costs = measure_traps(self._method, self._programs.__getitem__)
+            while costs is not None and not self._stopping.is_set():
+                self._measure_once(costs)
+                self._stopping.wait(_GAP_S)
+
+    def _measure_once(self, costs: TrapCosts) -> None:
+        with statistics():
+            meter = Meter(self._process, self._programs, self._points)
+            self._stopping.wait(_STRETCH_S)
+            share = meter.share(costs)
+        if share is not None:
+            self.probe_share = share

@@ -1,0 +1,1 @@
+"""The command line: options, and how a run begins, reports and ends."""

@@ -1,0 +1,397 @@
+"""The command line, checked once and then frozen."""
+
+from __future__ import annotations
+
+import argparse
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final, NoReturn
+
+from tracelloc import __version__
+from tracelloc.capture.attach import Method
+from tracelloc.command.argumenttypes import (
+    count_type,
+    duration_type,
+    entries_type,
+    frames_type,
+    pid_type,
+    positive_type,
+    size_type,
+)
+from tracelloc.command.nameoptions import add_names
+from tracelloc.command.outputs import Output
+from tracelloc.command.sharing import add_files, add_live, outputs_of, push_of
+from tracelloc.command.watch import WatchOptions, add_watch, watch_of
+from tracelloc.errors import UsageError
+from tracelloc.live.address import ListenAddress, PushConfig
+from tracelloc.units import NS_PER_S
+
+_LARGEST_RING: Final = 1 << 30
+_SPARSEST: Final = 1 << 40
+_LONGEST_S: Final = 100 * 365 * 86400.0
+
+
+class Mode(Enum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+    HEADLESS = "headless"
+    """Nothing; progress goes to standard error."""
+    TUI = "tui"
+    """A screen that takes keys; nothing else is written there."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether reports are written."""
+        return self in (Mode.TEXT, Mode.JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for. Times in seconds or ns, sizes in bytes, as named."""
+
+    pid: int | None
+    """None: the user chooses from a list, only with a screen; or there is a command or a name."""
+    name: str | None
+    """Whose PID is to be found."""
+    follow: bool
+    """Whether children are traced as well."""
+    command: tuple[str, ...]
+    """The program to start and trace, with its arguments; empty: a running one is traced."""
+    mode: Mode
+    top: int
+    min_age_ns: int | None
+    interval_s: float
+    count: int | None
+    duration_s: float | None
+    outputs: tuple[Output, ...]
+    listen: ListenAddress | None
+    push: PushConfig | None
+    events_size_bytes: int
+    spill_entries: int
+    min_block_bytes: int
+    max_block_bytes: int | None
+    sample_bytes: int | None
+    allocator: str | None
+    allocators_paths: tuple[Path, ...]
+    """Files that name more allocators."""
+    mappings: bool
+    """mmap and its kin, too."""
+    method: Method | None
+    """None: the best that the kernel has."""
+    filters_paths: tuple[Path, ...]
+    filter_groups: tuple[tuple[str, bool], ...]
+    """Groups of filters to switch, in this order."""
+    use_filters: bool
+    """Whether the shipped and the user's own filters apply."""
+    use_rows: bool
+    """Stacks by call-frame information."""
+    max_frames: int
+    sources: tuple[tuple[str, str], ...]
+    """Directories of source files: as compiled, and where they are now."""
+    short_names: bool
+    watch: WatchOptions
+    since_mark: bool
+    """Files hold what has come since the mark, once one is set."""
+    debug: bool
+
+
+class Parser(argparse.ArgumentParser):
+    """Reports a wrong command line as one line, like every other error."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError instead of printing the usage and exiting."""
+        raise UsageError(message, hint="tracelloc --help shows the options")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The whole command line, defaults and units in its help."""
+    parser = Parser(
+        prog="tracelloc",
+        usage="tracelloc [-p PID] [options]\n       tracelloc [options] -- CMD [ARG...]\n"
+        "       tracelloc symbols -p PID [options]\n"
+        "       tracelloc diff BEFORE AFTER [options]",
+        description="Shows what a running process has allocated and not freed, and which "
+        "call stacks allocated it. The process needs no preparation and is left as it was. With "
+        "-- CMD a program is started and traced from its first allocation; its streams are its "
+        "own, and its exit status is ours.",
+        epilog="SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE and S are seconds, or "
+        "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on; SIGUSR2 "
+        "sets a mark: reports then say what has come since.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.epilog = _wrapped(parser.epilog or "")
+    groups = (_add_tracing, _add_probes, _add_reports, add_files, add_watch, add_live, add_names)
+    for add_group in groups:
+        add_group(parser)
+    add = parser.add_argument_group("about the program").add_argument
+    add("--debug", action="store_true", help="show tracebacks and compiler messages")
+    add("--version", action="version", version=f"tracelloc {__version__}")
+    return parser
+
+
+def _add_tracing(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("what is traced").add_argument
+    add("-p", "--pid", type=pid_type, metavar="PID", help="process to trace (default: ask)")
+    add(
+        "-n",
+        "--name",
+        metavar="NAME",
+        help="process to trace by its short name or its program's; if there are several they "
+        "are listed",
+    )
+    add(
+        "--follow",
+        action="store_true",
+        help="trace its children as well, each with a table of its own (default: the process "
+        "alone); no debugger can be used on them meanwhile",
+    )
+    add(
+        "--allocator",
+        metavar="NAME|PATH",
+        help="trace only the allocator in files whose name contains NAME, or in PATH "
+        "(default: every one found)",
+    )
+    add(
+        "--allocators",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="TOML file that names functions of pools and other allocators to be traced as well; "
+        "can be given several times",
+    )
+    add(
+        "--mmap",
+        action="store_true",
+        help="show memory that the program maps by itself (mmap, mremap, sbrk), apart from "
+        "blocks; lengths are whole pages",
+    )
+    add(
+        "--min-size",
+        type=size_type,
+        default=0,
+        metavar="SIZE",
+        help="ignore smaller allocations (default 0)",
+    )
+    add(
+        "--max-size",
+        type=size_type,
+        metavar="SIZE",
+        help="ignore larger allocations (default: no limit)",
+    )
+    add(
+        "--sample",
+        type=size_type,
+        metavar="SIZE",
+        help="report about one allocation per SIZE allocated bytes and estimate the rest, for "
+        "targets that must not pay for every stack (default: report all, exactly)",
+    )
+
+
+def _add_probes(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group("how it is traced").add_argument
+    add(
+        "--events-size",
+        type=size_type,
+        default=8 << 20,
+        metavar="SIZE",
+        help="buffer between probes and reader (default 8MiB)",
+    )
+    add(
+        "--spill-entries",
+        type=entries_type,
+        default=1 << 18,
+        metavar="N",
+        help="addresses whose changes are kept while that buffer is full, at about 128 bytes of "
+        "kernel memory each while they are (default 262144; 0: events are lost then)",
+    )
+    add(
+        "--stacks",
+        choices=["auto", "cfi", "fp"],
+        default="auto",
+        help="how call stacks are found: by call-frame information, which needs no frame "
+        "pointers, or by frame pointers alone (default auto: the first, with frame pointers "
+        "for code that has no such information)",
+    )
+    add(
+        "--max-frames",
+        type=frames_type,
+        default=127,
+        metavar="N",
+        help="deepest call stack kept, up to 512 frames (default 127)",
+    )
+    add(
+        "--attach",
+        choices=["auto", *(method.value for method in Method)],
+        default="auto",
+        help="how probes are attached: uprobe_multi links (Linux 6.6) or perf events "
+        "(default: links where the kernel has them)",
+    )
+
+
+def _add_reports(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("reports")
+    views = group.add_mutually_exclusive_group()
+    views.add_argument(
+        "--tui",
+        action="store_true",
+        help="a screen that takes keys (default on a terminal, unless --count is given)",
+    )
+    views.add_argument(
+        "--text", action="store_true", help="text reports on standard output (default elsewhere)"
+    )
+    views.add_argument(
+        "--json", action="store_true", help="JSON instead: one object per report, on one line"
+    )
+    add = group.add_argument
+    add("--top", type=count_type, default=2, metavar="N", help="entries per section (default 2)")
+    add(
+        "--age",
+        type=duration_type,
+        metavar="AGE",
+        help="add a section of the largest allocations at least this old",
+    )
+    add(
+        "--interval",
+        type=duration_type,
+        default=1.0,
+        metavar="S",
+        help="time between reports (default 1s)",
+    )
+    add("--count", type=positive_type, metavar="N", help="end after N reports")
+    add(
+        "--duration",
+        type=duration_type,
+        metavar="S",
+        help="end after this time (default: when the process ends, or Ctrl-C)",
+    )
+
+
+def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
+    """Options from the arguments after the program's name. Raises UsageError.
+
+    ``terminal``: standard input, output and error are one that a screen can be drawn on.
+    """
+    options, command = _split(arguments)
+    given = build_parser().parse_args(options)
+    _check(given, command)
+    outputs, push = outputs_of(given), push_of(given)
+    watch = watch_of(given)
+    has_own_ways = command or given.follow or watch.rules or watch.on_leak
+    terminal = terminal and not has_own_ways
+    mode = _mode(given, bool(outputs or given.listen or push), terminal)
+    if given.pid is given.name is None and not command and mode is not Mode.TUI:
+        raise UsageError(
+            "the following arguments are required: -p/--pid",
+            hint="tracelloc --help shows the options",
+        )
+    return Options(
+        pid=given.pid,
+        name=given.name,
+        follow=given.follow,
+        command=command,
+        mode=mode,
+        top=given.top,
+        min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
+        interval_s=given.interval,
+        count=given.count,
+        duration_s=given.duration,
+        outputs=outputs,
+        listen=given.listen,
+        push=push,
+        events_size_bytes=_ring_size(given.events_size),
+        spill_entries=given.spill_entries,
+        min_block_bytes=given.min_size,
+        max_block_bytes=given.max_size,
+        sample_bytes=given.sample,
+        allocator=given.allocator,
+        allocators_paths=tuple(given.allocators),
+        mappings=given.mmap,
+        method=None if given.attach == "auto" else Method(given.attach),
+        filters_paths=tuple(given.filters),
+        filter_groups=tuple(given.filter_group),
+        use_filters=not given.no_filters,
+        use_rows=given.stacks != "fp",
+        max_frames=given.max_frames,
+        sources=tuple(given.sources),
+        short_names=given.short_names,
+        watch=watch,
+        since_mark=given.since_mark,
+        debug=given.debug,
+    )
+
+
+def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+    """Raises UsageError for what makes no sense."""
+    if given.pid is not None and given.name is not None:
+        raise UsageError("either -p or -n says which process is traced", hint="leave out one")
+    if command and not given.pid is given.name is None:
+        raise UsageError("either a command is traced or a process", hint="leave out one of them")
+    if given.interval < 0.01:
+        raise UsageError("--interval must be at least 10ms")
+    if max(given.interval, given.duration or 0, given.age or 0) > _LONGEST_S:
+        raise UsageError("times end at a hundred years")
+    if given.duration is not None and given.duration <= 0:
+        raise UsageError("--duration must be more than 0")
+    if given.max_size is not None and given.max_size < given.min_size:
+        raise UsageError("--max-size is below --min-size: nothing would be left")
+    if given.sample is not None and not 0 < given.sample <= _SPARSEST:
+        raise UsageError("--sample must be between 1 and 1TiB")
+    if given.follow and given.tui:
+        raise UsageError("the screen shows one process", hint="with --follow use --text or --json")
+    if given.since_mark and given.follow:
+        raise UsageError("--since-mark writes files of one process", hint="leave out --follow")
+    if command and given.tui:
+        raise UsageError(
+            "a command would write over the screen, on the same terminal",
+            hint="start it elsewhere and trace it by -p PID, or use --text",
+        )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """(our options, the command after ``--``)"""
+    arguments = list(arguments)
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    if at + 1 == len(arguments):
+        raise UsageError("no command follows --")
+    return arguments[:at], tuple(arguments[at + 1 :])
+
+
+def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mode:
+    if given.json:
+        return Mode.JSON
+    # Reports that are counted were asked for.
+    if given.tui or (terminal and not given.text and given.count is None):
+        if given.tui and not terminal:
+            raise UsageError(
+                "a screen needs a terminal as standard input, output and error",
+                hint="--text and --json do without",
+            )
+        return Mode.TUI
+    if given.text or not has_other_ways or given.count is not None:
+        return Mode.TEXT
+    return Mode.HEADLESS
+
+
+def _ring_size(size_bytes: int) -> int:
+    """The next power of two of at least a page, as the kernel wants it."""
+    if not 0 < size_bytes <= _LARGEST_RING:
+        raise UsageError("--events-size must be between 1 and 1GiB")
+    return max(mmap.PAGESIZE, 1 << (size_bytes - 1).bit_length())
+
+
+def _wrapped(text: str) -> str:
+    words, lines = text.split(), [""]
+    for word in words:
+        if len(lines[-1]) + len(word) > 78:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""Files that results are written to: checked before tracing, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from tracelloc.caller import replace_file
+from tracelloc.errors import TracellocError, UsageError
+from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
+from tracelloc.report.profile import Profile
+from tracelloc.views.calltree import Metric
+
+PRIVATE: Final = 0o600
+"""Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""
+_PLACEHOLDER: Final = re.compile("%([pt%])")
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A file to be written, and how."""
+
+    path: Path
+    """``%p`` in it stands for the target's PID, ``%t`` for the time of writing."""
+    exporter: Exporter
+    metric: Metric = Metric.BYTES
+    mode: int = PRIVATE
+    """Permissions of the file."""
+
+    @classmethod
+    def flamegraph(cls, path: str) -> Output:
+        """Folded stacks, whatever the name."""
+        return cls(Path(path), FOLDED)
+
+    @classmethod
+    def pprof(cls, path: str) -> Output:
+        """pprof, whatever the name."""
+        return cls(Path(path), PPROF)
+
+    @classmethod
+    def by_suffix(cls, path: str) -> Output:
+        """The format that the suffix stands for. Raises UsageError."""
+        return cls(Path(path), exporter_for(path))
+
+    def at(self, pid: int, time_s: float) -> Output:
+        """The same without placeholders; ``time_s`` is seconds since 1970, shown as local."""
+        texts = {"p": str(pid), "%": "%"}
+        texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
+        name = _PLACEHOLDER.sub(lambda match: texts[match[1]], str(self.path))
+        return replace(self, path=Path(name))
+
+    def content(self, profile: Profile) -> Iterable[bytes]:
+        """What the file will hold, in pieces."""
+        return self.exporter.write(profile, self.metric)
+
+    @property
+    def needs_freed(self) -> bool:
+        """Whether stacks that hold nothing any more are in it."""
+        return self.exporter.needs_freed(self.metric)
+
+    def check(self) -> None:
+        """Raises UsageError unless the file could be written now. Leaves no trace."""
+        try:
+            if _is_special(self.path):
+                if not os.access(self.path, os.W_OK):
+                    raise PermissionError(13, "permission denied")
+            elif self.path.is_dir():
+                raise IsADirectoryError(21, "it is a directory")
+            else:
+                with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=".tracelloc-"):
+                    pass
+        except OSError as error:
+            raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
+
+    def write(self, content: Iterable[bytes]) -> None:
+        """Writes beside the file and renames: readers see the old content or the new.
+
+        Raises TracellocError; the old file is then as it was.
+        """
+        try:
+            if _is_special(self.path):
+                with open(self.path, "wb", buffering=1 << 16) as stream:
+                    stream.writelines(content)
+                return
+            replace_file(self.path, content, self.mode, _invoker(os.environ))
+        except OSError as error:
+            hint = "the file that was there is unchanged" if self.path.exists() else ""
+            raise TracellocError(
+                f"{self.path} could not be written: {error.strerror}", hint=hint
+            ) from error
+
+
+def _invoker(environment: Mapping[str, str]) -> tuple[int, int] | None:
+    """User and group who called sudo: what root makes under it belongs to them."""
+    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
+    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
+        return None
+    return int(user), int(group)
+
+
+def _is_special(path: Path) -> bool:
+    """A pipe or device: written as it is, not replaced."""
+    try:
+        return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+    except FileNotFoundError:
+        return False

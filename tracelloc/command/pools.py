@@ -1,0 +1,177 @@
+"""Allocators that the user names: ``[[allocator]]`` tables of a TOML file.
+
+For pools, arenas and wrappers that no list can know::
+
+    [[allocator]]
+    name = "image pool"            # for the report
+    module = "libimage.so*"        # glob on the file's base name, or on its path if it has a /
+    functions = [
+        { name = "pool_alloc", kind = "alloc", size = 2 },
+        { name = "pool_free*", kind = "free", block = 2 },
+    ]
+
+``name`` of a function is its symbol, C++'s mangled, and may be a glob. ``kind`` says what it
+does, one of ``KINDS``; the other keys say which argument is which, counted from 1. A function
+may be left by a C++ exception unless ``throws = false`` says that it never is: that allows
+the cheaper kind of probe, and if it is not true, an exception ends the target.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from tracelloc.caller import Caller, rights_of, trusted_bytes
+from tracelloc.errors import UsageError
+from tracelloc.filters.rules import nearest
+from tracelloc.filters.tomllines import Lines
+from tracelloc.target.allocators import Pool, PoolFunction
+from tracelloc.target.signatures import Kind, Signature
+from tracelloc.text import printable
+
+KINDS: Final = {
+    "alloc": Kind.ALLOC,
+    "calloc": Kind.CALLOC,
+    "realloc": Kind.REALLOC,
+    "reallocarray": Kind.REALLOCARRAY,
+    "posix_memalign": Kind.POSIX_MEMALIGN,
+    "free": Kind.OUTER_FREE,
+}
+"""What functions can do: as the function of that name; ``alloc`` as malloc. A ``free`` may
+call another one for its memory: that counts once."""
+
+_MOST_ARGUMENTS: Final = 6
+_LARGEST_FILE_BYTES: Final = 1 << 20
+_USUAL: Final = {Kind.POSIX_MEMALIGN: (1, 3)}
+"""Which arguments are which if nothing is said; of other kinds the first ones."""
+_TABLE: Final = "allocator"
+_TABLE_KEYS: Final = ("name", "module", "functions")
+_FUNCTION_KEYS: Final = ("name", "kind", "throws")
+
+
+def signatures_of(pools: Iterable[Pool]) -> tuple[Signature, ...]:
+    """All that their functions have, each once."""
+    return tuple(dict.fromkeys(f.signature for pool in pools for f in pool.functions))
+
+
+def load_pools(paths: Iterable[Path], who: Caller) -> tuple[tuple[Pool, ...], list[str]]:
+    """The pools of these files, and of the user's own if there is one, and warnings.
+
+    Raises UsageError, which names file, line and key.
+    """
+    pools: list[Pool] = []
+    warnings = []
+    own = who.config / "tracelloc" / "allocators.toml"
+    try:
+        with rights_of(who):
+            content = trusted_bytes(own, who, _LARGEST_FILE_BYTES)
+        pools.extend(parse_pools(content.decode(), str(own)))
+    except FileNotFoundError:
+        pass
+    except (OSError, UnicodeDecodeError) as error:
+        warnings.append(f"{printable(str(own))} is not used: {_reason(error)}")
+    for path in paths:
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"allocators file {path} cannot be read: {_reason(error)}") from error
+        pools.extend(parse_pools(text, str(path)))
+    return tuple(pools), warnings
+
+
+def _reason(error: OSError | UnicodeDecodeError) -> str:
+    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
+
+
+def parse_pools(text: str, name: str) -> tuple[Pool, ...]:
+    """The pools of a TOML text; ``name`` stands for the file in errors. Raises UsageError."""
+    try:
+        document = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UsageError(f"{name}: this is not TOML: {printable(str(error))}") from error
+    return tuple(_Parser(Lines(text), name).pools(document))
+
+
+class _Parser:
+    """Checks one document, and finds the lines of what is wrong."""
+
+    def __init__(self, lines: Lines, name: str) -> None:
+        self._lines, self._name = lines, name
+
+    def pools(self, document: dict[str, Any]) -> Iterator[Pool]:
+        for key in document:
+            if key != _TABLE:
+                self._fail(self._lines.of(key), f"unknown key {key!r}", nearest(key, [_TABLE]))
+        entries = document.get(_TABLE, [])
+        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+            self._fail(self._lines.of(_TABLE), "allocator must be written as [[allocator]]")
+        for index, entry in enumerate(entries):
+            yield self._pool(index, entry)
+
+    def _pool(self, index: int, entry: dict[str, Any]) -> Pool:
+        def fail(key: str, what: str, hint: str = "") -> NoReturn:
+            line = self._lines.of_entry(_TABLE, index, key)
+            self._fail(line, f"allocator {index + 1}: {what}", hint)
+
+        for key in entry:
+            if key not in _TABLE_KEYS:
+                fail(key, f"unknown key {key!r}", nearest(key, _TABLE_KEYS))
+        for key in ("name", "module"):
+            if not isinstance(entry.get(key, "*"), str):
+                fail(key, f"{key} must be a string")
+        functions = entry.get("functions")
+        if not isinstance(functions, list) or not functions:
+            fail("functions", "functions must list at least one function")
+        found = []
+        for number, function in enumerate(functions):
+            where = f"functions, number {number + 1}"
+            if not isinstance(function, dict):
+                fail(
+                    "functions", f'{where} must be a table such as {{ name = "f", kind = "free" }}'
+                )
+            try:
+                found.append(_function(function))
+            except _WrongError as wrong:
+                fail("functions", f"{where}: {wrong.what}", wrong.hint)
+        return Pool(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
+
+    def _fail(self, line: int, what: str, hint: str = "") -> NoReturn:
+        raise UsageError(f"{self._name}:{line}: {what}", hint=hint)
+
+
+class _WrongError(Exception):
+    def __init__(self, what: str, hint: str = "") -> None:
+        super().__init__(what)
+        self.what, self.hint = what, hint
+
+
+def _function(entry: dict[str, Any]) -> PoolFunction:
+    """One function. Raises _WrongError."""
+    pattern, kind_name = entry.get("name"), entry.get("kind")
+    if not isinstance(pattern, str) or not pattern:
+        raise _WrongError("name is missing")
+    if not isinstance(kind_name, str) or kind_name not in KINDS:
+        raise _WrongError(
+            f"kind cannot be {kind_name!r}" if "kind" in entry else "kind is missing",
+            f"known are {', '.join(KINDS)}",
+        )
+    kind = KINDS[kind_name]
+    for key in entry:
+        if key not in (*_FUNCTION_KEYS, *kind.roles):
+            raise _WrongError(f"unknown key {key!r}", nearest(key, (*_FUNCTION_KEYS, *kind.roles)))
+    positions = []
+    usual = _USUAL.get(kind, range(1, len(kind.roles) + 1))
+    for role, first in zip(kind.roles, usual, strict=True):
+        position = entry.get(role, first)
+        if type(position) is not int or not 1 <= position <= _MOST_ARGUMENTS:
+            raise _WrongError(f"{role} must be the number of an argument, 1 to {_MOST_ARGUMENTS}")
+        positions.append(position)
+    throws = entry.get("throws", True)
+    if not isinstance(throws, bool):
+        raise _WrongError("throws must be true or false")
+    signature = Signature(kind, tuple(positions))
+    # Frees are looked at when they begin: what they do later does not matter.
+    return PoolFunction(pattern, replace(signature, throws=throws and kind.returns))

@@ -1,0 +1,111 @@
+"""The part of the command line that watches: rules, a command for leaks, suppressions."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.argumenttypes import argument_type
+from tracelloc.errors import UsageError
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.views.naming import Namer
+from tracelloc.watching.command import PATIENCE_S, LeakCommand
+from tracelloc.watching.rules import RULES_HELP, WatchRule, parse_rule
+from tracelloc.watching.suppressions import Suppressions, read_suppressions
+
+FAILED_STATUS: Final = 3
+"""Exit status when a rule was broken."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What is watched for."""
+
+    rules: tuple[WatchRule, ...] = ()
+    on_leak: tuple[str, ...] = ()
+    """A command and its arguments; empty: none."""
+    suppressions: tuple[Path, ...] = ()
+
+
+def add_watch(parser: argparse.ArgumentParser) -> None:
+    """``--fail-if``, ``--on-leak``, ``--suppressions``."""
+    add = parser.add_argument_group("watching").add_argument
+    rules = RULES_HELP.replace("%", "%%")
+    add(
+        "--fail-if",
+        type=argument_type(parse_rule),
+        action="append",
+        default=[],
+        metavar="RULE",
+        help=f"end with exit status {FAILED_STATUS} as soon as a report would show that RULE "
+        f"holds: {rules}; can be given several times",
+    )
+    add(
+        "--on-leak",
+        type=argument_type(_command),
+        metavar="COMMAND",
+        help="run COMMAND once for each leak, with its JSON on standard input; no shell is "
+        f"asked (sh -c '…' does), and after {PATIENCE_S:g} s it is ended",
+    )
+    add(
+        "--suppressions",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="leaks to put up with, lines of leak:PATTERN as LeakSanitizer has them: they are "
+        "added up but neither listed nor watched for; can be given several times",
+    )
+
+
+def watch_of(given: argparse.Namespace) -> WatchOptions:
+    """What was asked for. Raises UsageError."""
+    command = tuple(given.on_leak or ())
+    if command and shutil.which(command[0]) is None:
+        raise UsageError(f"--on-leak: there is no command {command[0]!r}")
+    if given.tui and (given.fail_if or command):
+        raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
+    return WatchOptions(tuple(given.fail_if), command, tuple(given.suppressions))
+
+
+def _command(text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no command: {error}") from None
+    if not words:
+        raise ValueError("it is an empty command")
+    return words
+
+
+class Watch:
+    """What one run watches for."""
+
+    def __init__(self, options: WatchOptions, say: Callable[[str], None]) -> None:
+        """Raises UsageError for bad suppressions."""
+        self._rules = options.rules
+        self.suppressions: Suppressions = read_suppressions(options.suppressions)
+        self._command = LeakCommand(options.on_leak, say) if options.on_leak else None
+        self.broken: str | None = None
+        """Why tracing ends with ``FAILED_STATUS``; None unless a rule was broken."""
+
+    def look(self, snapshot: Snapshot, namer: Namer) -> bool:
+        """Does what this moment asks for. Whether a rule is broken, by now or before."""
+        if self._command is not None:
+            self._command.look(snapshot, namer)
+        for rule in self._rules:
+            reason = rule.broken_by(snapshot)
+            if reason is not None and self.broken is None:
+                self.broken = f"{reason} (process {snapshot.target.pid})"
+        return self.broken is not None
+
+    def close(self) -> None:
+        """Waits for commands that run, within bounds. May be called twice."""
+        if self._command is not None:
+            self._command.close()
+            self._command = None

@@ -1,0 +1,1 @@
+"""The live table: what is outstanding, by stack, block, size, age and time."""

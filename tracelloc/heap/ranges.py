@@ -1,0 +1,164 @@
+"""What the target has mapped by itself: ranges of memory with the stacks that asked for them.
+
+Exact under partial unmaps and mappings over mappings: what is left of a range keeps its
+stack and its birth. Mappings are few, so this is plain Python over a sorted list.
+"""
+
+from __future__ import annotations
+
+import bisect
+import mmap
+from dataclasses import dataclass, replace
+from typing import Final
+
+from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
+from tracelloc.capture.ring import Events
+from tracelloc.heap.stacks import Stacks
+
+_PAGE_BYTES: Final = mmap.PAGESIZE
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Addresses ``start <= a < end``, whole pages."""
+
+    start: int
+    end: int
+    stack: int
+    """Index of ``stacks.Stacks``."""
+    birth_ns: int
+    """CLOCK_MONOTONIC."""
+    tid: int
+
+    @property
+    def size_bytes(self) -> int:
+        """Its length."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class MappedStack:
+    """What one call stack has mapped."""
+
+    stack: int
+    count: int
+    size_bytes: int
+    oldest_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mappings:
+    """What the program has mapped by itself and not unmapped."""
+
+    stacks: tuple[MappedStack, ...]
+    """The largest first."""
+    of_allocators_bytes: int
+    """What allocators' libraries have, left out above: blocks are made of it."""
+
+    @property
+    def count(self) -> int:
+        """How many ranges."""
+        return sum(held.count for held in self.stacks)
+
+    @property
+    def size_bytes(self) -> int:
+        """In whole pages."""
+        return sum(held.size_bytes for held in self.stacks)
+
+
+class RangeTable:
+    """The mappings of one address space. Not thread safe."""
+
+    def __init__(self, stacks: Stacks) -> None:
+        self.stacks = stacks
+        self.mapped_bytes = 0
+        """All that was ever mapped."""
+        self.unmapped_bytes = 0
+        """Of that, what is no longer there."""
+        self._starts: list[int] = []
+        self._ranges: list[Range] = []
+        self._taken: dict[int, list[Range]] = {}
+
+    def __len__(self) -> int:
+        return len(self._ranges)
+
+    def fork(self, stacks: Stacks) -> RangeTable:
+        """What a child process has mapped that has a copy of the memory.
+
+        ``stacks``: of the child. What came and went before is not the child's.
+        """
+        child = RangeTable(stacks)
+        child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
+        child._starts = list(self._starts)
+        child._ranges = list(self._ranges)
+        return child
+
+    def apply(self, events: Events) -> None:
+        """Applies records of ring ``mappings`` in their order."""
+        stacks = self.stacks.indices(events["stack_id"]).tolist()
+        for event, stack in zip(events.tolist(), stacks, strict=True):
+            fields = dict(zip(events.dtype.names or (), event, strict=True))
+            start = fields["address"] & -_PAGE_BYTES
+            size = fields["size_tag"] & EVENT_SIZE_MASK
+            end = start + (-(-size // _PAGE_BYTES) * _PAGE_BYTES)
+            kind = fields["size_tag"] >> EVENT_SIZE_BITS & EVENT_KIND_MASK
+            tid = fields["tid"]
+            if kind == EventKind.UNMAP_FAILED:
+                for taken in self._taken.pop(tid, []):
+                    self.unmapped_bytes -= taken.size_bytes
+                    self._put(taken)
+                continue
+            # Nothing that this thread has unmapped before can still be under way.
+            gone = self._cut(start, end)
+            self._taken.pop(tid, None)
+            if kind == EventKind.UNMAP:
+                self._taken[tid] = gone
+            elif end > start:
+                self.mapped_bytes += end - start
+                self._put(Range(start, end, stack, fields["time_ns"], tid))
+
+    def _put(self, added: Range) -> None:
+        at = bisect.bisect_left(self._starts, added.start)
+        self._starts.insert(at, added.start)
+        self._ranges.insert(at, added)
+
+    def _cut(self, start: int, end: int) -> list[Range]:
+        """Takes these addresses out. Returns what was there, cut to them."""
+        first = bisect.bisect_right(self._starts, start) - 1
+        if first < 0 or self._ranges[first].end <= start:
+            first += 1
+        last = bisect.bisect_left(self._starts, end)
+        if first >= last:
+            return []
+        touched = self._ranges[first:last]
+        left, right = touched[0], touched[-1]
+        kept = []
+        if left.start < start:
+            kept.append(replace(left, end=start))
+        if right.end > end:
+            kept.append(replace(right, start=end))
+        self._ranges[first:last] = kept
+        self._starts[first:last] = [piece.start for piece in kept]
+        gone = [
+            replace(piece, start=max(piece.start, start), end=min(piece.end, end))
+            for piece in touched
+        ]
+        self.unmapped_bytes += sum(piece.size_bytes for piece in gone)
+        return gone
+
+    def ranges(self) -> list[Range]:
+        """All, by address."""
+        return list(self._ranges)
+
+    def by_stack(self) -> list[MappedStack]:
+        """What each stack holds, the largest first."""
+        found: dict[int, MappedStack] = {}
+        for each in self._ranges:
+            was = found.get(each.stack, MappedStack(each.stack, 0, 0, each.birth_ns))
+            found[each.stack] = MappedStack(
+                each.stack,
+                was.count + 1,
+                was.size_bytes + each.size_bytes,
+                min(was.oldest_ns, each.birth_ns),
+            )
+        return sorted(found.values(), key=lambda held: (-held.size_bytes, held.stack))

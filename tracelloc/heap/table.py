@@ -1,0 +1,345 @@
+"""The live table: applies batches of events to the outstanding blocks and the totals.
+
+Events come in the order of the ring, which for one address is the order in which
+things happened (see ``probes/heap.bpf.c``). Sorted by address, stably, each address
+has its own little story; whatever is born and dies within a batch only moves totals.
+Everything is vectorised over the batch; loops run over threads and oddities only.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
+from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.heap.blocks import Blocks, BlockStore
+from tracelloc.heap.cohorts import Cohorts
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.totals import Sums, Totals
+
+U64 = npt.NDArray[np.uint64]
+Rows = npt.NDArray[np.intp]
+Kinds = npt.NDArray[np.uint8]
+Columns = npt.NDArray[Any]
+"""A structured array."""
+
+CHUNK: Final = 1 << 16
+"""Events handled at once: their numbers fit beside an address in 64 bits."""
+_ADDRESS_BITS: Final = 48
+_POSITION_BITS: Final = np.uint64(64 - _ADDRESS_BITS)
+_WORDS: Final = RECORD_DTYPE.itemsize // 8
+_WORD: Final = {name: field[1] // 8 for name, field in (RECORD_DTYPE.fields or {}).items()}
+"""In which 64-bit word of a record each field begins."""
+_KIND_SHIFT: Final = np.uint64(EVENT_SIZE_BITS)
+_KIND_MASK: Final = np.uint8(EVENT_KIND_MASK)
+_SIZE_MASK: Final = np.uint64(EVENT_SIZE_MASK)
+_TID_LIMIT: Final = 1 << 22
+"""Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """What a thread's unfinished realloc took: to be given back if it fails."""
+
+    address: int
+    block: Blocks | None
+    """One row, or None if the block was not known."""
+    time_ns: int
+    """When it was taken, CLOCK_MONOTONIC."""
+
+
+class _Batch:
+    """Some events, with only those columns taken apart that every one of them needs."""
+
+    __slots__ = ("address", "caller", "events", "has_late", "kind", "restored", "stacks")
+
+    def __init__(self, events: Events, stacks: Stacks) -> None:
+        self.events = events
+        self.stacks = stacks
+        self.address = np.ascontiguousarray(events["address"])
+        self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
+        self.caller = events["tid"].copy()
+        """Threads in whose order the events stand; 0 if in none's."""
+        late = self.kind == EventKind.LATE_ALLOC
+        self.has_late = bool(late.any())
+        """Some allocations are not in the order of time."""
+        if self.has_late:
+            self.kind[late] = EventKind.ALLOC
+            self.caller[late] = 0
+        self.restored: dict[int, Blocks] = {}
+        """By row: events that give back an older block, and that block."""
+
+    def __len__(self) -> int:
+        return len(self.address)
+
+    def blocks(self, rows: Rows) -> Blocks:
+        """The blocks that these events made or gave back."""
+        # Whole records at once, as plain words: numpy picks fields one by one, slowly.
+        words = self.events.view(np.uint64).reshape(len(self), _WORDS)
+        words = np.ascontiguousarray(np.take(words, rows, axis=0).T)
+        blocks = Blocks(
+            address=words[_WORD["address"]],
+            size=words[_WORD["size_tag"]] & _SIZE_MASK,
+            birth_ns=words[_WORD["time_ns"]],
+            stack=self.stacks.indices(words[_WORD["stack_id"]]),
+            tid=words[_WORD["tid"]].astype(np.uint32),
+        )
+        for row, block in self.restored.items():
+            blocks.put(rows == row, block)
+        return blocks
+
+
+@dataclass(slots=True)
+class _Taken:
+    """The frees of a batch that came first on their address, and what they met."""
+
+    rows: Rows
+    found: npt.NDArray[np.bool_]
+    blocks: Blocks
+    """One per True in ``found``."""
+
+    def by(self, row: int) -> Blocks | None:
+        """The block that the free in this row took from the table, if it did."""
+        at = np.flatnonzero(self.rows == row)
+        if not len(at) or not self.found[at[0]]:
+            return None
+        return self.blocks.select(np.array([np.count_nonzero(self.found[: at[0]])]))
+
+
+@dataclass(slots=True)
+class Oddities:
+    """Events that did not fit the table, counted since the start."""
+
+    unmatched_frees: int = 0
+    """Frees of blocks that are not in the table: allocated before tracing began, or
+    outside the size limits, or their allocation was lost."""
+    address_reuses: int = 0
+    """Allocations at an address that was still live: proof of a free that went unseen."""
+    odd_restores: int = 0
+    """Failed reallocs of blocks that were not noted as taken."""
+
+
+class LiveTable:
+    """Outstanding blocks, totals per stack and overall. Not thread safe."""
+
+    def __init__(self, stacks: Stacks, sample_bytes: int | None = None) -> None:
+        """``sample_bytes``: mean distance of samples if not every block is reported."""
+        self.stacks = stacks
+        self.blocks = BlockStore()
+        self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
+        self.cohorts = Cohorts()
+        self.oddities = Oddities()
+        self.events = 0
+        """Events applied since the start."""
+        self.trusting = True
+        """No free has been lost so far, so an allocation that dies within its batch
+        cannot hide a stale block at its address; saves a look-up for each of them."""
+        self._pending: dict[int, _Pending] = {}
+        # By thread id. Only what a chunk has just written is ever read, so that nothing
+        # needs to be set beforehand: pages of threads that don't exist stay unused.
+        self._last_event = np.empty(_TID_LIMIT, np.int64)
+
+    def apply(self, events: Events) -> None:
+        """Applies records of ``ring.RECORD_DTYPE`` in their order."""
+        for start in range(0, len(events), CHUNK):
+            self._apply_chunk(events[start : start + CHUNK])
+        self.totals.note_peaks()
+        if len(events):
+            self.cohorts.note_floor(self.totals.live_bytes)
+
+    def fork(self, stacks: Stacks) -> LiveTable:
+        """What a child process holds that has a copy of the memory: the same blocks.
+
+        ``stacks``: of the child. What came and went before is not the child's.
+        """
+        child = LiveTable(stacks, self.totals.sample_bytes)
+        child.blocks = self.blocks.fork()
+        child.totals = self.totals.fork()
+        child.cohorts = copy.deepcopy(self.cohorts)
+        child.trusting = self.trusting
+        return child
+
+    def apply_pairs(self, pairs: Columns) -> None:
+        """Counts blocks that came and went, of ``drain.PAIR_DTYPE``: only totals change."""
+        if len(pairs):
+            stack = self.stacks.indices(pairs["stack_id"])
+            self.totals.grow(len(self.stacks))
+            self.totals.pass_by(
+                stack, pairs["size"], pairs["count"], pairs["bytes"], pairs["time_ns"]
+            )
+            self.cohorts.grow(len(self.totals))
+            self.cohorts.advance(int(pairs["time_ns"].max()), self.totals.live_bytes)
+            self.cohorts.bear(stack, pairs["time_ns"], pairs["count"])
+            self.events += 2 * int(pairs["count"].sum())
+
+    def _apply_chunk(self, events: Events) -> None:
+        batch = _Batch(events, self.stacks)
+        born = np.flatnonzero(batch.kind == EventKind.ALLOC)
+        stack = self.stacks.indices(events["stack_id"][born])
+        self.totals.grow(len(self.stacks))
+        self.cohorts.grow(len(self.totals))
+        self.cohorts.advance(int(events["time_ns"].max()), self.totals.live_bytes)
+        self.cohorts.bear(stack, events["time_ns"][born])
+        made = self.totals.allocate(
+            stack,
+            events["size_tag"][born] & _SIZE_MASK,
+            events["time_ns"][born],
+            in_order=not batch.has_late,
+        )
+        order, address = _by_address(batch.address)
+        if len(born) < len(batch):
+            kept = self._settle_restores(order, batch)
+            if kept is not None:
+                order, address = order[kept], address[kept]
+        taken = self._settle(order, address, batch, made)
+        self._note_pending(order, batch, taken)
+        self.events += len(events)
+
+    def _settle_restores(self, order: Rows, batch: _Batch) -> npt.NDArray[np.bool_] | None:
+        """Undoes failed reallocs. Returns which of the order are left, None for all.
+
+        Nothing can happen to a block between a realloc's taking it and giving it back,
+        so within a batch the two stand next to each other and cancel. Where the taking
+        was in an earlier batch, the restore becomes an allocation of the old block.
+        """
+        kind, caller = batch.kind, batch.caller
+        restores = np.flatnonzero(kind == EventKind.RESTORE)
+        kept = None
+        if len(restores):
+            settled = np.zeros(len(kind), np.bool_)
+            sorted_kind, address = kind[order], batch.address[order]
+            second = np.flatnonzero(
+                (sorted_kind[1:] == EventKind.RESTORE)
+                & (sorted_kind[:-1] == EventKind.REALLOC_FREE)
+                & (address[1:] == address[:-1])
+            )
+            settled[order[second]] = settled[order[second + 1]] = True
+            for row in restores[~settled[restores]].tolist():
+                settled[row] = not self._give_back(row, int(caller[row]), batch)
+                kind[row] = EventKind.ALLOC
+            kept = ~settled[order]
+        if self._pending:
+            # A thread that reports anything else has finished its realloc.
+            for tid in set(self._pending).intersection(np.unique(caller).tolist()):
+                del self._pending[tid]
+        return kept
+
+    def _give_back(self, row: int, tid: int, batch: _Batch) -> bool:
+        """Turns a restore into an allocation of the old block; False if there is none."""
+        pending = self._pending.pop(tid, None)
+        if pending is None or pending.address != int(batch.address[row]):
+            self.oddities.odd_restores += 1
+            return False
+        block = pending.block
+        if block is None:
+            self.oddities.unmatched_frees -= 1
+            self.cohorts.note_strangers(-1)
+            return False
+        batch.restored[row] = block
+        self.totals.free(block.stack, block.size, sign=-1)
+        self._count_deaths(block, np.array([pending.time_ns], np.uint64), sign=-1)
+        return True
+
+    def _count_deaths(self, blocks: Blocks, death_ns: U64, sign: int = 1) -> None:
+        life_ns = death_ns.astype(np.int64) - blocks.birth_ns.astype(np.int64)
+        self.cohorts.note_lifetimes(blocks.stack, life_ns, sign)
+
+    def _count_alive(self, blocks: Blocks, sign: int) -> None:
+        size_bytes = self.totals.bytes_of(blocks.size)
+        self.cohorts.keep(blocks.stack, size_bytes, blocks.birth_ns, sign)
+
+    def _settle(self, order: Rows, address: U64, batch: _Batch, made: Sums) -> _Taken:
+        """Matches allocations and frees. ``made``: what the batch allocated, per stack."""
+        alloc = batch.kind[order] == EventKind.ALLOC
+        free = ~alloc
+        first = np.ones(len(order), np.bool_)
+        np.not_equal(address[1:], address[:-1], out=first[1:])
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = first[1:]
+        # Two frees, or two allocations, in a row on one address.
+        repeated = ~first[1:] & (alloc[1:] == alloc[:-1])
+        # A free inside another one often is of the same block: that one has freed it.
+        counts = batch.kind != EventKind.INNER_FREE
+        unmatched = int(np.count_nonzero(repeated & free[1:] & counts[order[1:]]))
+        self.oddities.address_reuses += int(np.count_nonzero(repeated & alloc[1:]))
+
+        first_frees = order[free & first]
+        found, taken = self.blocks.take(batch.address[first_frees])
+        self.totals.free(taken.stack, taken.size)
+        self._count_alive(taken, -1)
+        self._count_deaths(taken, batch.events["time_ns"][first_frees[found]])
+        unmatched += int(np.count_nonzero(~found & counts[first_frees]))
+        self.oddities.unmatched_frees += unmatched
+        self.cohorts.note_strangers(unmatched)
+
+        if not self.trusting:
+            stale = self.blocks.take(batch.address[order[alloc & first & ~last]])[1]
+            self._close_stale(stale)
+        survivors = order[alloc & last]
+        blocks = batch.blocks(survivors)
+        # Every block that was made here counts as freed, but for those that are left.
+        self.totals.free_sums(made)
+        self.totals.free(blocks.stack, blocks.size, sign=-1)
+        self._count_alive(blocks, 1)
+        for row, block in batch.restored.items():
+            # Not made here: freed by now, or among those that were just taken back.
+            self.totals.free(block.stack, block.size)
+            if not (survivors == row).any():
+                self._count_deaths(block, batch.events["time_ns"][-1:])
+        self._close_stale(self.blocks.put(blocks))
+        return _Taken(first_frees, found, taken)
+
+    def _close_stale(self, stale: Blocks) -> None:
+        """Blocks whose address was handed out again: their free went unseen."""
+        if len(stale):
+            self.totals.free(stale.stack, stale.size)
+            self._count_alive(stale, -1)
+            self.oddities.address_reuses += len(stale)
+            self.trusting = False
+
+    def _note_pending(self, order: Rows, batch: _Batch, taken: _Taken) -> None:
+        """Keeps what the reallocs took that were still under way at the batch's end.
+
+        A thread is in one realloc at most, and its taking is then its last event.
+        """
+        takings = np.flatnonzero(batch.kind == EventKind.REALLOC_FREE)
+        if not len(takings):
+            return
+        caller = batch.caller
+        self._last_event[caller] = np.arange(len(batch))
+        unfinished = takings[self._last_event[caller[takings]] == takings]
+        for row in unfinished.tolist():
+            block = taken.by(row)
+            if block is None:
+                at = int(np.flatnonzero(order == row)[0])
+                before = order[at - 1 : at]
+                if len(before) and _made(before[0], row, batch):
+                    block = batch.blocks(before)
+            self._pending[int(caller[row])] = _Pending(
+                int(batch.address[row]), block, int(batch.events["time_ns"][row])
+            )
+
+
+def _made(before: np.intp, row: int, batch: _Batch) -> bool:
+    """Whether the event before made the block that the one in this row is about."""
+    same = batch.address[before] == batch.address[row]
+    return bool(same and batch.kind[before] == EventKind.ALLOC)
+
+
+def _by_address(address: U64) -> tuple[Rows, U64]:
+    """A stable order by address, and the addresses in it.
+
+    Sorting numbers is several times faster than sorting indices, so the position
+    within the chunk rides in the low bits, which makes the keys distinct as well.
+    """
+    if len(address) and int(address.max()) >> _ADDRESS_BITS:
+        order = np.argsort(address, kind="stable")
+        return order, address[order]
+    keys = (address << _POSITION_BITS) | np.arange(len(address), dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64(CHUNK - 1)).astype(np.intp), keys >> _POSITION_BITS

@@ -1,0 +1,90 @@
+"""The difference of two profiles as text: what holds more, what holds less."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from tracelloc.report.profile import Profile, Sample, shown_frames
+from tracelloc.text import printable
+from tracelloc.units import NS_PER_S, format_duration, format_size, plural
+from tracelloc.views.calltree import Metric
+
+_NOUNS: Final = {
+    Metric.BYTES: "outstanding",
+    Metric.BLOCKS: "outstanding blocks",
+    Metric.ALLOCATED: "allocated",
+    Metric.GROWTH: "growth per minute",
+}
+_RED: Final = "\x1b[31m"
+_GREEN: Final = "\x1b[32m"
+_PLAIN: Final = "\x1b[0m"
+
+
+def diff_report(
+    before: Profile,
+    after: Profile,
+    found: Profile,
+    metric: Metric,
+    top: int,
+    *,
+    coloured: bool = False,
+) -> Iterator[str]:
+    """The report's lines, the last one empty; ``found`` is the difference of the other two."""
+    seconds = round(found.elapsed_ns / NS_PER_S)
+    apart = f", {format_duration(seconds)} apart" if seconds else ""
+    yield (
+        f"==> {_name(before)} to {_name(after)}{apart}: "
+        f"{_signed(found.total(metric), metric)} {_NOUNS[metric]} "
+        f"({_figure(before.total(metric), metric)} to {_figure(after.total(metric), metric)})"
+    )
+    ordered = sorted(found.samples, key=lambda s: (-abs(s.weight(metric)), s.stat.index))
+    for word, sign, colour in (("more", 1, _RED), ("less", -1, _GREEN)):
+        chosen = [sample for sample in ordered if sample.weight(metric) * sign > 0]
+        total = _signed(sum(sample.weight(metric) for sample in chosen), metric)
+        shown = chosen[:top]
+        yield f"==> {len(shown)} of {plural(len(chosen), 'stack')} with {word}, {total} together:"
+        for number, sample in enumerate(shown):
+            yield from _entry(number, sample, metric, colour if coloured else "")
+    same = sum(1 for sample in found.samples if sample.weight(metric) == 0)
+    yield f"==> {plural(same, 'stack')} as before"
+    for note in found.notes:
+        yield f"==> {printable(note)}"
+    yield ""
+
+
+def _name(profile: Profile) -> str:
+    pid = f" ({profile.target.pid})" if profile.target.pid else ""
+    return f"{printable(profile.target.command)}{pid}"
+
+
+def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator[str]:
+    change = _signed(sample.weight(metric), metric)
+    if colour:
+        change = f"{colour}{change}{_PLAIN}"
+    was = metric.of(sample.before) if sample.before is not None else 0
+    blocks = ""
+    if metric is Metric.BYTES and sample.stat.live_count:
+        blocks = f" in {sample.stat.live_count:+} allocations"
+    yield (
+        f"  {number:>4}: {change}{blocks} ({_figure(was, metric)} to "
+        f"{_figure(sample.after(metric), metric)})"
+    )
+    for name, frame in shown_frames(sample.stack):
+        text = printable(name)
+        if frame.module:
+            text += f" in {printable(frame.module)}"
+        if frame.file:
+            line = f":{frame.line}" if frame.line is not None else ""
+            text += f" ({printable(frame.file)}{line})"
+        yield f"        {text}"
+    if not sample.stack.frames:
+        yield "        [no call stack]"
+
+
+def _figure(value: int, metric: Metric) -> str:
+    return f"{value:,}" if metric is Metric.BLOCKS else format_size(value)
+
+
+def _signed(value: int, metric: Metric) -> str:
+    return f"{'+' if value > 0 else ''}{_figure(value, metric)}"

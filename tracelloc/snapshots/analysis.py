@@ -1,0 +1,341 @@
+"""Figures that views show and a snapshot does not hold: pure functions of snapshots.
+
+Everything is a column by stack, thread or bin, computed from copies, outside of any lock.
+Counts are blocks and sizes are bytes as requested; where blocks were sampled, each counts
+for what it stands for, rounded as the totals are, so that both agree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
+from tracelloc.sampling import weights
+from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot
+from tracelloc.units import NS_PER_S
+
+F64 = npt.NDArray[np.float64]
+U64 = npt.NDArray[np.uint64]
+
+NO_AGE: Final = -1
+"""Mean age of a stack that holds no block."""
+_EXACT_FLOAT: Final = 1 << 53
+"""Sums below this are exact in float64, in which ``bincount`` adds."""
+
+
+class Moment(Protocol):
+    """A snapshot, or what was kept of one."""
+
+    @property
+    def totals(self) -> Totals: ...  # noqa: D102
+    @property
+    def elapsed_ns(self) -> int: ...  # noqa: D102
+    @property
+    def now_ns(self) -> int: ...  # noqa: D102
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment that the user set a mark at."""
+
+    name: str
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    now_ns: int
+    """CLOCK_MONOTONIC: what was born later has come since."""
+    elapsed_ns: int
+    """Since tracing began."""
+    totals: Totals
+    live_bytes: int
+
+
+def mark(snapshot: Snapshot, name: str) -> Mark:
+    """What has to be kept of a snapshot to compare others with it: no blocks."""
+    return Mark(
+        name,
+        snapshot.time_s,
+        snapshot.now_ns,
+        snapshot.elapsed_ns,
+        snapshot.totals,
+        snapshot.live_bytes,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What happened between two moments, per stack; columns as long as the later one's."""
+
+    elapsed_ns: int
+    live_bytes: I64
+    """May be negative, as the next."""
+    live_count: I64
+    allocated_bytes: I64
+    allocated_count: I64
+    freed_bytes: I64
+    freed_count: I64
+
+    def per_second(self, column: I64) -> F64:
+        """One of the columns as a rate; zero if no time has passed."""
+        seconds = self.elapsed_ns / NS_PER_S
+        return column / seconds if seconds > 0 else np.zeros(len(column))
+
+
+def change(before: Moment | None, after: Moment) -> Change:
+    """From one moment (None: the start) to another."""
+    later = after.totals
+    if before is None:
+        earlier, since_ns = Totals.empty(len(later)), 0
+    else:
+        earlier, since_ns = before.totals, before.elapsed_ns
+
+    def grown(name: str) -> I64:
+        column: I64 = getattr(later, name).copy()
+        old: I64 = getattr(earlier, name)[: len(column)]
+        column[: len(old)] -= old
+        return column
+
+    allocated_bytes, freed_bytes = grown("allocated_bytes"), grown("freed_bytes")
+    allocated_count, freed_count = grown("allocated_count"), grown("freed_count")
+    return Change(
+        elapsed_ns=after.elapsed_ns - since_ns,
+        live_bytes=allocated_bytes - freed_bytes,
+        live_count=allocated_count - freed_count,
+        allocated_bytes=allocated_bytes,
+        allocated_count=allocated_count,
+        freed_bytes=freed_bytes,
+        freed_count=freed_count,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Which blocks are looked at; all that are given must hold."""
+
+    min_age_ns: int = 0
+    max_age_ns: int | None = None
+    min_size_bytes: int = 0
+    max_size_bytes: int | None = None
+    born_after_ns: int | None = None
+    """CLOCK_MONOTONIC; ``now_ns`` of a mark: only what has come since. Births are of the
+    timer's last tick, so of the first 4 to 10 ms after the mark blocks may be left out."""
+    stack: int | None = None
+    tid: int | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether every block is within them."""
+        return self == ALL
+
+
+ALL: Final = Limits()
+
+
+def choose(blocks: Blocks, now_ns: int, limits: Limits = ALL) -> Blocks:
+    """The blocks within limits. Blocks born after ``now_ns`` have no age yet."""
+    if limits.is_open:
+        return blocks
+    kept = np.ones(len(blocks), np.bool_)
+    if limits.stack is not None:
+        kept &= blocks.stack == limits.stack
+    if limits.tid is not None:
+        kept &= blocks.tid == limits.tid
+    if limits.min_size_bytes > 0:
+        kept &= blocks.size >= _u64(limits.min_size_bytes)
+    if limits.max_size_bytes is not None:
+        kept &= blocks.size <= _u64(limits.max_size_bytes)
+    if limits.min_age_ns > 0:
+        if limits.min_age_ns > now_ns:
+            kept[:] = False
+        kept &= blocks.birth_ns <= _u64(now_ns - limits.min_age_ns)
+    if limits.max_age_ns is not None:
+        kept &= blocks.birth_ns >= _u64(now_ns - limits.max_age_ns)
+    if limits.born_after_ns is not None:
+        kept &= blocks.birth_ns > _u64(limits.born_after_ns)
+    return blocks.select(kept)
+
+
+def _u64(number: int) -> np.uint64:
+    return np.uint64(min(max(number, 0), 0xFFFFFFFFFFFFFFFF))
+
+
+class Amounts(NamedTuple):
+    """What each of some blocks counts for."""
+
+    parts: I64 | None
+    """In parts of ``COUNT_PARTS``; None: one block each."""
+    size_bytes: U64
+
+
+def amounts(blocks: Blocks, sample_bytes: int | None) -> Amounts:
+    """Per block what it stands for (itself, unless blocks were sampled)."""
+    if sample_bytes is None:
+        return Amounts(None, blocks.size)
+    weight = weights(blocks.size, sample_bytes)
+    parts = np.rint(weight * COUNT_PARTS).astype(np.int64)
+    return Amounts(parts, np.rint(weight * blocks.size).astype(np.uint64))
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Columns by stack, thread or bin."""
+
+    size_bytes: I64
+    count: I64
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all."""
+        return int(self.size_bytes.sum())
+
+    @property
+    def total_count(self) -> int:
+        """Of all."""
+        return int(self.count.sum())
+
+
+def held_by(keys: npt.NDArray[np.integer], length: int, amount: Amounts) -> Held:
+    """Bytes and blocks per key; keys are below ``length``. Exact."""
+    sizes = _sum_by(keys, amount.size_bytes, length)
+    if amount.parts is None:
+        return Held(sizes, np.bincount(keys, minlength=length).astype(np.int64))
+    parts = _sum_by(keys, amount.parts.astype(np.uint64), length)
+    return Held(sizes, (parts + COUNT_PARTS // 2) // COUNT_PARTS)
+
+
+def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
+    if len(values) and int(values.max()) * len(values) >= _EXACT_FLOAT:
+        sums = np.zeros(length, np.int64)
+        np.add.at(sums, keys, values.astype(np.int64))
+        return sums
+    return np.bincount(keys, weights=values, minlength=length).astype(np.int64)
+
+
+def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held:
+    """What each of the first ``stacks`` stacks holds of these blocks."""
+    known = blocks.stack < stacks
+    if not known.all():
+        blocks = blocks.select(known)
+    return held_by(blocks.stack, stacks, amounts(blocks, sample_bytes))
+
+
+def mean_ages_ns(blocks: Blocks, stacks: int, now_ns: int, sample_bytes: int | None) -> I64:
+    """Per stack the mean age of its blocks, each with the same weight; ``NO_AGE`` without."""
+    if not len(blocks):
+        return np.full(stacks, NO_AGE, np.int64)
+    # Relative to the oldest, so that sums of float64 stay precise.
+    first = blocks.birth_ns.min()
+    since = (blocks.birth_ns - first).astype(np.float64)
+    parts = amounts(blocks, sample_bytes).parts
+    counts: npt.NDArray[np.number]
+    if parts is None:
+        counts = np.bincount(blocks.stack, minlength=stacks)[:stacks]
+        sums = np.bincount(blocks.stack, weights=since, minlength=stacks)[:stacks]
+    else:
+        counts = np.bincount(blocks.stack, weights=parts, minlength=stacks)[:stacks]
+        sums = np.bincount(blocks.stack, weights=since * parts, minlength=stacks)[:stacks]
+    born = sums / np.maximum(counts, 1)
+    ages = np.maximum(now_ns - int(first) - np.rint(born).astype(np.int64), 0)
+    return np.where(counts > 0, ages, NO_AGE)
+
+
+@dataclass(frozen=True, slots=True)
+class StackFigures:
+    """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it."""
+
+    live_bytes: I64
+    """Of blocks within the limits."""
+    live_count: I64
+    share: F64
+    """Of the bytes of all stacks within the limits; 0 to 1."""
+    mean_age_ns: I64
+    """``NO_AGE`` if it holds none, or if blocks were not copied."""
+    allocations_per_s: F64
+    """Since the snapshot before; limits play no part."""
+    frees_per_s: F64
+
+
+def stack_figures(
+    snapshot: Snapshot, before: Moment | None = None, limits: Limits = ALL
+) -> StackFigures:
+    """What a table of stacks shows. Limits need a snapshot with blocks.
+
+    Rates are those since ``before``, or since the start.
+    """
+    stacks = len(snapshot.totals)
+    if snapshot.blocks is None:
+        assert limits.is_open, "limits need a snapshot with blocks"
+        held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
+        ages = np.full(stacks, NO_AGE, np.int64)
+    else:
+        blocks = choose(snapshot.blocks.blocks(), snapshot.now_ns, limits)
+        ages = mean_ages_ns(blocks, stacks, snapshot.now_ns, snapshot.sample_bytes)
+        if limits.is_open:
+            held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
+        else:
+            held = held_by_stack(blocks, stacks, snapshot.sample_bytes)
+    moved = change(before, snapshot)
+    return StackFigures(
+        live_bytes=held.size_bytes,
+        live_count=held.count,
+        share=held.size_bytes / max(held.total_bytes, 1),
+        mean_age_ns=ages,
+        allocations_per_s=moved.per_second(moved.allocated_count),
+        frees_per_s=moved.per_second(moved.freed_count),
+    )
+
+
+class BlockOrder(Enum):
+    """What comes first in a list of blocks."""
+
+    SIZE = "size"
+    """The largest; of equal ones the oldest."""
+    AGE = "age"
+    """The oldest; of equal ones the largest."""
+    YOUTH = "youth"
+    """The youngest; of equal ones the largest."""
+
+
+def list_blocks(
+    snapshot: Snapshot, n: int, order: BlockOrder = BlockOrder.SIZE, limits: Limits = ALL
+) -> BlockSelection:
+    """The first ``n`` blocks within limits, and what all within them are together."""
+    assert snapshot.blocks is not None
+    blocks = choose(snapshot.blocks.blocks(), snapshot.now_ns, limits)
+    all_of_them = held_by(np.zeros(len(blocks), np.intp), 1, amounts(blocks, snapshot.sample_bytes))
+    smallest_first, oldest_first = ~blocks.size, blocks.birth_ns
+    keys = {
+        BlockOrder.SIZE: (smallest_first, oldest_first),
+        BlockOrder.AGE: (oldest_first, smallest_first),
+        BlockOrder.YOUTH: (~oldest_first, smallest_first),
+    }[order]
+    rows = _first(n, *keys, blocks.address)
+    first = blocks.select(rows)
+    return BlockSelection(
+        all_of_them.total_count,
+        all_of_them.total_bytes,
+        tuple(
+            BlockStat(address, size, max(0, snapshot.now_ns - birth), stack, tid)
+            for address, size, birth, stack, tid in zip(
+                first.address.tolist(),
+                first.size.tolist(),
+                first.birth_ns.tolist(),
+                first.stack.tolist(),
+                first.tid.tolist(),
+                strict=True,
+            )
+        ),
+    )
+
+
+def _first(n: int, main: U64, second: U64, third: U64) -> npt.NDArray[np.intp]:
+    """The rows of the n smallest, in order, without sorting all."""
+    rows = np.arange(len(main))
+    if 0 < n < len(main):
+        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
+    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]

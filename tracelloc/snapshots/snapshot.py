@@ -1,0 +1,344 @@
+"""A frozen picture of the live table, for views: nothing in it changes any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import (
+    PARTIAL,
+    PARTIAL_REASONS,
+    StackFlag,
+)
+from tracelloc.capture.overhead import Overhead
+from tracelloc.heap.blocks import BlockCopy, Blocks, BlockStore, Rows
+from tracelloc.heap.history import History
+from tracelloc.heap.ranges import Mappings
+from tracelloc.heap.series import Points, Series
+from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.heap.totals import I64, Totals
+from tracelloc.sampling import weights
+from tracelloc.snapshots.losses import Losses, take_losses
+from tracelloc.target.found import FoundAllocator
+from tracelloc.target.residency import Memory
+from tracelloc.verdict.findings import Findings
+
+_SLICE: Final = 1 << 20
+"""Rows looked at together when the largest blocks are picked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStat:
+    """One outstanding block."""
+
+    address: int
+    size_bytes: int
+    age_ns: int
+    stack: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSelection:
+    """The largest of some blocks, and what all of them are together."""
+
+    count: int
+    size_bytes: int
+    largest: tuple[BlockStat, ...]
+    """By size, the older first where equal."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackStat:
+    """What one call stack holds."""
+
+    index: int
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+    growth_bytes_per_min: int
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Who is traced."""
+
+    pid: int
+    command: str
+    parent_pid: int = 0
+    """0 where it is not known."""
+    exec_count: int = 0
+    """Programs that it has begun since tracing started; all figures are of the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be copied beside the totals."""
+
+    blocks: bool = False
+    """Every outstanding block: 32 bytes each."""
+    history: bool = False
+    """What each stack held at past moments: 256 bytes each."""
+    series: bool = False
+    """What all held together, over the whole time."""
+
+
+NOTHING_ELSE: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything that views show, as it was at one moment."""
+
+    target: Target
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    elapsed_ns: int
+    """Since tracing began."""
+    rss_bytes: int | None
+    """Resident memory of the target; None once it has ended."""
+    totals: Totals
+    """Per stack; a copy."""
+    growth_per_min: I64
+    """By how many bytes a minute each stack has grown lately."""
+    stacks: Stacks
+    """Frames by index; only ever grows."""
+    events: int
+    """Events applied since the start."""
+    overhead: Overhead
+    losses: Losses
+    truncated_stacks: int
+    """Stacks deeper than what is kept."""
+    broken_stacks: int
+    """Stacks that end early, in code without frame pointers."""
+    partial_stacks: int
+    """Stacks that could not be finished, for want of memory or of information."""
+    unknown_stacks: int
+    """Stacks of which nothing but the id is known: their record was lost."""
+    top_blocks: BlockSelection
+    """All outstanding blocks."""
+    old_blocks: BlockSelection | None
+    """Those of at least the age that was asked for."""
+    allocators: tuple[FoundAllocator, ...] = ()
+    """What is traced."""
+    mappings: Mappings | None = None
+    """What the target has mapped by itself; None: not traced."""
+    past_bytes: tuple[tuple[int, int], ...] = ()
+    """(time since tracing began in ns, outstanding bytes then), oldest first."""
+    now_ns: int = 0
+    """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
+    blocks: BlockCopy | None = None
+    """All outstanding blocks, if wanted."""
+    history: History | None = None
+    """If wanted."""
+    series: Points | None = None
+    """If wanted."""
+    memory: Memory | None = None
+    """What the target has in memory; once it has ended, what it had."""
+    findings: Findings | None = None
+    """Which stacks leak, as of some seconds ago; None until there was time to look."""
+    stack_methods: Mapping[str, str] = field(default_factory=dict)
+    """By file of code, in words: by what stacks are followed through it."""
+
+    @property
+    def sample_bytes(self) -> int | None:
+        """Mean distance of samples: totals are then estimates. None: they are exact."""
+        return self.totals.sample_bytes
+
+    @property
+    def live_bytes(self) -> int:
+        """Outstanding bytes."""
+        return int(self.totals.live_bytes.sum())
+
+    @property
+    def live_count(self) -> int:
+        """Outstanding blocks."""
+        return int(self.totals.live_count.sum())
+
+    @property
+    def count_bounds(self) -> tuple[int, int] | None:
+        """(at least, at most) outstanding blocks where events were lost, if that is known."""
+        return None if self.sample_bytes is not None else self.losses.bounds(self.live_count)
+
+    @property
+    def live_stacks(self) -> int:
+        """Stacks that hold at least one block."""
+        return int(np.count_nonzero(self.totals.live_count))
+
+    def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
+        """The stacks that hold most bytes, largest first; only those that hold a block.
+
+        With ``freed`` also those that ever allocated one.
+        """
+        totals = self.totals
+        held = totals.live_bytes
+        holding = np.flatnonzero(totals.allocated_count if freed else totals.live_count)
+        order = holding[np.lexsort((holding, -held[holding]))][:n]
+        return [
+            StackStat(
+                index=index,
+                live_bytes=int(held[index]),
+                live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
+                allocated_bytes=int(totals.allocated_bytes[index]),
+                allocated_count=int(totals.allocated_count[index]),
+                growth_bytes_per_min=int(self.growth_per_min[index]),
+            )
+            for index in order.tolist()
+        ]
+
+    def shown_stacks(self, top: int) -> set[int]:
+        """The indices of all stacks that a report of ``top`` entries shows."""
+        selections = (
+            [self.top_blocks] if self.old_blocks is None else [self.top_blocks, self.old_blocks]
+        )
+        blocks = {block.stack for selection in selections for block in selection.largest}
+        mapped = self.mappings.stacks[:top] if self.mappings is not None else ()
+        shown = blocks | {held.stack for held in mapped}
+        return shown | {stat.index for stat in self.top_stacks(top)}
+
+    def why_partial(self, index: int) -> str | None:
+        """Why a stack ends before its outermost frame; None if it is whole."""
+        flags = self.stacks.flags(index)
+        reasons = (why for flag, why in PARTIAL_REASONS.items() if flags & flag)
+        return next(reasons, None)
+
+    def frames(self, index: int) -> Frames:
+        """Return addresses of a stack, innermost first; empty if they are not known."""
+        return self.stacks.frames(index) or ()
+
+
+def select_blocks(
+    store: BlockStore,
+    n: int,
+    now_ns: int,
+    min_age_ns: int | None = None,
+    sample_bytes: int | None = None,
+) -> BlockSelection:
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given.
+
+    Count and bytes are added up for an age only; sampled blocks count for what they stand
+    for.
+    """
+    if n == 0 and min_age_ns is None:
+        return BlockSelection(0, 0, ())
+    best = Blocks.empty()
+    count = size_bytes = floor = 0
+    born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
+    for blocks, alive in store.runs():
+        for start in range(0, len(blocks), _SLICE):
+            rows = slice(start, start + _SLICE)
+            chosen = alive[rows]
+            if min_age_ns is not None:
+                chosen = chosen & (blocks.birth_ns[rows] <= born_by)
+                sizes = blocks.size[rows][chosen]
+                if sample_bytes is None:
+                    count += len(sizes)
+                    size_bytes += int(sizes.sum())
+                else:
+                    weight = weights(sizes, sample_bytes)
+                    count += round(weight.sum())
+                    size_bytes += round((weight * sizes).sum())
+            large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
+            best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
+            if n and len(best) == n:
+                floor = int(best.size[-1])
+    largest = tuple(
+        BlockStat(
+            address=int(best.address[row]),
+            size_bytes=int(best.size[row]),
+            age_ns=max(0, now_ns - int(best.birth_ns[row])),
+            stack=int(best.stack[row]),
+            tid=int(best.tid[row]),
+        )
+        for row in range(len(best))
+    )
+    return BlockSelection(count, size_bytes, largest)
+
+
+def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:
+    """Rows that may be among the n largest: all of those above the n-th size and with it."""
+    if len(rows) <= n or n == 0:
+        return rows[: None if n else 0]
+    sizes = blocks.size[rows]
+    enough: Rows = rows[sizes >= np.partition(sizes, len(sizes) - n)[len(sizes) - n]]
+    return enough
+
+
+def _largest(blocks: Blocks, n: int) -> Blocks:
+    smallest_first = np.uint64(0xFFFFFFFFFFFFFFFF) - blocks.size
+    order = np.lexsort((blocks.address, blocks.birth_ns, smallest_first))[:n]
+    return blocks.select(order)
+
+
+def take_snapshot(
+    table: LiveTable,
+    *,
+    target: Target,
+    time_s: float,
+    now_ns: int,
+    started_ns: int,
+    history: History,
+    overhead: Overhead,
+    rss_bytes: int | None,
+    counters: npt.NDArray[np.uint64],
+    overflows: int = 0,
+    shared_counters: bool = False,
+    top: int,
+    min_age_ns: int | None,
+    series: Series | None = None,
+    wanted: Wanted = NOTHING_ELSE,
+    allocators: tuple[FoundAllocator, ...] = (),
+    mappings: Mappings | None = None,
+    stack_methods: Mapping[str, str] | None = None,
+    memory: Memory | None = None,
+    findings: Findings | None = None,
+) -> Snapshot:
+    """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
+    stacks = table.stacks
+    everything = select_blocks(table.blocks, top, now_ns)
+    totals = table.totals.whole(len(stacks))
+    sample_bytes = table.totals.sample_bytes
+    return Snapshot(
+        target=target,
+        time_s=time_s,
+        elapsed_ns=now_ns - started_ns,
+        rss_bytes=rss_bytes,
+        totals=totals,
+        growth_per_min=history.growth_per_min(now_ns, totals.live_bytes),
+        stacks=stacks,
+        events=table.events,
+        overhead=overhead,
+        losses=take_losses(counters, table.oddities, overflows, shared=shared_counters),
+        truncated_stacks=stacks.count(StackFlag.TRUNCATED),
+        broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
+        partial_stacks=stacks.count(PARTIAL),
+        unknown_stacks=stacks.unknown_count,
+        top_blocks=BlockSelection(
+            int(totals.live_count.sum()), int(totals.live_bytes.sum()), everything.largest
+        ),
+        old_blocks=None
+        if min_age_ns is None
+        else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
+        allocators=allocators,
+        mappings=mappings,
+        past_bytes=_past(history, started_ns),
+        now_ns=now_ns,
+        blocks=table.blocks.copy() if wanted.blocks else None,
+        history=history.copy(len(stacks)) if wanted.history else None,
+        stack_methods=stack_methods or {},
+        series=series.points() if wanted.series and series is not None else None,
+        memory=memory,
+        findings=findings,
+    )
+
+
+def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
+    )

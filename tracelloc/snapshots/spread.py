@@ -1,0 +1,244 @@
+"""How outstanding blocks are spread over sizes, ages and threads; one stack's details."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.snapshots.analysis import ALL, Amounts, Limits, amounts, choose, held_by
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.units import NS_PER_S
+
+_POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
+AGE_STEPS_S: Final = (0, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400)
+"""Where bins of ages begin."""
+_AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """What lies between two limits: bytes of a size, or nanoseconds of an age."""
+
+    low: int
+    high: int | None
+    """For sizes the largest that is included, for ages the first that is not; None: no end."""
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SizeCount:
+    """Blocks of exactly one size."""
+
+    size: int
+    count: int
+    size_bytes: int
+
+
+def size_bins(blocks: Blocks, sample_bytes: int | None = None) -> list[Bin]:
+    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used."""
+    if not len(blocks):
+        return []
+    keys = _bit_lengths(blocks)
+    low, high = int(keys.min()), int(keys.max())
+    held = held_by(keys, 65, amounts(blocks, sample_bytes))
+    return [
+        Bin(
+            1 << bits - 1 if bits else 0,
+            (1 << bits) - 1,
+            int(held.count[bits]),
+            int(held.size_bytes[bits]),
+        )
+        for bits in range(low, high + 1)
+    ]
+
+
+def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    if int(blocks.size.max()) < 1 << 53:
+        # The exponent of a float64 that holds the number exactly.
+        return np.frexp(blocks.size.astype(np.float64))[1].astype(np.intp)
+    return np.searchsorted(_POWERS, blocks.size, side="right")
+
+
+def frequent_sizes(
+    blocks: Blocks, n: int, sample_bytes: int | None = None, *, by_bytes: bool = True
+) -> list[SizeCount]:
+    """The ``n`` exact sizes that hold most bytes, or most blocks; the smaller if equal."""
+    if not len(blocks):
+        return []
+    sizes, keys = np.unique(blocks.size, return_inverse=True)
+    held = held_by(keys, len(sizes), amounts(blocks, sample_bytes))
+    main = held.size_bytes if by_bytes else held.count
+    order = np.lexsort((sizes, -main))[:n]
+    return [
+        SizeCount(int(sizes[row]), int(held.count[row]), int(held.size_bytes[row]))
+        for row in order.tolist()
+    ]
+
+
+def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> list[Bin]:
+    """Blocks by age, from the youngest bin to the oldest used; the bins are always the same."""
+    if not len(blocks):
+        return []
+    ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
+    keys = np.searchsorted(_AGE_STEPS_NS, ages, side="right") - 1
+    held = held_by(keys, len(_AGE_STEPS_NS), amounts(blocks, sample_bytes))
+    ends = [*pairwise(_AGE_STEPS_NS.tolist()), (int(_AGE_STEPS_NS[-1]), None)]
+    used = int(keys.max()) + 1
+    return [
+        Bin(low, high, int(held.count[bin_]), int(held.size_bytes[bin_]))
+        for bin_, (low, high) in enumerate(ends[:used])
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStat:
+    """What blocks one thread has allocated that are outstanding."""
+
+    tid: int
+    name: str | None
+    """None: it had ended before its name was asked for."""
+    live_bytes: int
+    live_count: int
+    share: float
+    """Of the bytes of all threads; 0 to 1."""
+    bytes_per_min: int | None
+    """By how much it has grown since an earlier moment; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadsBefore:
+    """Outstanding bytes per thread at an earlier moment."""
+
+    now_ns: int
+    live_bytes: Mapping[int, int]
+
+
+def threads_of(
+    blocks: Blocks,
+    names: Mapping[int, str],
+    now_ns: int,
+    before: ThreadsBefore | None = None,
+    sample_bytes: int | None = None,
+) -> list[ThreadStat]:
+    """Threads by the bytes they hold, most first. Those that have held some since are kept."""
+    # Thread ids are below 2^22 (PID_MAX_LIMIT): counting them is quicker than sorting.
+    length = int(blocks.tid.max()) + 1 if len(blocks) else 0
+    held = held_by(blocks.tid, length, amounts(blocks, sample_bytes))
+    tids = np.flatnonzero(held.count).tolist()
+    sizes = {tid: int(held.size_bytes[tid]) for tid in tids}
+    counts = {tid: int(held.count[tid]) for tid in tids}
+    if before is not None:
+        gone = [tid for tid, size in before.live_bytes.items() if size and tid not in sizes]
+        sizes.update(dict.fromkeys(gone, 0))
+    total = max(sum(sizes.values()), 1)
+    stats = [
+        ThreadStat(
+            tid=tid,
+            name=names.get(tid),
+            live_bytes=size,
+            live_count=counts.get(tid, 0),
+            share=size / total,
+            bytes_per_min=_per_min(size, tid, now_ns, before),
+        )
+        for tid, size in sizes.items()
+    ]
+    stats.sort(key=lambda stat: (-stat.live_bytes, stat.tid))
+    return stats
+
+
+def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
+    """To compare later ones with."""
+    return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
+
+
+def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> int | None:
+    if before is None or now_ns <= before.now_ns:
+        return None
+    grown = size - before.live_bytes.get(tid, 0)
+    return round(grown * 60 * NS_PER_S / (now_ns - before.now_ns))
+
+
+@dataclass(frozen=True, slots=True)
+class StackDetails:
+    """Everything about one stack. Ages in ns; None where there is nothing to say."""
+
+    index: int
+    live_bytes: int
+    live_count: int
+    allocated_bytes: int
+    allocated_count: int
+    freed_bytes: int
+    freed_count: int
+    peak_bytes: int
+    growth_bytes_per_min: int
+    first_age_ns: int | None
+    """How long ago it first allocated."""
+    last_age_ns: int | None
+    """And last."""
+    mean_age_ns: int | None
+    oldest_age_ns: int | None
+    sizes: list[Bin]
+    frequent: list[SizeCount]
+    ages: list[Bin]
+    threads: list[ThreadStat]
+    history: tuple[list[int], list[int]]
+    """(times on CLOCK_MONOTONIC, bytes outstanding then), with now as the last."""
+
+    @property
+    def freed_share(self) -> float | None:
+        """Of the blocks it ever allocated; None if there were none."""
+        return self.freed_count / self.allocated_count if self.allocated_count else None
+
+
+def stack_details(
+    snapshot: Snapshot,
+    index: int,
+    names: Mapping[int, str],
+    limits: Limits = ALL,
+    most_sizes: int = 8,
+) -> StackDetails:
+    """One stack. Spreads are of its blocks within limits, and need a snapshot with blocks."""
+    now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
+    blocks = Blocks.empty()
+    if snapshot.blocks is not None:
+        every = snapshot.blocks.blocks()
+        blocks = choose(every.select(every.stack == index), now_ns, limits)
+    live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
+    times: list[int] = []
+    sizes: list[int] = []
+    if snapshot.history is not None:
+        times, sizes = snapshot.history.series(index)
+    first_ns, last_ns = int(totals.first_ns[index]), int(totals.last_ns[index])
+    ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
+    return StackDetails(
+        index=index,
+        live_bytes=live_bytes,
+        live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
+        allocated_bytes=int(totals.allocated_bytes[index]),
+        allocated_count=int(totals.allocated_count[index]),
+        freed_bytes=int(totals.freed_bytes[index]),
+        freed_count=int(totals.freed_count[index]),
+        peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
+        growth_bytes_per_min=int(snapshot.growth_per_min[index]),
+        first_age_ns=max(0, now_ns - first_ns) if first_ns else None,
+        last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
+        mean_age_ns=_mean(ages, amounts(blocks, sampled)),
+        oldest_age_ns=int(ages.max()) if len(ages) else None,
+        sizes=size_bins(blocks, sampled),
+        frequent=frequent_sizes(blocks, most_sizes, sampled),
+        ages=age_bins(blocks, now_ns, sampled),
+        threads=threads_of(blocks, names, now_ns, sample_bytes=sampled),
+        history=([*times, now_ns], [*sizes, live_bytes]),
+    )
+
+
+def _mean(ages: np.ndarray[tuple[int], np.dtype[np.int64]], amount: Amounts) -> int | None:
+    if not len(ages):
+        return None
+    return round(float(np.average(ages, weights=amount.parts)))

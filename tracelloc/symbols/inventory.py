@@ -1,0 +1,169 @@
+"""``tracelloc symbols``: what is known of each file that a process has mapped.
+
+Answers why a stack shows ``???`` or no line, and what would change that.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+
+from tracelloc.cfi.sections import unwind_sections
+from tracelloc.symbols import Symbolizer
+from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.packages import debug_hints
+from tracelloc.target.procfs import VDSO, Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.text import printable
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleReport:
+    """What there is of one file."""
+
+    module: str
+    functions: int
+    """With a name."""
+    names: str
+    """From where, in words."""
+    lines: str | None
+    """From where; None if there are none."""
+    no_lines: str | None
+    """Why there are no lines, or less than all."""
+    unwind: str | None
+    """Sections that tell how to leave a function."""
+    build_id: str | None
+    troubles: tuple[str, ...]
+    """Debug files that were found and don't fit."""
+    advice: str | None
+    """What would add names or lines."""
+
+
+def take_inventory(process: Process) -> list[ModuleReport]:
+    """One report per mapped file of code, in the order of their addresses."""
+    space = AddressSpace(process)
+    symbolizer = Symbolizer(space)
+    try:
+        space.refresh()
+        modules = [symbolizer.module(module) for module in space.modules]
+        lacking = [
+            m.module.path
+            for m in modules
+            if m.module.path != VDSO and not (m.may_have_lines and _has_all_names(m))
+        ]
+        hints = debug_hints(process.directory / "root", lacking)
+        reports = [_report(module, hints) for module in modules]
+        reports.extend(_unreadable(space))
+        reports.extend(_generated(space, symbolizer))
+        return reports
+    finally:
+        symbolizer.close()
+        space.close()
+
+
+def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
+    elf = symbols.module.elf
+    path = symbols.module.path
+    debug = symbols.debug_file
+    lines = no_lines = advice = None
+    if symbols.may_have_lines:
+        own = symbols.has_own_lines
+        lines = "its own DWARF" if own or debug is None else f"DWARF in {debug.path}"
+        no_lines = symbols.lines.reason
+    else:
+        no_lines = "no debug information (DWARF)"
+    if not (symbols.may_have_lines and _has_all_names(symbols)) and path != VDSO:
+        advice = hints.get(path) or (
+            "compile it with -g" if _has_all_names(symbols) else "build it with -g, don't strip it"
+        )
+    return ModuleReport(
+        module=path,
+        functions=len(symbols.table),
+        names=_names(symbols),
+        lines=lines,
+        no_lines=no_lines,
+        unwind=", ".join(unwind_sections(elf)) or None,
+        build_id=elf.build_id,
+        troubles=tuple(symbols.troubles),
+        advice=advice,
+    )
+
+
+def _has_all_names(symbols: ModuleSymbols) -> bool:
+    return (
+        symbols.own_table is not None
+        or symbols.embedded is not None
+        or symbols.debug_file is not None
+    )
+
+
+def _names(symbols: ModuleSymbols) -> str:
+    sources = []
+    if symbols.own_table is not None:
+        sources.append("its symbol table")
+    elif symbols.debug_file is not None:
+        sources.append(f"{symbols.debug_file.path} (by {symbols.debug_file.found_by})")
+    elif symbols.embedded is not None:
+        sources.append("its compressed symbol table (.gnu_debugdata)")
+    elif len(symbols.table):
+        sources.append("its exported functions only (.dynsym)")
+    return ", ".join(sources) or "nowhere: it is stripped"
+
+
+def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
+    """Files that are mapped as code and can't be looked into."""
+    seen = set()
+    for mapping in space.mappings:
+        reason = space.reason(mapping)
+        if reason is not None and mapping.path not in seen:
+            seen.add(mapping.path)
+            yield _nothing(mapping.path, reason.value)
+
+
+def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
+    """Code that no file holds: just-in-time compilers make it."""
+    size_bytes = sum(
+        mapping.end - mapping.start
+        for mapping in space.mappings
+        if mapping.executable and not mapping.is_file and not mapping.path.startswith("[")
+    )
+    if not size_bytes:
+        return
+    perf_map = symbolizer.perf_map
+    perf_map.reload()
+    if len(perf_map):
+        names = f"{perf_map.path}"
+        yield ModuleReport(
+            "[generated code]", len(perf_map), names, None, None, None, None, (), None
+        )
+        return
+    why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
+    advice = "node --perf-basic-prof, python3 -X perf (3.12), java with a perf-map agent"
+    yield ModuleReport("[generated code]", 0, why, None, None, None, None, (), advice)
+
+
+def _nothing(path: str, why: str) -> ModuleReport:
+    return ModuleReport(path, 0, f"nowhere: {why}", None, None, None, None, (), None)
+
+
+def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
+    """A paragraph per file."""
+    for report in reports:
+        yield printable(report.module)
+        yield f"    names   {report.functions:,} functions from {printable(report.names)}"
+        if report.lines is None:
+            yield f"    lines   none: {printable(report.no_lines or 'it is not a file')}"
+        else:
+            but = f"; but {printable(report.no_lines)}" if report.no_lines else ""
+            yield f"    lines   from {printable(report.lines)}{but}"
+        yield f"    unwind  {report.unwind or 'nothing: stacks go on by frame pointers'}"
+        for trouble in report.troubles:
+            yield f"    note    {printable(trouble)}"
+        if report.advice is not None:
+            yield f"    to add  {printable(report.advice)}"
+
+
+def json_inventory(reports: Iterable[ModuleReport]) -> str:
+    """One JSON array, on one line."""
+    return json.dumps([asdict(report) for report in reports], separators=(",", ":"))

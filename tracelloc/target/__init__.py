@@ -1,0 +1,1 @@
+"""What is traced: the process, its memory, and where its allocators are."""

@@ -1,0 +1,127 @@
+"""What is traced, in plain words: which allocators in which files, and what goes unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tracelloc.target.allocators import Allocator, Module, Unseen
+from tracelloc.target.procfs import base_name, is_c_library
+from tracelloc.text import printable
+from tracelloc.units import plural
+
+_MOST_NAMES: Final = 3
+"""Names in a line that are not probed, for each reason."""
+
+_MANAGED: Final = {
+    "libjvm.so": "Java's objects",
+    "libcoreclr.so": ".NET's objects",
+    "libart.so": "Java's objects",
+    "libruby": "small objects of Ruby's",
+    "libnode.so": "JavaScript's objects",
+    "node": "JavaScript's objects",
+    "libphp": "PHP's objects",
+}
+"""Files, by the beginning of their names, that manage a heap of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundAllocator:
+    """One allocator in one file."""
+
+    family: str
+    file: str
+    functions: tuple[str, ...]
+    """By their plainest names."""
+    not_probed: tuple[Unseen, ...]
+
+
+def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
+    """The same without what only probing needs."""
+    return tuple(
+        FoundAllocator(
+            family=allocator.family.name,
+            file=allocator.module.path,
+            functions=tuple(function.names[0] for function in allocator.functions),
+            not_probed=allocator.unseen,
+        )
+        for allocator in allocators
+    )
+
+
+def found_lines(found: Sequence[FoundAllocator]) -> Iterator[str]:
+    """One line that says what is traced, and one for each reason why something is not."""
+    traced = [
+        f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
+        for allocator in found
+        if allocator.functions
+    ]
+    if traced:
+        yield f"allocators: {printable(', '.join(traced))}"
+    for line in unseen_lines(found):
+        yield f"not probed: {line}"
+
+
+def unseen_lines(found: Iterable[FoundAllocator]) -> Iterator[str]:
+    """The functions that go unseen, with one line for each reason."""
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for allocator in found:
+        for unseen in allocator.not_probed:
+            reasons.setdefault((allocator.file, unseen.reason), []).append(unseen.name)
+    for (file, reason), names in reasons.items():
+        more = len(names) - _MOST_NAMES
+        shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        yield printable(f"{shown} in {base_name(file)}: {reason}")
+
+
+def managed_heap(paths: Iterable[str]) -> str | None:
+    """A warning if one of these files manages memory by itself; None if none is known to."""
+    for path in paths:
+        name = base_name(path)
+        for start, whose in _MANAGED.items():
+            if name == start or (start.startswith("lib") and name.startswith(start)):
+                return (
+                    f"{printable(name)} manages {whose} by itself: only memory that native "
+                    "code asks for is seen"
+                )
+    return None
+
+
+def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:
+    """(why none of a process's files defines malloc, what would help)"""
+    program = next((m for m in modules if m.path == executable), None)
+    if program is None:
+        return "its program can't be read", "run tracelloc as root (sudo)"
+    if program.elf.is_go:
+        hint = (
+            "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
+            "for through cgo"
+        )
+        return "it is a Go program, whose memory the Go runtime manages", hint
+    if len(modules) > 1 and any(is_c_library(m.path) for m in modules):
+        return "none of its files defines malloc", "--allocators FILE names other functions"
+    if not program.elf.tables():
+        return (
+            "it is a static program without symbols",
+            "run a build that was not stripped, or keep its symbols (strip --strip-debug)",
+        )
+    return (
+        "it is a static program that contains no malloc",
+        "--allocators FILE names the functions that it has instead",
+    )
+
+
+def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:
+    """For the JSON report."""
+    return [
+        {
+            "family": allocator.family,
+            "file": allocator.file,
+            "functions": list(allocator.functions),
+            "not_probed": [
+                {"name": unseen.name, "reason": unseen.reason} for unseen in allocator.not_probed
+            ],
+        }
+        for allocator in found
+    ]

@@ -1,0 +1,287 @@
+"""All processes, how fast they grow, and which of them can be traced.
+
+A look at every process reads one small file each (stat). What costs more, its mappings
+and the symbol tables of the files that they name, is looked at once per process and once
+per file, as far as the time given allows: the answer is filled in by later refreshes.
+Formats: proc_pid_stat(5), proc_pid_cmdline(5).
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.errors import TracellocError
+from tracelloc.target.allocators import families_in
+from tracelloc.target.families import OPERATORS
+from tracelloc.target.procfs import PROC, FileId, Mapping, Process, base_name
+from tracelloc.units import NS_PER_S
+
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
+_KERNEL_THREAD: Final = 0x00200000
+"""PF_KTHREAD, include/linux/sched.h."""
+_LONGEST_COMMAND: Final = 4096
+"""Bytes of a command line that are kept."""
+_GROWTH_OVER_NS: Final = 60 * NS_PER_S
+_MOST_SAMPLES: Final = 32
+_LOOK_AGAIN_NS: Final = 30 * NS_PER_S
+"""After this, a process without an allocator is looked at again: it may have loaded one."""
+
+
+class Trouble(Enum):
+    """Why a process can't be traced. The value is for users."""
+
+    ENDED = "has ended"
+    SELF = "tracelloc itself"
+    BITS = "32-bit program"
+    REFUSED = "may not be inspected"
+    NO_ALLOCATOR = "no allocator that is known"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One process, as a list shows it. All text is the process's own: hostile."""
+
+    pid: int
+    command: str
+    """Its short name (comm)."""
+    arguments: str
+    """Its command line; the short name if it has none."""
+    user: str
+    rss_bytes: int
+    growth_bytes_per_min: int
+    """Of resident memory, over the last minute, or since it was first seen."""
+    allocator: str | None
+    """Where it has one: ``malloc in libc.so.6``. None: none found, or not looked for yet."""
+    trouble: Trouble | None
+    """Why it can't be traced; None: it can, as far as is known."""
+    known: bool
+    """Whether the last two have been found out."""
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What is kept of a process from one refresh to the next."""
+
+    arguments: str
+    user: str
+    samples: deque[tuple[int, int]]
+    """(CLOCK_MONOTONIC, resident bytes), oldest first."""
+    allocator: str | None = None
+    trouble: Trouble | None = None
+    known: bool = False
+    look_at_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    command: str
+    state: str
+    flags: int
+    start: int
+    rss_bytes: int
+
+
+def parse_stat(text: str) -> _Stat | None:
+    """The fields that matter; None if it is no line of stat."""
+    opening, closing = text.find("("), text.rfind(")")
+    fields = text[closing + 1 :].split()
+    if opening < 0 or closing < opening or len(fields) < 22:
+        return None
+    # proc_pid_stat(5) counts from 1, and the state is number 3.
+    return _Stat(
+        command=text[opening + 1 : closing],
+        state=fields[0],
+        flags=int(fields[6]),
+        start=int(fields[19]),
+        rss_bytes=int(fields[21]) * _PAGE_BYTES,
+    )
+
+
+class ProcessScan:
+    """Looks at all processes again and again. For one thread at a time."""
+
+    def __init__(
+        self,
+        root: Path = PROC,
+        *,
+        own_pid: int | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
+        self._root = root
+        self._own_pid = os.getpid() if own_pid is None else own_pid
+        self._clock_ns = clock_ns
+        self._seen: dict[tuple[int, int], _Seen] = {}
+        self._files: dict[FileId, str | None] = {}
+        self._users: dict[int, str] = {}
+
+    def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
+        """All processes but kernel threads, the fastest growing first.
+
+        New processes are looked into for about ``budget_s``, one in any case; the rest
+        have ``known`` false until a later refresh.
+        """
+        stats = self._read_all()
+        now_ns = self._clock_ns()
+        seen = {}
+        for pid, stat in stats:
+            key = pid, stat.start
+            entry = self._seen.get(key) or self._meet(pid, stat)
+            _sample(entry.samples, now_ns, stat.rss_bytes)
+            seen[key] = entry
+        self._seen = seen
+        self._look_into(stats, now_ns, budget_s)
+        infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
+        infos.sort(key=by_growth)
+        return infos
+
+    def _read_all(self) -> list[tuple[int, _Stat]]:
+        found = []
+        for name in [entry.name for entry in os.scandir(self._root)]:
+            if not name.isdecimal():
+                continue
+            try:
+                with open(f"{self._root}/{name}/stat", "rb", buffering=0) as file:
+                    text = file.read(4096).decode(errors="replace")
+            except OSError:
+                continue
+            stat = parse_stat(text)
+            if stat is not None and not stat.flags & _KERNEL_THREAD:
+                found.append((int(name), stat))
+        return found
+
+    def _meet(self, pid: int, stat: _Stat) -> _Seen:
+        """Reads what stays the same."""
+        try:
+            with open(f"{self._root}/{pid}/cmdline", "rb", buffering=0) as file:
+                words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")
+            arguments = b" ".join(words).decode(errors="replace")
+            user = self._user(os.stat(f"{self._root}/{pid}").st_uid)
+        except OSError:
+            arguments = user = ""
+        return _Seen(arguments or stat.command, user, deque(maxlen=_MOST_SAMPLES))
+
+    def _user(self, uid: int) -> str:
+        if uid not in self._users:
+            try:
+                self._users[uid] = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                self._users[uid] = str(uid)
+        return self._users[uid]
+
+    def _look_into(self, stats: list[tuple[int, _Stat]], now_ns: int, budget_s: float) -> None:
+        """The largest first: those are most likely to be wanted."""
+        due = [
+            (pid, stat)
+            for pid, stat in stats
+            if now_ns >= self._seen[pid, stat.start].look_at_ns or stat.state in "ZX"
+        ]
+        due.sort(key=lambda item: (self._seen[item[0], item[1].start].known, -item[1].rss_bytes))
+        started_ns = self._clock_ns()
+        for pid, stat in due:
+            entry = self._seen[pid, stat.start]
+            entry.allocator, entry.trouble = self._inspect(pid, stat)
+            entry.known = True
+            found = entry.allocator is not None
+            entry.look_at_ns = now_ns + (1 << 62 if found else _LOOK_AGAIN_NS)
+            if self._clock_ns() - started_ns > budget_s * NS_PER_S:
+                return
+
+    def _inspect(self, pid: int, stat: _Stat) -> tuple[str | None, Trouble | None]:
+        """(where its allocator is, why it can't be traced)."""
+        if stat.state in "ZX" or pid == self._own_pid:
+            return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
+        process = Process(pid, self._root)
+        try:
+            with open(process.directory / "exe", "rb") as executable:
+                head = executable.read(5)
+            # The fifth byte of an ELF file says 32 or 64 bits (EI_CLASS).
+            if head[4:5] == b"\x01":
+                return None, Trouble.BITS
+            found = self._allocator_of(process, process.maps().mappings)
+        except (PermissionError, TracellocError):
+            return None, Trouble.REFUSED if process.directory.exists() else Trouble.ENDED
+        except OSError:
+            return None, Trouble.ENDED
+        return found, None if found else Trouble.NO_ALLOCATOR
+
+    def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
+        """The first by address that is not the C library's, else the C library's."""
+        found = {}
+        for mapping in mappings:
+            if not (mapping.executable and mapping.is_file):
+                continue
+            if mapping.file_id not in self._files:
+                self._files[mapping.file_id] = _families_in(process, mapping)
+            families = self._files[mapping.file_id]
+            if families:
+                found[base_name(mapping.path)] = f"{families} in {base_name(mapping.path)}"
+        own = [text for name, text in found.items() if not name.startswith("libc.so")]
+        return next(iter(own or found.values()), None)
+
+
+def _families_in(process: Process, mapping: Mapping) -> str | None:
+    """The names of the families that a file implements. Raises PermissionError."""
+    try:
+        elf = ElfFile(process.open_mapping(mapping))
+    except PermissionError:
+        raise
+    except (OSError, NotElfError):
+        return None
+    try:
+        found = [family.name for family in families_in(elf) if family is not OPERATORS]
+    finally:
+        elf.close()
+    return ", ".join(found) or None
+
+
+def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:
+    """Keeps what is needed to look back a minute, however often it is called."""
+    spacing_ns = _GROWTH_OVER_NS // (_MOST_SAMPLES - 2)
+    if not samples or now_ns - samples[-1][0] >= spacing_ns:
+        samples.append((now_ns, rss_bytes))
+    while len(samples) > 2 and now_ns - samples[1][0] >= _GROWTH_OVER_NS:
+        samples.popleft()
+
+
+def _info(pid: int, stat: _Stat, seen: _Seen, now_ns: int) -> ProcessInfo:
+    then_ns, then_bytes = seen.samples[0]
+    grown = stat.rss_bytes - then_bytes
+    elapsed_ns = max(now_ns - then_ns, NS_PER_S)
+    return ProcessInfo(
+        pid=pid,
+        command=stat.command,
+        arguments=seen.arguments,
+        user=seen.user,
+        rss_bytes=stat.rss_bytes,
+        growth_bytes_per_min=round(grown * 60 * NS_PER_S / elapsed_ns),
+        allocator=seen.allocator,
+        trouble=seen.trouble,
+        known=seen.known,
+    )
+
+
+def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
+    """The fastest growing first, then the largest."""
+    return -info.growth_bytes_per_min, -info.rss_bytes, info.pid
+
+
+def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
+    """Those in which each of some words occurs, in any case: command line, user, PID, state."""
+    words = [re.escape(word) for word in text.split()]
+    tests = [re.compile(word, re.IGNORECASE) for word in words]
+    return [info for info in infos if all(test.search(_text_of(info)) for test in tests)]
+
+
+def _text_of(info: ProcessInfo) -> str:
+    trouble = info.trouble.value if info.trouble else ""
+    return f"{info.pid} {info.user} {info.command} {info.arguments} {info.allocator} {trouble}"

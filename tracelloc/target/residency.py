@@ -1,0 +1,203 @@
+"""What a process has in memory, by kind, and what keeps it from having more.
+
+Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem,
+VmSwap), which the kernel keeps count of: reading them costs nothing, however large the
+process is. The proportional share (Pss of ``/proc/PID/smaps_rollup``) has to be added up
+page by page, so it is read rarely: never more than one part in a hundred of the time.
+
+Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
+cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of the process's own
+group and those around it, and the machine's memory (proc_meminfo(5)). Page cache that can be
+dropped (inactive_file) does not count as used.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.target.procfs import PROC, Process
+from tracelloc.units import NS_PER_S
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+_PSS_COST: Final = 100
+"""Reading Pss takes one part in so many of the time at most."""
+_PSS_EVERY_NS: Final = 5 * NS_PER_S
+_UNLIMITED: Final = 1 << 62
+"""Version 1 writes no limit as a number that is nearly this large."""
+_PAST_EVERY_NS: Final = 5 * NS_PER_S
+_PAST_LENGTH: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Resident:
+    """What is in memory, in bytes."""
+
+    anonymous: int
+    """Heap, stacks, and whatever else no file backs."""
+    files: int
+    """Mapped files."""
+    shared: int
+    """Shared memory."""
+    swapped: int
+    """Anonymous memory that has been swapped out: not in memory, but not given back."""
+
+    @property
+    def rss(self) -> int:
+        """Resident set size."""
+        return self.anonymous + self.files + self.shared
+
+    @property
+    def kept(self) -> int:
+        """What the process has, wherever it lies."""
+        return self.rss + self.swapped
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What ends growth."""
+
+    what: str
+    """``cgroup`` or ``machine``."""
+    size_bytes: int
+    free_bytes: int
+    """Left below the limit: what others in the group use is not free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A process's memory at one moment, and what to compare it with."""
+
+    now: Resident
+    start: Resident
+    """When tracing began."""
+    pss_bytes: int | None
+    """Proportional share, as of some seconds ago; None if it can't be read."""
+    limit: Limit | None
+    """The closest one."""
+    past: tuple[tuple[int, int], ...]
+    """(CLOCK_MONOTONIC in ns, what the process kept in bytes) of the last minutes."""
+
+
+class Residency:
+    """Reads all that of one process. Thread safe."""
+
+    def __init__(
+        self,
+        process: Process,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        cgroups: Path = CGROUPS,
+    ) -> None:
+        self._process = process
+        self._clock_ns = clock_ns
+        self._cgroups = cgroups
+        self._lock = threading.Lock()
+        self._start: Resident | None = read_resident(process)
+        self._last: Memory | None = None
+        self._pss_bytes: int | None = None
+        self._pss_due_ns = 0
+        self._past: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
+
+    def look(self) -> Memory | None:
+        """As it is now; once the process has ended, as it was seen last."""
+        with self._lock:
+            now = read_resident(self._process)
+            if now is None or self._start is None:
+                return self._last
+            now_ns = self._clock_ns()
+            if now_ns >= self._pss_due_ns:
+                began_ns = time.monotonic_ns()
+                self._pss_bytes = read_pss(self._process)
+                took_ns = time.monotonic_ns() - began_ns
+                self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _PSS_COST * took_ns)
+            if not self._past or now_ns - self._past[-1][0] >= _PAST_EVERY_NS:
+                self._past.append((now_ns, now.kept))
+            self._last = Memory(
+                now=now,
+                start=self._start,
+                pss_bytes=self._pss_bytes,
+                limit=closest_limit(self._process, self._cgroups),
+                past=tuple(self._past),
+            )
+            return self._last
+
+
+def read_resident(process: Process) -> Resident | None:
+    """None once the process is gone."""
+    kinds = _numbers(process.directory / "status")
+    if "RssAnon" not in kinds:
+        return None
+    sizes = [kinds.get(name, 0) << 10 for name in ("RssAnon", "RssFile", "RssShmem", "VmSwap")]
+    return Resident(*sizes)
+
+
+def read_pss(process: Process) -> int | None:
+    """Proportional share in bytes; None if it can't be read."""
+    kib = _numbers(process.directory / "smaps_rollup").get("Pss")
+    return None if kib is None else kib << 10
+
+
+def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
+    """The limit below which least is free; None if nothing can be read."""
+    limits = list(_group_limits(process, cgroups))
+    machine = _numbers(process.root / "meminfo") or _numbers(PROC / "meminfo")
+    if "MemAvailable" in machine:
+        limits.append(Limit("machine", machine["MemTotal"] << 10, machine["MemAvailable"] << 10))
+    return min(limits, key=lambda limit: limit.free_bytes, default=None)
+
+
+def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
+    for line in _text(process.directory / "cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0":
+            names = "memory.max", "memory.current", "inactive_file"
+            roots = [cgroups, cgroups / "unified"]
+        elif "memory" in controllers.split(","):
+            names = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+            roots = [cgroups / "memory"]
+        else:
+            continue
+        parts = [part for part in path.split("/") if part]
+        if ".." in parts:  # outside of what this cgroup namespace shows
+            parts = []
+        for root in roots:
+            for depth in range(len(parts), -1, -1):
+                limit = _group_limit(root.joinpath(*parts[:depth]), *names)
+                if limit is not None:
+                    yield limit
+
+
+def _group_limit(group: Path, limit: str, used: str, cache: str) -> Limit | None:
+    size, usage = _number(group / limit), _number(group / used)
+    if size is None or usage is None or size >= _UNLIMITED:
+        return None
+    droppable = _numbers(group / "memory.stat").get(cache, 0)
+    return Limit("cgroup", size, max(0, size - max(0, usage - droppable)))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isascii() and text.isdigit() else None
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Lines ``name: number unit`` or ``name number``."""
+    found = {}
+    for line in _text(path).splitlines():
+        words = line.split()
+        if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
+            found[words[0].removesuffix(":")] = int(words[1])
+    return found

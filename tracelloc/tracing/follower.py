@@ -1,0 +1,212 @@
+"""A thread that follows processes by ptrace(2): it is told when they fork, execute, load.
+
+Whatever stops, stops for as long as it takes to tell, and for nothing else: signals are
+passed on as they are, a process that was stopped by a signal stays stopped, and nobody
+but us notices any of it. It never stops what runs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Protocol
+
+from tracelloc.capture.bpf import STOP_SIGNAL
+from tracelloc.errors import TargetError
+from tracelloc.target.procfs import Process
+from tracelloc.tracing import ptrace
+from tracelloc.tracing.program import Program
+
+_GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_NUDGE_S: Final = 0.05
+"""How often the thread is asked to end: it may be just about to wait."""
+
+
+class Watcher(Protocol):
+    """Who is told. Called on the follower's thread, while the thread concerned is stopped."""
+
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """A thread has made a process, which has not run yet.
+
+        ``shares``: it was made by vfork(2). Other ways to share memory don't show here.
+        """
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program, of which nothing has run yet.
+
+        ``same_thread``: it was begun by the process's first thread.
+        """
+
+    def loaded(self, pid: int) -> None:
+        """The loader has finished what it was at; nothing new has run yet."""
+
+    def ended(self, pid: int, status: int) -> None:
+        """A process has ended; ``status`` as of waitpid(2)."""
+
+    def failed(self, failure: BaseException) -> None:
+        """Following has come to an end: the kernel has let go of everything."""
+
+
+class Follower:
+    """Follows the processes that it is given, and does not follow them any more at its end."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._ending = False
+        self._released: set[int] = set()
+        self._known: set[int] = set()
+        """Processes that are followed."""
+        self._waiting: set[int] = set()
+        """Processes that have stopped at their birth before their parent did."""
+        self._thread: threading.Thread | None = None
+        self._begun = threading.Event()
+        self._trouble: BaseException | None = None
+
+    def launch(self, program: Program, *, children: bool) -> None:
+        """Starts the program's process and follows it from before its first instruction.
+
+        ``children``: those that it makes as well. Raises TargetError. The program waits for
+        ``program.go``.
+        """
+        options = ptrace.OPTION_EXEC | (ptrace.OPTION_FORKS if children else 0)
+        self._run(lambda: self._start(program, options))
+
+    def attach(self, pid: int) -> None:
+        """Follows a process and its children from here on. Raises TargetError."""
+        self._run(lambda: self._seize_all(pid))
+
+    def _start(self, program: Program, options: int) -> None:
+        program.start()
+        self._known.add(program.pid)
+        self._seize(program.pid, options)
+
+    def _seize_all(self, pid: int) -> None:
+        """All threads, those included that are made meanwhile by one not seized yet."""
+        done: set[int] = set()
+        self._known.add(pid)
+        while new := Process(pid).thread_ids() - done:
+            for thread_id in new:
+                thread = Process(thread_id)
+                if thread.tracer_id() == threading.get_native_id():
+                    continue
+                try:
+                    self._seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
+                except TargetError:
+                    # Threads come and go.
+                    if thread_id == pid or thread.exists():
+                        raise
+            done |= new
+
+    def _seize(self, pid: int, options: int) -> None:
+        try:
+            ptrace.seize(pid, options)
+        except OSError as error:
+            raise TargetError(
+                f"process {pid} can't be followed: {error.strerror}",
+                hint="is a debugger or strace attached to it?",
+            ) from error
+
+    def _run(self, begin: Callable[[], None]) -> None:
+        # A handler, so that waiting is interrupted; the signal is ignored by itself.
+        signal.signal(STOP_SIGNAL, lambda _number, _frame: None)
+        self._thread = threading.Thread(target=self._follow, args=(begin,), name="follower")
+        self._thread.daemon = True
+        self._thread.start()
+        self._begun.wait()
+        if self._trouble is not None:
+            raise self._trouble
+
+    def release(self, pid: int) -> None:
+        """Lets a process go when the watcher returns; to be called by the watcher."""
+        self._released.add(pid)
+
+    def stop(self) -> None:
+        """Ends following: the kernel lets go of everything."""
+        self._ending = True
+        thread = self._thread
+        while thread is not None and thread.is_alive():
+            assert thread.ident is not None
+            with suppress(ProcessLookupError):
+                signal.pthread_kill(thread.ident, STOP_SIGNAL)
+            thread.join(_NUDGE_S)
+
+    def _follow(self, begin: Callable[[], None]) -> None:
+        try:
+            begin()
+        except BaseException as error:  # noqa: BLE001 - raised again by who is waiting
+            self._trouble = error
+            self._ending = True
+        self._begun.set()
+        while not self._ending:
+            try:
+                thread_id, status = ptrace.wait()
+            except InterruptedError:
+                continue
+            except ChildProcessError:
+                return
+            try:
+                self._handle(thread_id, status)
+            except ProcessLookupError:
+                # It may be killed at any time, upon which it is no longer there to be asked.
+                continue
+            except BaseException as failure:  # noqa: BLE001 - raised again by who is told
+                self._watcher.failed(failure)
+                return
+
+    def _handle(self, thread_id: int, status: int) -> None:
+        if not os.WIFSTOPPED(status):
+            self._waiting.discard(thread_id)
+            if thread_id in self._known:
+                self._known.discard(thread_id)
+                self._watcher.ended(thread_id, status)
+            return
+        number, event = os.WSTOPSIG(status), status >> 16
+        if event == ptrace.Event.EXEC:
+            same_thread = ptrace.event_message(thread_id) == thread_id
+            self._watcher.executed(thread_id, same_thread=same_thread)
+            self._go_on(thread_id)
+        elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
+            self._handle_birth(thread_id, ptrace.event_message(thread_id), event)
+            self._go_on(thread_id)
+        elif event == ptrace.Event.STOP and number in _GROUP_STOPS:
+            ptrace.listen(thread_id)
+        elif event == ptrace.Event.STOP:
+            self._handle_first_stop(thread_id)
+        elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
+            self._watcher.loaded(Process(thread_id).group_id())
+            self._go_on(thread_id)
+        else:
+            self._go_on(thread_id, number)
+
+    def _handle_birth(self, thread_id: int, child_id: int, event: int) -> None:
+        """A thread has made another one, or a process; which may have stopped already."""
+        if Process(child_id).group_id() != child_id:
+            return
+        self._known.add(child_id)
+        pid = Process(thread_id).group_id()
+        shares = event == ptrace.Event.VFORK
+        self._watcher.forked(pid, thread_id, child_id, shares=shares)
+        if child_id in self._waiting:
+            self._waiting.discard(child_id)
+            # It may have been killed, which is no matter of its parent's.
+            with suppress(ProcessLookupError):
+                ptrace.resume(child_id)
+
+    def _handle_first_stop(self, thread_id: int) -> None:
+        if thread_id in self._known or Process(thread_id).group_id() != thread_id:
+            # Also whoever was stopped by a signal and is not any more.
+            ptrace.resume(thread_id)
+        else:
+            self._waiting.add(thread_id)
+
+    def _go_on(self, thread_id: int, signal_number: int = 0) -> None:
+        if thread_id in self._released:
+            self._released.discard(thread_id)
+            ptrace.detach(thread_id, signal_number)
+            # What was launched is still our child; its end is not for this thread to see.
+            self._ending = True
+        else:
+            ptrace.resume(thread_id, signal_number)

@@ -1,0 +1,92 @@
+"""Stacks out of the probes' rings, to the process that each of them is of."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final, Protocol, TypeVar
+
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.ring import Miss, SentStack
+from tracelloc.units import NS_PER_S
+from tracelloc.unwinding.source import StackSource
+
+_MISSES_AT_ONCE: Final = 64
+"""Stacks that are finished before the ring is looked at again."""
+_MOST_WAITING: Final = 4096
+"""Misses that are held here at once: 80 MiB of stack memory if all are small."""
+_LARGE_NS: Final = 5 * NS_PER_S
+"""How long misses bring larger copies after one was too short."""
+
+
+class _OfImage(Protocol):
+    @property
+    def image(self) -> int: ...
+
+
+T = TypeVar("T", bound=_OfImage)
+
+
+class StackFeed:
+    """Takes stacks out of their rings, for the thread that pumps."""
+
+    def __init__(self, capture: Capture) -> None:
+        self._capture = capture
+        self._sources: dict[int, StackSource] = {}
+        self._newest = -1
+        self._early_stacks: list[SentStack] = []
+        """Of images that are not known yet."""
+        self._early_misses: list[Miss] = []
+        """Likewise."""
+        self._large_until_ns = 0
+
+    def add(self, image: int, source: StackSource) -> None:
+        """Stacks of this memory image are for this source. Numbers only grow."""
+        self._sources[image] = source
+        self._newest = max(self._newest, image)
+
+    def drop(self, image: int) -> None:
+        """Nobody asks for stacks of this image any more."""
+        self._sources.pop(image, None)
+
+    def take(self, now_ns: int) -> None:
+        """Notes all stacks that the rings hold. To be called after events were taken."""
+        self._take_misses(now_ns)
+        stacks = [*self._early_stacks, *self._capture.stacks.take()]
+        self._early_stacks = [stack for stack in stacks if stack.image > self._newest]
+        for image, new in _by_image(stacks).items():
+            if image in self._sources:
+                self._sources[image].note(new)
+
+    def _take_misses(self, now_ns: int) -> None:
+        if self._capture.misses is None:
+            return
+        waiting: deque[Miss] = deque()
+        misses, self._early_misses = self._early_misses, []
+        while True:
+            if len(waiting) < _MOST_WAITING:
+                misses += self._capture.misses.take(_MOST_WAITING)
+                # Only now: none of them is from a later generation than what is read here.
+                for source in self._sources.values():
+                    source.catch_up()
+                for image, new in _by_image(misses).items():
+                    if image > self._newest:
+                        self._early_misses += new
+                    elif image in self._sources:
+                        self._sources[image].hasten(new)
+                        waiting.extend(new)
+                misses = []
+            if not waiting:
+                break
+            some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
+            for image, new in _by_image(some).items():
+                if self._sources[image].finish(new):
+                    self._large_until_ns = now_ns + _LARGE_NS
+        self._capture.set_large_misses(now_ns < self._large_until_ns)
+
+
+def _by_image(records: Iterable[T]) -> dict[int, list[T]]:
+    found: dict[int, list[T]] = {}
+    for record in records:
+        found.setdefault(record.image, []).append(record)
+    return found

@@ -1,0 +1,191 @@
+"""What the probes say of stacks, made whole, checked, and noted by id: for one process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from tracelloc.abi import StackFlag
+from tracelloc.caller import caller
+from tracelloc.capture.ring import Miss, SentStack
+from tracelloc.capture.rowtable import RowMemory, RowTable
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.target.allocators import Module
+from tracelloc.target.space import AddressSpace
+from tracelloc.unwinding.plausible import FrameChecker
+from tracelloc.unwinding.sitememory import SiteMemory
+from tracelloc.unwinding.unwinder import Unwinder
+
+_R_STATE: Final = 24
+"""Where in ``struct r_debug`` (link.h) the state is, in bytes."""
+_MOST_LOOKS: Final = 8
+"""How often the maps are read again because they changed while they were read."""
+NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
+"""How stacks are followed through a file; where it has none, they may break there."""
+_ALL: Final = 0.8
+"""The share that counts as all: there is padding, and some functions are written by hand."""
+
+
+class StackSource:
+    """Notes stacks, for the thread that pumps.
+
+    Keeps the address space up to date: whoever finds an address that nothing is known of
+    asks for the maps to be read again.
+    """
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        stacks: Stacks,
+        words: SpaceWords,
+        *,
+        rows: RowMemory | None,
+        max_frames: int,
+        on_modules: Callable[[Sequence[Module]], None],
+        like: StackSource | None = None,
+    ) -> None:
+        """``on_modules`` hears of files that are mapped for the first time.
+
+        Without ``rows`` stacks are walked by frame pointers. ``like``: of the process that
+        this one was forked off.
+        """
+        self._space = space
+        self._stacks = stacks
+        self._words = words
+        self._on_modules = on_modules
+        self._checker = FrameChecker(space)
+        self._unwinder: Unwinder | None = None
+        self._prewarming: threading.Thread | None = None
+        if like is not None and like._unwinder is not None:
+            table = like._unwinder.table.fork(words.publish_tag, words.generation)
+            self._unwinder = like._unwinder.fork(space, table, self.refresh)
+        elif rows is not None:
+            table = RowTable(rows, words.publish_tag)
+            memory = SiteMemory(caller())
+            self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
+            self._find_loader()
+            self._renew(words.generation)
+
+    def await_rows(self, timeout_s: float) -> None:
+        """Waits until what was mapped at the beginning has its rows, but not too long."""
+        if self._prewarming is not None:
+            self._prewarming.join(timeout_s)
+
+    def close(self) -> None:
+        """Ends what is done aside, and drops the rows."""
+        if self._unwinder is not None:
+            self._unwinder.stop()
+        if self._prewarming is not None:
+            self._prewarming.join()
+        if self._unwinder is not None:
+            self._unwinder.remember()
+            self._unwinder.table.close()
+
+    def begin_image(self) -> None:
+        """The process has begun another program; its address space knows."""
+        self._stacks.begin_image()
+        self._checker = FrameChecker(self._space)
+
+    def methods(self) -> dict[str, str]:
+        """By file of code, in words: by what stacks are followed through it."""
+        if self._unwinder is None:
+            return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
+        covered = self._unwinder.covered_share
+        return {m.path: _in_words(covered(m)) for m in self._space.modules}
+
+    def refresh(self) -> None:
+        """Reads again what is mapped, and passes on what is new."""
+        for _ in range(_MOST_LOOKS):
+            generation = self._words.generation
+            before = self._space.generation
+            self._on_modules(self._space.refresh())
+            self._find_loader()
+            if self._unwinder is None:
+                return
+            known = self._unwinder.table.generation
+            if generation == known and self._unwinder.lost_code():
+                self._words.note_change()
+                generation = self._words.generation
+            if generation == known and self._space.generation == before:
+                return
+            if self._renew(generation):
+                return
+
+    def _find_loader(self) -> None:
+        address = self._space.variable("_r_debug")
+        self._words.set_loader_state(0 if address is None else address + _R_STATE)
+
+    def _renew(self, generation: int) -> bool:
+        """Takes over what is mapped now; ``generation`` was read before the maps were.
+
+        False if that was outdated before it was done.
+        """
+        assert self._unwinder is not None
+        if not self._unwinder.renew(generation, lambda: self._words.generation):
+            return False
+        # One thread at a time; it finds what is there when it looks.
+        if self._prewarming is None or not self._prewarming.is_alive():
+            self._prewarming = threading.Thread(
+                target=self._unwinder.prewarm, name="rows", daemon=True
+            )
+            self._prewarming.start()
+        return True
+
+    def catch_up(self) -> None:
+        """Reads the maps again if the loader has changed them since."""
+        if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
+            self.refresh()
+
+    def note(self, new: Iterable[SentStack]) -> None:
+        """Notes stacks that the probes could walk to their end."""
+        new = list(new)
+        if any(self._checker.unknown(stack.frames) for stack in new):
+            self.refresh()
+        settle = self._checker.trim if self._unwinder is None else self._settle
+        for stack in new:
+            self._stacks.add(stack.stack_id, *settle(stack.frames, StackFlag(stack.flags)))
+
+    def hasten(self, misses: Sequence[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        The space must be up to date as of when they were taken.
+        """
+        assert self._unwinder is not None
+        self._unwinder.hasten(misses)
+
+    def finish(self, misses: Sequence[Miss]) -> bool:
+        """Finishes stacks that the probes could not follow, and supplies the rows.
+
+        As for ``hasten``. Whether a copy of memory was too short.
+        """
+        assert self._unwinder is not None
+        any_short = False
+        for stack in self._unwinder.finish(misses):
+            any_short |= bool(stack.flags & StackFlag.SHORT_COPY)
+            self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
+        return any_short
+
+    def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
+        """What is to be believed of a stack that was walked by rows."""
+        if not flags & StackFlag.GUESSED:
+            return frames, flags
+        kept = self._checker.credible(frames)
+        if len(kept) == len(frames):
+            return frames, flags & ~StackFlag.GUESSED
+        bottom = frames[len(kept)]
+        if self._unwinder is not None and self._unwinder.is_bottom(bottom):
+            return (*kept, bottom), StackFlag(0)
+        return kept, StackFlag.BROKEN
+
+
+def _in_words(covered: float | None) -> str:
+    """``covered``: the share of code with call-frame information; None: not known."""
+    if covered is None:
+        return "call-frame information, rows made when needed"
+    if covered > _ALL:
+        return "call-frame information"
+    if covered < 1 - _ALL:
+        return NO_INFORMATION
+    return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

@@ -1,0 +1,321 @@
+"""Stacks without frame pointers: rows for the probes, and what they could not finish.
+
+The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows of the
+program and of libraries of moderate size are there from the start, and of large files those
+that earlier runs needed; others are made when
+a stack first comes by: the probes then send its registers and memory (a miss), from which
+it is finished here by the full rules, exactly, while the row serves for the next time.
+
+Rows are for what was mapped when they were made. Each time the loader maps or unmaps a
+library, or something else does, the generation in their keys changes, and rows of what is
+still mapped move to the new one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import REGION_SHIFT, REGION_TAG, StackFlag
+from tracelloc.capture.ring import Miss
+from tracelloc.capture.rowtable import RowTable
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.rows import FALLBACK_ROW
+from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
+from tracelloc.cfi.walk import End, StackCopy, unwind
+from tracelloc.target.allocators import Module
+from tracelloc.target.procfs import AddressMap, Mapping
+from tracelloc.target.space import AddressSpace, Unresolved
+from tracelloc.unwinding.sitememory import SiteMemory
+
+U64 = npt.NDArray[np.uint64]
+
+_REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
+"""DWARF numbers in the order of ``enum miss_register``."""
+_PREWARM_PARTS: Final = 4
+"""One part in so many of the table is filled beforehand: sets rarely overflow then."""
+_PREWARM_SITES: Final = 100_000
+"""Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
+
+_MOST_REGIONS: Final = 1 << 14
+"""Regions of generated code with a row: 1 GiB of it."""
+_MOST_KNOWN: Final = 1 << 16
+"""Addresses whose rules are at hand. A hot program needs a few thousand."""
+
+_FLAGS: Final = {
+    End.OUTERMOST: StackFlag(0),
+    End.LIMIT: StackFlag.TRUNCATED,
+    End.OUTSIDE_COPY: StackFlag.SHORT_COPY,
+    End.NO_MODULE: StackFlag.UNMAPPED,
+    End.DAMAGED: StackFlag.BAD_CFI,
+    End.UNKNOWN_REGISTER: StackFlag.BAD_CFI,
+    End.NO_PROGRESS: StackFlag.BROKEN,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A stack that the probes had left to us."""
+
+    stack_id: int
+    frames: tuple[int, ...]
+    flags: StackFlag
+
+
+class Unwinder:
+    """Makes rows and finishes stacks. For the thread that pumps, but ``prewarm``."""
+
+    def __init__(
+        self,
+        space: AddressSpace,
+        table: RowTable,
+        max_frames: int,
+        memory: SiteMemory,
+        refresh: Callable[[], None],
+    ) -> None:
+        """``refresh`` is called when a stack comes by code that was not mapped before."""
+        self._space = space
+        self._memory = memory
+        self._refresh = refresh
+        self._may_refresh = False
+        self.table = table
+        self._max_frames = max_frames
+        self._maps = AddressMap([])
+        self._since: dict[Mapping, int] = {}
+        """Generation from which on a mapping is known to have been there all the time."""
+        self._known: dict[int, tuple[Mapping, RuleSet]] = {}
+        """By address, as long as the mappings stay as they are."""
+        self._large: set[int] = set()
+        """Modules with too many call sites to have all their rows made."""
+        self._met: dict[int, list[int]] = {}
+        """By module: where stacks came by without a row, as the file counts addresses."""
+        self._made: dict[int, int] = {}
+        """Rows by address that the probes don't have yet."""
+        self._prewarmed: set[Mapping] = set()
+        self._stopped = False
+
+    def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
+        """The same for a copy of the address space."""
+        child = Unwinder(space, table, self._max_frames, self._memory, refresh)
+        child._maps = self._maps
+        child._since = dict.fromkeys(self._maps.mappings, table.generation)
+        child._prewarmed = set(self._prewarmed)
+        return child
+
+    def renew(self, generation: int, read: Callable[[], int]) -> bool:
+        """Learns what is mapped now, as of a generation; ``read`` gives the current one.
+
+        The address space must have been refreshed after ``generation`` was read. False if
+        the generation has changed meanwhile: what the maps say may be of the next one.
+        """
+        mappings = self._space.mappings
+        code = [m for m in mappings if m.executable]
+        before = set(self._maps.mappings)
+        kept = [m for m in code if m in before]
+        starts = np.array([m.start for m in kept], np.uint64)
+        ends = np.array([m.end for m in kept], np.uint64)
+        if read() != generation:
+            return False
+        self._maps = AddressMap(code)
+        self._known.clear()
+        self._made.clear()
+        if generation == self.table.generation:
+            if len(kept) < len(code) and self.table.is_shared:
+                # What is new here may be something else there.
+                self.table.renew(generation, starts, ends)
+            self._since = {m: self._since.get(m, generation) for m in code}
+        else:
+            # What looks the same may have been something else in between, but for what is
+            # never unmapped.
+            kept_for_good = self._space.permanent_files()
+            self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
+            self.table.renew(generation, starts, ends)
+        self._cover_generated(code)
+        return True
+
+    def _cover_generated(self, code: Iterable[Mapping]) -> None:
+        """Rows for whole regions of code that belongs to no file: of it nothing is known.
+
+        A just-in-time compiler makes new code all the time; nothing has to be asked for it.
+        """
+        regions = [
+            np.arange(-(-m.start >> REGION_SHIFT), m.end >> REGION_SHIFT, dtype=np.uint64)
+            for m in code
+            if not m.is_file and not m.path.startswith("[")
+        ]
+        keys = np.concatenate([np.empty(0, np.uint64), *regions])[:_MOST_REGIONS]
+        if len(keys):
+            rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
+            self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
+
+    def lost_code(self) -> bool:
+        """Whether code that was there the last time is gone or another, by the maps."""
+        now = set(self._space.mappings)
+        return any(
+            before.is_file or self._is_file_now(before)
+            for before in self._maps.mappings
+            if before not in now
+        )
+
+    def _is_file_now(self, before: Mapping) -> bool:
+        # Generated code has the same row wherever it is, as long as there is no file.
+        mapping = self._space.find(before.start)
+        return mapping is not None and mapping.is_file
+
+    def stop(self) -> None:
+        """Ends prewarming after the file it is at."""
+        self._stopped = True
+
+    def remember(self) -> None:
+        """Notes for the next run where stacks came by in large files."""
+        for module in self._space.modules:
+            if id(module) in self._large:
+                met = np.array(self._met.get(id(module), ()), np.uint64)
+                self._memory.remember(module.elf.build_id, met)
+
+    def prewarm(self) -> int:
+        """Makes the rows that are likely to be needed. Returns how many it made.
+
+        Those that earlier runs needed come first, then those of whole files, small ones
+        first. May run on a thread of its own.
+        """
+        generation = self.table.generation
+        made = 0
+        budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
+        mappings = [m for m in self._maps.mappings if m not in self._prewarmed]
+        mappings.sort(key=lambda m: m.end - m.start)
+        for rows_of in (self._remembered_rows, self._all_rows):
+            for mapping in mappings:
+                if self._stopped or made >= budget:
+                    return made
+                self._prewarmed.add(mapping)
+                sites, rows = self._rows_of(mapping, rows_of)
+                if not 0 < len(sites) <= budget - made:
+                    continue
+                if not self.table.insert(sites, rows, generation):
+                    self._prewarmed.discard(mapping)
+                    return made
+                made += len(sites)
+        return made
+
+    def _rows_of(
+        self, mapping: Mapping, rows_of: Callable[[Module, Cfi], tuple[U64, U64]]
+    ) -> tuple[U64, U64]:
+        """Call sites in a mapping, as addresses of the process, and their rows."""
+        nothing = np.empty(0, np.uint64)
+        place = self._space.place(mapping.start)
+        if isinstance(place, Unresolved) or place.module is None:
+            return nothing, nothing
+        cfi = self._cfi_of(place.module)
+        start = place.module.elf.address_of(place.file_offset)
+        if cfi is None or start is None:
+            return nothing, nothing
+        sites, rows = rows_of(place.module, cfi)
+        first = np.uint64(start)
+        size = np.uint64(mapping.end - mapping.start)
+        inside = (sites >= first) & (sites < first + size)
+        return sites[inside] - first + np.uint64(mapping.start), rows[inside]
+
+    def _remembered_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
+        sites = self._memory.recall(module.elf.build_id)
+        return sites, cfi.rows(sites)
+
+    def _all_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
+        sites, rows = cfi.all_rows(_PREWARM_SITES)
+        if not len(sites):
+            self._large.add(id(module))
+        return sites, rows
+
+    def covered_share(self, module: Module) -> float | None:
+        """About which share of its code has call-frame information; None: not known yet."""
+        cfi = self._cfi_of(module)
+        return None if cfi is None else cfi.covered_share
+
+    def _cfi_of(self, module: Module) -> Cfi | None:
+        return self._space.files.cfi(module)
+
+    def is_bottom(self, address: int) -> bool:
+        """Whether this is where somebody built a stack by hand (makecontext, fibers).
+
+        A function's first byte is no return address: nobody called, it was put there.
+        """
+        place = self._space.place(address)
+        if isinstance(place, Unresolved) or place.module is None:
+            return False
+        inside, cfi = place.module.elf.address_of(place.file_offset), self._cfi_of(place.module)
+        return cfi is not None and inside is not None and cfi.is_start(inside)
+
+    def hasten(self, misses: Iterable[Miss]) -> None:
+        """Gives the probes the rows for which these misses are waiting.
+
+        Until they are there, thousands more come for want of the same few.
+        """
+        self._may_refresh = True
+        for missing, miss in {miss.missing: miss for miss in misses}.items():
+            if missing not in self._known:
+                self._finish(miss)
+        self._supply()
+
+    def finish(self, misses: Iterable[Miss]) -> list[Finished]:
+        """The stacks of these misses; their rows are in the table when this returns."""
+        self._may_refresh = True
+        finished = [self._finish(miss) for miss in misses]
+        self._supply()
+        return finished
+
+    def _supply(self) -> None:
+        """Gives the probes the rows that were made on the way."""
+        rows, self._made = self._made, {}
+        if rows:
+            addresses = np.fromiter(rows.keys(), np.uint64, len(rows))
+            values = np.fromiter(rows.values(), np.uint64, len(rows))
+            self.table.insert(addresses, values, self.table.generation)
+
+    def _finish(self, miss: Miss) -> Finished:
+        def look_up(address: int) -> RuleSet | None:
+            known = self._known.get(address) or self._look_up(address)
+            # It may be that something else was mapped there then.
+            return known[1] if known and self._since[known[0]] <= miss.generation else None
+
+        walk = unwind(
+            dict(zip(_REGISTERS, miss.registers, strict=True)),
+            StackCopy(miss.stack_address, miss.stack),
+            look_up,
+            limit=self._max_frames,
+        )
+        flags = _FLAGS[walk.end]
+        if walk.fallback_count:
+            flags |= StackFlag.GUESSED
+        return Finished(miss.stack_id, walk.frames, flags)
+
+    def _look_up(self, address: int) -> tuple[Mapping, RuleSet] | None:
+        """What is mapped at an address, and the rules there; notes the row for both sides."""
+        mapping = self._maps.find(address)
+        if mapping is None and self._may_refresh:
+            self._may_refresh = False
+            self._refresh()
+            mapping = self._maps.find(address)
+        if mapping is None:
+            return None
+        place = self._space.place(address)
+        if isinstance(place, Unresolved) or place.mapping != mapping:
+            return None
+        if place.reason is Unresolved.ANONYMOUS:
+            row, rules = FALLBACK_ROW, FRAME_POINTER
+        else:
+            cfi = self._cfi_of(place.module) if place.module is not None else None
+            inside = place.module.elf.address_of(place.file_offset) if place.module else None
+            if cfi is None or inside is None:
+                # A file that can't be read: to guess would be to invent.
+                return None
+            row, rules = cfi.row(inside), cfi.rules(inside)
+            self._met.setdefault(id(place.module), []).append(inside)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        self._made[address] = row
+        self._known[address] = mapping, rules
+        return mapping, rules

@@ -1,0 +1,201 @@
+"""Resident memory against traced blocks, and when memory will run out.
+
+What a process has grown by since tracing began is compared with the blocks that it has
+allocated since and still holds, with what the allocator adds to each of them. glibc puts
+blocks into chunks: 8 bytes more, rounded up to a multiple of 16, at least 32
+(malloc/malloc.c, ``request2size``). That is worked out from the mean size of each stack's
+blocks, so it is exact where a stack's blocks are of one size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.target.procfs import base_name
+from tracelloc.target.residency import Limit, Memory
+from tracelloc.units import NS_PER_S, format_roughly, format_size, plural
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.suspects import suspects_of
+
+_NOTABLE_BYTES: Final = 1 << 20
+"""Growth below this is not taken apart: pages and rounding are as large."""
+_EXPLAINED: Final = 0.7
+_MORE_THAN_ALL: Final = 1.3
+_SLOPE_NS: Final = 60 * NS_PER_S
+"""Growth of resident memory is judged over this time at least."""
+_FARTHEST_S: Final = 30 * 86400.0
+"""What is further away is not foretold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where resident memory comes from, in bytes."""
+
+    growth_bytes: int
+    """Of memory in use since tracing began, what is swapped out included."""
+    traced_bytes: int
+    """Outstanding blocks."""
+    overhead_bytes: int | None
+    """What the allocator adds to them; None if that is not known of it."""
+    explained: float | None
+    """Share of the growth; None if there is hardly any."""
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When memory will have run out."""
+
+    limit: Limit
+    rate_bytes_per_min: float
+    by_leaks: bool
+    """The rate is that of what leaks; else, of all memory lately."""
+    left_s: float
+
+    @property
+    def sentence(self) -> str:
+        """For people."""
+        whose = "what leaks" if self.by_leaks else "memory in use"
+        return (
+            f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
+            f"{self.limit.what}'s limit of {format_size(self.limit.size_bytes)} is reached in "
+            f"{format_roughly(self.left_s)}"
+        )
+
+
+def forecast(snapshot: Snapshot) -> Forecast | None:
+    """By what leaks, if anything does; else by how memory in use has grown lately.
+
+    None if it does not grow, or would take longer than a month.
+    """
+    memory = snapshot.memory
+    if memory is None or memory.limit is None:
+        return None
+    leaking = [
+        suspect.judgement.rate_bytes_per_min
+        for suspect in suspects_of(snapshot)
+        if suspect.judgement.verdict is Verdict.LEAKING
+    ]
+    rate = sum(leaking) if leaking else _slope_per_min(memory)
+    if rate <= 0:
+        return None
+    left_s = memory.limit.free_bytes / rate * 60
+    if left_s > _FARTHEST_S:
+        return None
+    return Forecast(memory.limit, rate, bool(leaking), left_s)
+
+
+def _slope_per_min(memory: Memory) -> float:
+    """Over the newer half of what is known, if that is long enough; else 0."""
+    if len(memory.past) < 2:
+        return 0.0
+    last_ns, last = memory.past[-1]
+    middle_ns = (memory.past[0][0] + last_ns) // 2
+    from_ns, first = next(point for point in memory.past if point[0] >= middle_ns)
+    if last_ns - from_ns < _SLOPE_NS:
+        return 0.0
+    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S
+
+
+def account(snapshot: Snapshot) -> Account | None:
+    """None if the process's memory was never seen."""
+    memory = snapshot.memory
+    if memory is None:
+        return None
+    growth = memory.now.kept - memory.start.kept
+    traced = snapshot.live_bytes
+    overhead = _glibc_overhead(snapshot) if _is_glibc(snapshot) else None
+    heap = traced + (overhead or 0)
+    explained = heap / growth if growth >= _NOTABLE_BYTES else None
+    return Account(growth, traced, overhead, explained, _sentence(snapshot, memory, growth, heap))
+
+
+def _is_glibc(snapshot: Snapshot) -> bool:
+    """Whether every block comes from glibc."""
+    mallocs = {base_name(a.file) for a in snapshot.allocators if a.family == "malloc"}
+    others = {a.family for a in snapshot.allocators} - {"malloc", "operator new"}
+    return not others and len(mallocs) == 1 and min(mallocs).startswith(("libc.so.6", "libc-2"))
+
+
+def _glibc_overhead(snapshot: Snapshot) -> int:
+    counts, held = snapshot.totals.live_count, snapshot.totals.live_bytes
+    holding = counts > 0
+    counts, held = counts[holding], held[holding]
+    chunks = np.maximum(32, -(-(held / counts + 8) // 16) * 16)
+    return max(0, round(float((chunks * counts).sum())) - int(held.sum()))
+
+
+def _sentence(snapshot: Snapshot, memory: Memory, growth: int, heap: int) -> str:
+    rss = f"RSS {format_size(memory.now.rss)}"
+    signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
+    traced = f"traced blocks hold {format_size(heap)}"
+    if growth < _NOTABLE_BYTES:
+        untouched = heap >= _NOTABLE_BYTES + max(0, growth)
+        return f"{rss}, {signed}, {traced}{_replaced(snapshot) if untouched else ''}"
+    share = heap / growth
+    if share > _MORE_THAN_ALL:
+        return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
+    explained = f"{rss}, {signed}: traced blocks explain {min(share, 1):.0%}"
+    return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, heap)}"
+
+
+def _replaced(snapshot: Snapshot) -> str:
+    freed = snapshot.losses.oddities.unmatched_frees
+    if not freed:
+        return ": some of it has not been touched yet"
+    return (
+        f": not all touched yet, or in the place of {plural(freed, 'block')} "
+        "from before that were freed"
+    )
+
+
+def _elsewhere(memory: Memory, heap: int) -> str:
+    """What else has grown most."""
+    now, start = memory.now, memory.start
+    anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - heap
+    files, shared = now.files - start.files, now.shared - start.shared
+    if files >= max(anonymous, shared):
+        return f"mapped files have {format_size(files)} more in memory"
+    if shared >= anonymous:
+        return f"shared memory has {format_size(shared)} more in memory"
+    return (
+        f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
+        "allocator caches, direct mmap, thread stacks or another allocator"
+    )
+
+
+def memory_lines(snapshot: Snapshot) -> Iterator[str]:
+    """Where memory comes from and when it will have run out, as far as that can be said."""
+    for found in (account(snapshot), forecast(snapshot)):
+        if found is not None:
+            yield found.sentence
+
+
+def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """The same for programs: bytes and seconds; {} if the process's memory was never seen."""
+    memory, found, ahead = snapshot.memory, account(snapshot), forecast(snapshot)
+    if memory is None or found is None:
+        return {}
+    limit = memory.limit
+    return {
+        "anonymous_bytes": memory.now.anonymous,
+        "file_bytes": memory.now.files,
+        "shared_bytes": memory.now.shared,
+        "swapped_bytes": memory.now.swapped,
+        "pss_bytes": memory.pss_bytes,
+        "growth_bytes": found.growth_bytes,
+        "traced_bytes": found.traced_bytes,
+        "allocator_overhead_bytes": found.overhead_bytes,
+        "explained_share": None if found.explained is None else round(found.explained, 4),
+        "explanation": found.sentence,
+        "limit": None if limit is None else limit.what,
+        "limit_bytes": None if limit is None else limit.size_bytes,
+        "limit_free_bytes": None if limit is None else limit.free_bytes,
+        "limit_reached_in_s": None if ahead is None else round(ahead.left_s),
+        "limit_rate_bytes_per_min": None if ahead is None else round(ahead.rate_bytes_per_min, 1),
+    }

@@ -1,0 +1,89 @@
+"""What every view needs of a stack: its frames by name, and which of them are hidden."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from tracelloc.demangle.short import shorten
+from tracelloc.filters import Filters, NamedStack
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.target.space import Place, Unresolved
+
+__all__ = ["REPORT_PATIENCE_S", "NamedStack", "Namer"]
+
+REPORT_PATIENCE_S: Final = 2.0
+"""How long a report waits for names and lines; those that take longer are in later ones."""
+
+
+class Namer:
+    """Names the stacks of snapshots. For one thread at a time."""
+
+    def __init__(
+        self, symbolizer: Symbolizer, filters: Filters, *, short_names: bool = False
+    ) -> None:
+        """``short_names`` leaves template arguments out of symbols, not of raw symbols."""
+        self._symbolizer = symbolizer
+        self.filters = filters
+        """May be changed at any time, from the thread that asks for stacks."""
+        self._short_names = short_names
+        self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
+
+    def copy(self) -> Namer:
+        """The same names and rules, for another thread."""
+        return Namer(self._symbolizer, self.filters.copy(), short_names=self._short_names)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """Changes whenever a stack may look different from before."""
+        return self._symbolizer.version, self.filters.version
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are still to be looked up."""
+        return self._symbolizer.waiting
+
+    def place(self, address: int) -> Place | Unresolved:
+        """Where an address of code lies, or why that can't be said."""
+        return self._symbolizer.place(address)
+
+    def prepare(
+        self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
+    ) -> bool:
+        """Has all these stacks looked up together, which is quicker than one by one.
+
+        Waits for it, at most ``timeout_s``. Whether all is known that can be.
+        """
+        addresses = {address for index in indices for address in snapshot.frames(index)}
+        return self._symbolizer.prepare(addresses, timeout_s)
+
+    def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
+        """The stack with this index, as far as it is known by now."""
+        addresses = snapshot.frames(index)
+        version = self.version
+        known = self._stacks.get(index)
+        if known is not None and known[0] == addresses and known[1] == version:
+            return known[2]
+        frames = self._symbolizer.peek(addresses)
+        why = snapshot.why_partial(index) if addresses else None
+        if why is not None:
+            frames.append(_end_of_partial(why))
+        stack = self.filters.apply(frames, index)
+        if self._short_names:
+            stack = replace(stack, frames=[_shortened(frame) for frame in stack.frames])
+        self._stacks[index] = addresses, version, stack
+        return stack
+
+
+def _end_of_partial(why: str) -> Frame:
+    """What stands for the frames that are missing at the outer end."""
+    name = f"[partial: {why}]"
+    return Frame(0, name, None, None, None, None, None)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _shortened(frame: Frame) -> Frame:
+    return frame if frame.symbol is None else replace(frame, symbol=shorten(frame.symbol))
