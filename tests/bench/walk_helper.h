@@ -3,11 +3,12 @@
  * Walking call stacks by the kernel's helper, for comparison: what other tools do. It
  * follows frame pointers from the interrupted function, whether it has one or not.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words, struct call *call)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words,
+				      struct space *space, struct call *call)
 {
 	struct stack *stack = &call->stack;
 	long bytes = bpf_get_stack(ctx, stack->frames, sizeof(stack->frames), BPF_F_USER_STACK);
-	u64 hash = 0x1905;
+	u64 hash = first_hash(space);
 	u32 n = 0;
 
 #pragma clang loop unroll(disable)

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target
-from tracelloc import abi, unwinding
+from tracelloc import abi
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import Selection
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.session import Session
+from tracelloc.unwinding import unwinder
 
 pytestmark = pytest.mark.bpf
 
@@ -300,7 +301,7 @@ def test_large_files_are_remembered(
 ) -> None:
     """What one run had to ask for, the next one has from the start."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(unwinding, "_PREWARM_SITES", 100)
+    monkeypatch.setattr(unwinder, "_PREWARM_SITES", 100)
     misses = []
     for _ in range(2):
         found = compare(PROGRAMS["python"][0](tmp_path), truth, tmp_path, 5)

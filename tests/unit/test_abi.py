@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc import abi, capture, probes, ring
+from tracelloc import abi, probes
+from tracelloc.capture import bpf as capture
+from tracelloc.capture import ring
 
 HEADER = (probes.directory() / "event.h").read_text()
 

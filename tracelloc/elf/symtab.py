@@ -72,6 +72,13 @@ class StringTable:
             at = self.data.find(wanted, at + 1)
         return found
 
+    def is_named(self, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Where there is a string that is not empty."""
+        text = np.frombuffer(self.data, np.uint8)
+        named = offsets < len(text)
+        named[named] = text[offsets[named]] != 0
+        return named
+
     def ending(self, tail: str) -> set[str]:
         """All strings that end with this, itself included."""
         wanted = tail.encode() + b"\0"
@@ -152,7 +159,10 @@ class SymbolTable:
         for number, table in enumerate(tables):
             kind = table.symbols["info"] & 0xF
             is_function = (kind == STT_FUNC) | (kind == STT_GNU_IFUNC)
-            kept = np.flatnonzero(is_function & (table.symbols["section"] != _SHN_UNDEF))
+            is_defined = table.symbols["section"] != _SHN_UNDEF
+            kept = np.flatnonzero(is_function & is_defined)
+            # In damaged files; they would hide those that have names.
+            kept = kept[table.names.is_named(table.symbols["name"][kept])]
             parts.append((kept, np.full(len(kept), number, np.uint8)))
         self._entry = np.concatenate([p[0] for p in parts]) if parts else np.empty(0, np.int64)
         self._table = np.concatenate([p[1] for p in parts]) if parts else np.empty(0, np.uint8)
