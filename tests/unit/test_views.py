@@ -21,7 +21,14 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import json_report
 from tracelloc.report.text import format_frame, losses_line, text_report
-from tracelloc.snapshots.snapshot import Snapshot, Target, select_blocks, take_snapshot
+from tracelloc.snapshots.snapshot import (
+    NOTHING_ELSE,
+    Snapshot,
+    Target,
+    Wanted,
+    select_blocks,
+    take_snapshot,
+)
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
@@ -54,7 +61,12 @@ def frame(name: str | None, address: int = 0x1234, module: str | None = "/opt/ap
     return Frame(address, name, name, 4, 16, module, 0x34)
 
 
-def snapshot_of(table: LiveTable, top: int = 10, min_age_ns: int | None = None) -> Snapshot:
+def snapshot_of(
+    table: LiveTable,
+    top: int = 10,
+    min_age_ns: int | None = None,
+    wanted: Wanted = NOTHING_ELSE,
+) -> Snapshot:
     counters = np.zeros(len(Counter), np.uint64)
     counters[Counter.LOST_FREES] = 3
     counters[Counter.UNPAIRED_RETURNS] = 1
@@ -70,6 +82,7 @@ def snapshot_of(table: LiveTable, top: int = 10, min_age_ns: int | None = None) 
         counters=counters,
         top=top,
         min_age_ns=min_age_ns,
+        wanted=wanted,
     )
 
 

@@ -12,6 +12,7 @@ from tracelloc.command.options import Mode, Options
 from tracelloc.command.tracer import Tracer
 from tracelloc.report.jsonlines import report_of
 from tracelloc.report.profile import Profile, Progress, Sample, profile_of
+from tracelloc.report.sections import wanted_by
 from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
@@ -85,21 +86,24 @@ class FamilyTracer(Tracer):
                 options.top,
                 options.min_age_ns,
                 self._marks.get(target.pid),
+                show=options.show,
             ),
         ]
 
     def _json_line(self, tracee: Tracee, snapshot: Snapshot) -> str:
         mark = self._marks.get(snapshot.target.pid)
-        report = report_of(snapshot, self._namer_of(tracee), self._options.top, mark)
+        options = self._options
+        namer = self._namer_of(tracee)
+        report = report_of(snapshot, namer, options.top, mark, show=options.show)
         report["ended"] = tracee.has_ended
         return json.dumps(report, separators=(",", ":"))
 
     def _members(self) -> list[Member]:
-        apply = self._watch.suppressions.apply
+        apply, options = self._watch.suppressions.apply, self._options
         return [
             (tracee, apply(snapshot, self._namer_of(tracee)))
             for tracee, snapshot in self._family.snapshots(
-                self._options.top, self._options.min_age_ns
+                options.top, options.min_age_ns, wanted_by(options.show)
             )
         ]
 

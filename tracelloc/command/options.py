@@ -13,16 +13,14 @@ from typing import Final, NoReturn
 from tracelloc import __version__
 from tracelloc.capture.attach import Method
 from tracelloc.command.argumenttypes import (
-    count_type,
-    duration_type,
     entries_type,
     frames_type,
     pid_type,
-    positive_type,
     size_type,
 )
 from tracelloc.command.nameoptions import add_names
 from tracelloc.command.outputs import Output
+from tracelloc.command.reportoptions import add_reports
 from tracelloc.command.sharing import add_files, add_live, outputs_of, push_of
 from tracelloc.command.watch import WatchOptions, add_watch, watch_of
 from tracelloc.errors import UsageError
@@ -63,6 +61,8 @@ class Options:
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
+    show: frozenset[str]
+    """Sections that reports have beside the usual ones."""
     top: int
     min_age_ns: int | None
     interval_s: float
@@ -126,7 +126,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.epilog = _wrapped(parser.epilog or "")
-    groups = (_add_tracing, _add_probes, _add_reports, add_files, add_watch, add_live, add_names)
+    groups = (_add_tracing, _add_probes, add_reports, add_files, add_watch, add_live, add_names)
     for add_group in groups:
         add_group(parser)
     add = parser.add_argument_group("about the program").add_argument
@@ -235,44 +235,6 @@ def _add_probes(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_reports(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("reports")
-    views = group.add_mutually_exclusive_group()
-    views.add_argument(
-        "--tui",
-        action="store_true",
-        help="a screen that takes keys (default on a terminal, unless --count is given)",
-    )
-    views.add_argument(
-        "--text", action="store_true", help="text reports on standard output (default elsewhere)"
-    )
-    views.add_argument(
-        "--json", action="store_true", help="JSON instead: one object per report, on one line"
-    )
-    add = group.add_argument
-    add("--top", type=count_type, default=2, metavar="N", help="entries per section (default 2)")
-    add(
-        "--age",
-        type=duration_type,
-        metavar="AGE",
-        help="add a section of the largest allocations at least this old",
-    )
-    add(
-        "--interval",
-        type=duration_type,
-        default=1.0,
-        metavar="S",
-        help="time between reports (default 1s)",
-    )
-    add("--count", type=positive_type, metavar="N", help="end after N reports")
-    add(
-        "--duration",
-        type=duration_type,
-        metavar="S",
-        help="end after this time (default: when the process ends, or Ctrl-C)",
-    )
-
-
 def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
     """Options from the arguments after the program's name. Raises UsageError.
 
@@ -297,6 +259,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         follow=given.follow,
         command=command,
         mode=mode,
+        show=given.show,
         top=given.top,
         min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
         interval_s=given.interval,

@@ -22,6 +22,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.report.jsonlines import json_report
 from tracelloc.report.profile import Profile, Progress, difference, profile_of
+from tracelloc.report.sections import wanted_by
 from tracelloc.report.text import losses_line, text_report, traced_line
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import SourceMap, Symbolizer
@@ -242,7 +243,9 @@ class Tracer:
         return not self._stdout_open or (count is not None and self._reports >= count)
 
     def _snapshot(self) -> Snapshot:
-        snapshot = self._session.snapshot(self._options.top, self._options.min_age_ns)
+        options = self._options
+        wanted = wanted_by(options.show)
+        snapshot = self._session.snapshot(options.top, options.min_age_ns, wanted)
         return self._watch.suppressions.apply(snapshot, self._namer)
 
     def _tick(self) -> None:
@@ -289,9 +292,10 @@ class Tracer:
     def _text_of(self, snapshot: Snapshot) -> str:
         """A report."""
         options, mark = self._options, self._marks.get(snapshot.target.pid)
+        top, show = options.top, options.show
         if options.mode is Mode.JSON:
-            return json_report(snapshot, self._namer, options.top, mark) + "\n"
-        lines = text_report(snapshot, self._namer, options.top, options.min_age_ns, mark)
+            return json_report(snapshot, self._namer, top, mark, show=show) + "\n"
+        lines = text_report(snapshot, self._namer, top, options.min_age_ns, mark, show=show)
         return "".join(f"{line}\n" for line in lines)
 
     def _report(self, snapshot: Snapshot) -> None:

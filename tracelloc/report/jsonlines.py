@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Set
 from typing import Any
 
+from tracelloc.heap.ranges import Mappings
+from tracelloc.report.sections import parts_of
 from tracelloc.snapshots.marks import SinceMark, since_mark
 from tracelloc.snapshots.snapshot import BlockStat, Snapshot
 from tracelloc.symbols import Frame
@@ -15,23 +18,38 @@ from tracelloc.views.naming import REPORT_PATIENCE_S, NamedStack, Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
 
 
-def json_report(snapshot: Snapshot, namer: Namer, top: int, mark: Snapshot | None = None) -> str:
+def json_report(
+    snapshot: Snapshot,
+    namer: Namer,
+    top: int,
+    mark: Snapshot | None = None,
+    *,
+    show: Set[str] = frozenset(),
+) -> str:
     """One line without its end."""
-    return json.dumps(report_of(snapshot, namer, top, mark), separators=(",", ":"))
+    return json.dumps(report_of(snapshot, namer, top, mark, show=show), separators=(",", ":"))
 
 
 def report_of(
-    snapshot: Snapshot, namer: Namer, top: int, mark: Snapshot | None = None
+    snapshot: Snapshot,
+    namer: Namer,
+    top: int,
+    mark: Snapshot | None = None,
+    *,
+    show: Set[str] = frozenset(),
 ) -> dict[str, Any]:
     """The report.
 
-    ``top_old_allocations`` is there with an age limit only, ``since_mark`` with a mark.
+    ``top_old_allocations`` is there with an age limit only, ``since_mark`` with a mark, and
+    each section of ``show`` under its own name (``sections.SECTIONS``).
     """
+    parts = parts_of(snapshot, top, show)
     suspects = suspects_of(snapshot, top)
     since = since_mark(snapshot, mark, top)
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects)
     if since is not None:
         indices |= {changed.stack for changed in since.top}
+    indices |= {stack for part in parts.values() for stack in part.stacks}
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     report = summary(snapshot)
     report["suspects"] = [
@@ -53,28 +71,34 @@ def report_of(
     if since is not None:
         report["since_mark"] = _since(snapshot, since, namer)
     if snapshot.mappings is not None:
-        report["mappings"] = {
-            "bytes": snapshot.mappings.size_bytes,
-            "mappings": snapshot.mappings.count,
-            "of_allocators_bytes": snapshot.mappings.of_allocators_bytes,
-            "top": [
-                {
-                    "bytes": held.size_bytes,
-                    "mappings": held.count,
-                    "oldest_s": (snapshot.now_ns - held.oldest_ns) / NS_PER_S,
-                    "stack_id": held.stack,
-                    "stack": _stack(namer.stack(snapshot, held.stack)),
-                }
-                for held in snapshot.mappings.stacks[:top]
-            ],
-        }
+        report["mappings"] = _mappings(snapshot, snapshot.mappings, namer, top)
     if snapshot.old_blocks is not None:
         report["old_bytes"] = snapshot.old_blocks.size_bytes
         report["old_allocations"] = snapshot.old_blocks.count
         report["top_old_allocations"] = [
             _block(b, snapshot, namer) for b in snapshot.old_blocks.largest
         ]
+    for name, part in parts.items():
+        report[name] = part.facts(lambda stack: _stack(namer.stack(snapshot, stack)))
     return report
+
+
+def _mappings(snapshot: Snapshot, mappings: Mappings, namer: Namer, top: int) -> dict[str, Any]:
+    return {
+        "bytes": mappings.size_bytes,
+        "mappings": mappings.count,
+        "of_allocators_bytes": mappings.of_allocators_bytes,
+        "top": [
+            {
+                "bytes": held.size_bytes,
+                "mappings": held.count,
+                "oldest_s": (snapshot.now_ns - held.oldest_ns) / NS_PER_S,
+                "stack_id": held.stack,
+                "stack": _stack(namer.stack(snapshot, held.stack)),
+            }
+            for held in mappings.stacks[:top]
+        ],
+    }
 
 
 def _since(snapshot: Snapshot, since: SinceMark, namer: Namer) -> dict[str, Any]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.stacks import NO_STACK
+from tracelloc.report.sections import parts_of
 from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.marks import SinceMark, since_mark
 from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot
@@ -54,12 +55,20 @@ def text_report(
     top: int,
     min_age_ns: int | None = None,
     mark: Snapshot | None = None,
+    *,
+    show: Set[str] = frozenset(),
 ) -> Iterator[str]:
-    """The report's lines, the last one empty. ``mark``: also what has come since."""
+    """The report's lines, the last one empty.
+
+    ``mark``: also what has come since; ``show``: more sections, by name
+    (``sections.SECTIONS``).
+    """
+    parts = parts_of(snapshot, top, show)
     since = since_mark(snapshot, mark, top)
     indices = snapshot.shown_stacks(top) | stacks_to_name(suspects_of(snapshot, top))
     if since is not None:
         indices |= {changed.stack for changed in since.top}
+    indices |= {stack for part in parts.values() for stack in part.stacks}
     namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
     blocks = snapshot.top_blocks
     about, sampled = "", ""
@@ -79,16 +88,11 @@ def text_report(
             f"for a total of {about}{format_size(old.size_bytes)}{sampled}"
         )
         yield from _blocks(snapshot, namer, old)
-    stacks = snapshot.top_stacks(top)
-    yield f"==> {len(stacks)} top allocators out of {snapshot.live_stacks}:"
-    for number, stat in enumerate(stacks):
-        yield (
-            f"  {number:>4}: {about}{format_size(stat.live_bytes)} in "
-            f"{about}{plural(stat.live_count, 'allocation')}"
-        )
-        yield from _stack(namer.stack(snapshot, stat.index), stat.index)
+    yield from _allocators(snapshot, namer, top, about)
     if since is not None:
         yield from _since(snapshot, since, namer, about)
+    for part in parts.values():
+        yield from part.lines(lambda stack: _stack(namer.stack(snapshot, stack), stack))
     for line in (
         nobody_line(snapshot),
         suppressed_line(snapshot),
@@ -104,6 +108,18 @@ def text_report(
     yield f"==> {overhead_line(snapshot.overhead)}"
     yield f"==> {losses_line(snapshot)}"
     yield ""
+
+
+def _allocators(snapshot: Snapshot, namer: Namer, top: int, about: str) -> Iterator[str]:
+    """The section of the stacks that hold most."""
+    stacks = snapshot.top_stacks(top)
+    yield f"==> {len(stacks)} top allocators out of {snapshot.live_stacks}:"
+    for number, stat in enumerate(stacks):
+        yield (
+            f"  {number:>4}: {about}{format_size(stat.live_bytes)} in "
+            f"{about}{plural(stat.live_count, 'allocation')}"
+        )
+        yield from _stack(namer.stack(snapshot, stat.index), stat.index)
 
 
 def _since(snapshot: Snapshot, since: SinceMark, namer: Namer, about: str) -> Iterator[str]:

@@ -88,6 +88,14 @@ class Wanted:
     series: bool = False
     """What all held together, over the whole time."""
 
+    def __or__(self, other: Wanted) -> Wanted:
+        """What either of the two wants."""
+        return Wanted(
+            self.blocks or other.blocks,
+            self.history or other.history,
+            self.series or other.series,
+        )
+
 
 NOTHING_ELSE: Final = Wanted()
 

@@ -27,7 +27,7 @@ from tracelloc.capture.ring import Events
 from tracelloc.errors import TracellocError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import MappedFiles
 from tracelloc.tracing.session import Session
@@ -77,7 +77,7 @@ class FamilySession(Session):
         os.close(self.end_fd)
 
     def snapshots(
-        self, top: int = 0, min_age_ns: int | None = None
+        self, top: int = 0, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
     ) -> list[tuple[Tracee, Snapshot]]:
         """One per process, those that have ended included, in the order of their start."""
         with self._lock:
@@ -87,7 +87,7 @@ class FamilySession(Session):
                 {id(t): t for t in (self.root, *self._ended, *self._living)}.values(),
                 key=lambda tracee: tracee.started_ns,
             )
-            return [(t, self._snapshot_of(t, top, min_age_ns, NOTHING_ELSE)) for t in tracees]
+            return [(t, self._snapshot_of(t, top, min_age_ns, wanted)) for t in tracees]
 
     # What the follower tells.
 

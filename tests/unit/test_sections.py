@@ -1,0 +1,71 @@
+"""Sections of reports that are asked for by ``--show``."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.unit.events import records
+from tests.unit.test_views import FakeSymbolizer, snapshot_of
+from tracelloc.abi import EventKind
+from tracelloc.command.options import parse_options
+from tracelloc.errors import UsageError
+from tracelloc.filters import Filters
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.report.jsonlines import json_report
+from tracelloc.report.sections import SECTIONS, wanted_by
+from tracelloc.report.text import text_report
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.views.naming import Namer
+
+NAMER = Namer(FakeSymbolizer({}), Filters())
+
+
+def snapshot_of_sizes(*sizes: int) -> Snapshot:
+    table = LiveTable(Stacks())
+    events = [(EventKind.ALLOC, 0x1000 * n, size, 0, 1) for n, size in enumerate(sizes, 1)]
+    table.apply(records(events))
+    return snapshot_of(table, wanted=Wanted(blocks=True))
+
+
+def test_names_of_sections() -> None:
+    def shown(text: str) -> frozenset[str]:
+        return parse_options(["-p", "1", "--show", text]).show
+
+    assert parse_options(["-p", "1"]).show == frozenset()
+    assert shown("sizes") == {"sizes"}
+    assert shown("sizes, sizes") == {"sizes"}
+    assert shown("all") == shown("sizes,all") == set(SECTIONS)
+    for wrong in ("", "sizes,", "shapes"):
+        with pytest.raises(UsageError, match=r"is no section; there are .*sizes.* \(or all\)"):
+            shown(wrong)
+
+
+def test_what_snapshots_must_have() -> None:
+    assert wanted_by(frozenset()) == NOTHING_ELSE
+    assert wanted_by({"sizes"}).blocks
+    assert Wanted(blocks=True) | Wanted(series=True) == Wanted(blocks=True, series=True)
+
+
+def test_sizes() -> None:
+    snapshot = snapshot_of_sizes(0, 5, 6, 7, 40, 40, 4096)
+    report = json.loads(json_report(snapshot, NAMER, 2, show={"sizes"}))["sizes"]
+    bins = [tuple(bin_.values()) for bin_ in report["bins"] if bin_["allocations"]]
+    assert bins == [(0, 0, 1, 0), (4, 7, 3, 18), (32, 63, 2, 80), (4096, 8191, 1, 4096)]
+    assert report["top_sizes"] == [
+        {"size_bytes": 4096, "allocations": 1, "bytes": 4096},
+        {"size_bytes": 40, "allocations": 2, "bytes": 80},
+    ]
+    lines = list(text_report(snapshot, NAMER, 2, show={"sizes"}))
+    at = lines.index("==> outstanding blocks by size:")
+    assert lines[at + 1] == "                       0-0 B: 0 B in 1 allocation"
+    assert "                     32-63 B: 80 B in 2 allocations" in lines
+    assert "==> 2 sizes that hold most:" in lines
+
+
+def test_nothing_is_there_unasked() -> None:
+    snapshot = snapshot_of_sizes(40)
+    assert "sizes" not in json.loads(json_report(snapshot, NAMER, 2))
+    assert not any("by size" in line for line in text_report(snapshot, NAMER, 2))

@@ -1,0 +1,72 @@
+"""Sections of reports that are there if asked for (``--show``), in one table.
+
+A section is worked out once per report, as a part; then its stacks are named together
+with all others, and it is written as text or as JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass
+from functools import reduce
+from operator import or_
+from typing import Any, Final, Protocol
+
+from tracelloc.report.sizes import SizesPart
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+
+_ALL: Final = "all"
+
+
+class Part(Protocol):
+    """A section of one report."""
+
+    @property
+    def stacks(self) -> Set[int]:
+        """Stacks that it shows, by index."""
+
+    def lines(self, stack: Callable[[int], Iterator[str]]) -> Iterator[str]:
+        """As text; ``stack`` gives the lines of one."""
+
+    def facts(self, stack: Callable[[int], list[dict[str, Any]]]) -> dict[str, Any]:
+        """As JSON; ``stack`` gives the frames of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What may be asked for."""
+
+    about: str
+    """A few words, for help."""
+    make: Callable[[Snapshot, int], Part]
+    """From a snapshot and the number of entries."""
+    wanted: Wanted = NOTHING_ELSE
+    """What a snapshot must have for it."""
+
+
+SECTIONS: Final[Mapping[str, Section]] = {
+    "sizes": Section("outstanding blocks by size", SizesPart.of, Wanted(blocks=True)),
+}
+"""By name, in the order in which reports have them. The names are those of JSON's fields."""
+
+
+def parse_sections(text: str) -> frozenset[str]:
+    """Names from a list with commas; ``all`` are all. Raises ValueError."""
+    names = {word.strip() for word in text.split(",")}
+    for name in sorted(names - {_ALL}):
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise ValueError(f"{name!r} is no section; there are {known} (or {_ALL})")
+    return frozenset(SECTIONS) if _ALL in names else frozenset(names)
+
+
+def wanted_by(names: Set[str]) -> Wanted:
+    """What a snapshot must have for these sections."""
+    return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
+
+
+def parts_of(snapshot: Snapshot, top: int, names: Set[str]) -> dict[str, Part]:
+    """These sections of a report, in their order."""
+    return {
+        name: section.make(snapshot, top) for name, section in SECTIONS.items() if name in names
+    }
