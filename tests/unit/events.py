@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -40,13 +41,42 @@ class PlainTable:
     unmatched: int = 0
     reuses: int = 0
     odd_restores: int = 0
-    pending: dict[int, tuple[int, Block | None]] = field(default_factory=dict)
+    pending: dict[int, tuple[int, Block | None, int]] = field(default_factory=dict)
     time: int = 0
+    between: int = 1
+    """At most so many other allocations come between those of a temporary block."""
+    temporary: dict[int, tuple[int, int]] = field(default_factory=dict)
+    remote: dict[int, tuple[int, int]] = field(default_factory=dict)
+    made_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """By thread; as the next."""
+    freed_by: dict[int, tuple[int, int]] = field(default_factory=dict)
+    flows: dict[tuple[int, int], tuple[int, int]] = field(default_factory=dict)
+    """By who made and who freed."""
+    peak: tuple[int, dict[int, tuple[int, int]]] = (0, {})
+    """When, and what was held by stack."""
+    _numbers: dict[int, int] = field(default_factory=dict)
+    """By address: how many blocks its thread had made before."""
+    _held: int = 0
+    _most: int = 0
 
     @staticmethod
-    def _add(book: dict[int, tuple[int, int]], stack: int, size: int, sign: int) -> None:
-        count, total = book.get(stack, (0, 0))
-        book[stack] = count + sign, total + sign * size
+    def _add(book: dict[Any, tuple[int, int]], key: object, size: int, sign: int) -> None:
+        count, total = book.get(key, (0, 0))
+        book[key] = count + sign, total + sign * size
+
+    def _end(self, address: int, block: Block, ender: int, number: int, sign: int = 1) -> None:
+        size, stack, _, maker = block
+        self._add(self.freed, stack, size, sign)
+        self._add(self.freed_by, ender, size, sign)
+        self._held -= sign * size
+        made = self.made_by.get(ender, (0, 0))[0]
+        if maker != ender:
+            self._add(self.remote, stack, size, sign)
+            self._add(self.flows, (maker, ender), size, sign)
+        elif made - number - 1 <= self.between:
+            self._add(self.temporary, stack, size, sign)
+        if sign < 0:
+            self._numbers[address] = number
 
     def apply(self, event: Event) -> None:
         kind, address, size, stack, tid = event
@@ -58,6 +88,10 @@ class PlainTable:
             if old:
                 self.reuses += 1
                 self._add(self.freed, old[1], old[0], 1)
+                self._held -= old[0]
+            self._numbers[address] = self.made_by.get(tid, (0, 0))[0]
+            self._add(self.made_by, tid, size, 1)
+            self._held += size
             self.live[address] = size, stack, self.time, tid
         elif kind is EventKind.RESTORE:
             if pending is None or pending[0] != address:
@@ -65,23 +99,33 @@ class PlainTable:
             elif pending[1] is None:
                 self.unmatched -= 1
             else:
-                self._add(self.freed, pending[1][1], pending[1][0], -1)
+                self._end(address, pending[1], tid, pending[2], -1)
                 self.live[address] = pending[1]
         else:
             block = self.live.pop(address, None)
+            number = self._numbers.pop(address, 0)
             if block is None:
                 self.unmatched += 1
             else:
-                self._add(self.freed, block[1], block[0], 1)
+                self._end(address, block, tid, number)
             if kind is EventKind.REALLOC_FREE:
-                self.pending[tid] = address, block
+                self.pending[tid] = address, block, number
+        if self._held > self._most:
+            self._most = self._held
+            held: dict[int, tuple[int, int]] = {}
+            for size, stack, _, _ in self.live.values():
+                self._add(held, stack, size, 1)
+            self.peak = self.time, held
 
 
-def random_program(seed: int, length: int, threads: int, addresses: int) -> list[Event]:
+def random_program(
+    seed: int, length: int, threads: int, addresses: int, failing: float = 0.4
+) -> list[Event]:
     """What the probes would report of a correct program that also frees old blocks.
 
     Each thread's realloc spans two events with others' events between them. Few
-    addresses make reuse likely; a slot is only handed out when it is free.
+    addresses make reuse likely; a slot is only handed out when it is free. ``failing``:
+    share of the reallocs that fail.
     """
     rng = random.Random(seed)
     free = [0x7F0000000000 + 16 * n for n in range(addresses)]
@@ -93,7 +137,7 @@ def random_program(seed: int, length: int, threads: int, addresses: int) -> list
         tid = rng.randrange(1, threads + 1)
         if tid in busy:
             old, size = busy.pop(tid)
-            if rng.random() < 0.4:
+            if rng.random() < failing:
                 events.append((EventKind.RESTORE, old, 0, 0, tid))
                 live.append(old)
                 continue

@@ -123,7 +123,7 @@ class Run:
         self.kinds_of_entries: set[int] = set()
 
     def apply(self, batch: Batch) -> None:
-        self.table.apply(batch.events)
+        self.table.apply(batch.events, in_order=not batch.overflowed)
         self.table.apply_pairs(batch.pairs)
 
     def go(self, events: list[Event]) -> None:
@@ -170,6 +170,10 @@ def test_random_programs(library: ctypes.CDLL, seed: int) -> None:
     assert run.probes.counter(Counter.SPILLED) > 50
     assert run.probes.drain.overflows > 5
     assert outcome(run) == expected(run.plain)
+    # What is called temporary is; the others are counted as unknown.
+    found, plain = int(run.table.totals.temporary_count.sum()), run.plain.temporary
+    most = found + run.table.lives.unordered_count
+    assert found <= sum(count for count, _ in plain.values()) <= most
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -11,14 +11,16 @@ from tests.unit.events import Event, PlainTable, random_program, records
 from tracelloc.abi import EventKind, StackFlag
 from tracelloc.heap.stacks import NO_STACK, Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.temporary import Soon
+from tracelloc.heap.totals import I64
 
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 
 
-def run(events: list[Event], cuts: list[int]) -> LiveTable:
+def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
     """Applies the events in batches that end at ``cuts``."""
     stacks = Stacks()
-    table = LiveTable(stacks)
+    table = LiveTable(stacks, soon=Soon(between))
     start = 0
     for end in [*cuts, len(events)]:
         table.apply(records(events[start:end], first_time=start + 1))
@@ -58,6 +60,31 @@ def state(table: LiveTable, plain: PlainTable) -> dict[str, object]:
     }
 
 
+def ends(table: LiveTable, plain: PlainTable) -> dict[str, object]:
+    """What the vectorised table has learnt from the ends of blocks, in the plain one's terms."""
+    ids = sorted({0, *plain.allocated})
+    index = table.stacks.indices(np.array(ids, np.uint64)).tolist()
+    names = dict(zip(index, ids, strict=True))
+    totals, threads = table.totals, table.lives.threads.totals()
+    tids = dict(enumerate(threads.tid.tolist()))
+    return {
+        "temporary": books(totals.temporary_count, totals.temporary_bytes, names),
+        "remote": books(totals.remote_count, totals.remote_bytes, names),
+        "made by": books(threads.allocated_count, threads.allocated_bytes, tids),
+        "freed by": books(threads.freed_count, threads.freed_bytes, tids),
+        "flows": {
+            (tids[maker], tids[ender]): (flow.count, flow.size_bytes)
+            for (maker, ender), flow in table.lives.threads.flows.items()
+            if flow.count
+        },
+    }
+
+
+def books(counts: I64, sizes: I64, names: dict[int, int]) -> dict[int, tuple[int, int]]:
+    """Blocks and bytes by name, of those that have any."""
+    return {names[at]: (int(counts[at]), int(sizes[at])) for at in np.flatnonzero(counts).tolist()}
+
+
 def expected(plain: PlainTable) -> dict[str, object]:
     return {
         "live": plain.live,
@@ -70,11 +97,24 @@ def expected(plain: PlainTable) -> dict[str, object]:
     }
 
 
-def check(events: list[Event], cuts: list[int]) -> None:
-    plain = PlainTable()
+def expected_ends(plain: PlainTable) -> dict[str, object]:
+    return {
+        "temporary": {name: sums for name, sums in plain.temporary.items() if sums[0]},
+        "remote": {name: sums for name, sums in plain.remote.items() if sums[0]},
+        "made by": plain.made_by,
+        "freed by": {name: sums for name, sums in plain.freed_by.items() if sums[0]},
+        "flows": {name: sums for name, sums in plain.flows.items() if sums[0]},
+    }
+
+
+def check(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
+    plain = PlainTable(between=between)
     for event in events:
         plain.apply(event)
-    assert state(run(events, cuts), plain) == expected(plain)
+    table = run(events, cuts, between)
+    assert state(table, plain) == expected(plain)
+    assert ends(table, plain) == expected_ends(plain)
+    return table
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -82,7 +122,27 @@ def test_random_programs(seed: int) -> None:
     rng = random.Random(seed)
     events = random_program(seed, rng.choice([50, 500, 3000]), rng.randint(1, 6), 64)
     cuts = sorted(rng.sample(range(len(events)), rng.choice([0, 1, 5, len(events) // 3])))
-    check(events, cuts)
+    table = check(events, cuts, rng.choice([0, 1, 3, 64]))
+    assert (table.totals.temporary_count <= table.totals.freed_count).all()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_peaks(seed: int) -> None:
+    """The moment, and what each stack held then, wherever batches end."""
+    rng = random.Random(seed)
+    events = random_program(seed, 2000, rng.randint(1, 4), 64, failing=0)
+    cuts = sorted(rng.sample(range(len(events)), rng.choice([0, 1, 5, 600])))
+    plain = PlainTable()
+    for event in events:
+        plain.apply(event)
+    table = run(events, cuts)
+    peak = table.lives.peaks.peak
+    assert peak is not None
+    time, held = plain.peak
+    index = table.stacks.indices(np.array([*held], np.uint64)).tolist()
+    assert peak.time_ns == time
+    assert peak.size_bytes == sum(size for _, size in held.values())
+    assert books(peak.live_count, peak.live_bytes, dict(zip(index, held, strict=True))) == held
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -104,6 +164,7 @@ def test_random_programs_with_losses(seed: int) -> None:
     for event in events:
         plain.apply(event)
     assert state(table, plain) == expected(plain)
+    assert ends(table, plain) == expected_ends(plain)
     assert plain.reuses > 0
 
 

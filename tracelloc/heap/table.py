@@ -17,13 +17,14 @@ import numpy.typing as npt
 
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.capture.ring import RECORD_DTYPE, Events
-from tracelloc.heap.blocks import Blocks, BlockStore
+from tracelloc.heap.blocks import U64, Blocks, BlockStore, Rows
 from tracelloc.heap.cohorts import Cohorts
+from tracelloc.heap.ends import Chunk, ends_of
+from tracelloc.heap.lives import Lives
 from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import Sums, Totals
 
-U64 = npt.NDArray[np.uint64]
-Rows = npt.NDArray[np.intp]
 Kinds = npt.NDArray[np.uint8]
 Columns = npt.NDArray[Any]
 """A structured array."""
@@ -51,26 +52,29 @@ class _Pending:
     """One row, or None if the block was not known."""
     time_ns: int
     """When it was taken, CLOCK_MONOTONIC."""
+    was_temporary: bool
+    """Whether it was counted as temporary then."""
 
 
 class _Batch:
     """Some events, with only those columns taken apart that every one of them needs."""
 
-    __slots__ = ("address", "caller", "events", "has_late", "kind", "restored", "stacks")
+    __slots__ = ("address", "caller", "events", "has_late", "kind", "restored", "stacks", "tid")
 
     def __init__(self, events: Events, stacks: Stacks) -> None:
         self.events = events
         self.stacks = stacks
         self.address = np.ascontiguousarray(events["address"])
         self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
-        self.caller = events["tid"].copy()
+        self.tid = np.ascontiguousarray(events["tid"])
+        self.caller = self.tid
         """Threads in whose order the events stand; 0 if in none's."""
         late = self.kind == EventKind.LATE_ALLOC
         self.has_late = bool(late.any())
         """Some allocations are not in the order of time."""
         if self.has_late:
             self.kind[late] = EventKind.ALLOC
-            self.caller[late] = 0
+            self.caller = np.where(late, np.uint32(0), self.tid)
         self.restored: dict[int, Blocks] = {}
         """By row: events that give back an older block, and that block."""
 
@@ -127,15 +131,20 @@ class Oddities:
 class LiveTable:
     """Outstanding blocks, totals per stack and overall. Not thread safe."""
 
-    def __init__(self, stacks: Stacks, sample_bytes: int | None = None) -> None:
-        """``sample_bytes``: mean distance of samples if not every block is reported."""
+    def __init__(self, stacks: Stacks, sample_bytes: int | None = None, soon: Soon = SOON) -> None:
+        """``sample_bytes``: mean distance of samples if not every block is reported.
+
+        ``soon``: which blocks are temporary.
+        """
         self.stacks = stacks
         self.blocks = BlockStore()
         self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
         self.cohorts = Cohorts()
+        self.lives = Lives(self.totals, soon)
         self.oddities = Oddities()
         self.events = 0
         """Events applied since the start."""
+        self._newest_ns = 0
         self.trusting = True
         """No free has been lost so far, so an allocation that dies within its batch
         cannot hide a stale block at its address; saves a look-up for each of them."""
@@ -144,10 +153,14 @@ class LiveTable:
         # needs to be set beforehand: pages of threads that don't exist stay unused.
         self._last_event = np.empty(_TID_LIMIT, np.int64)
 
-    def apply(self, events: Events) -> None:
-        """Applies records of ``ring.RECORD_DTYPE`` in their order."""
+    def apply(self, events: Events, *, in_order: bool = True) -> None:
+        """Applies records of ``ring.RECORD_DTYPE`` in their order.
+
+        ``in_order``: no others are missing that came between them, and they are in the order
+        of time; without it what depends on that is counted as unknown.
+        """
         for start in range(0, len(events), CHUNK):
-            self._apply_chunk(events[start : start + CHUNK])
+            self._apply_chunk(events[start : start + CHUNK], in_order=in_order)
         self.totals.note_peaks()
         if len(events):
             self.cohorts.note_floor(self.totals.live_bytes)
@@ -157,9 +170,11 @@ class LiveTable:
 
         ``stacks``: of the child. What came and went before is not the child's.
         """
-        child = LiveTable(stacks, self.totals.sample_bytes)
+        child = LiveTable(stacks, self.totals.sample_bytes, self.lives.soon)
         child.blocks = self.blocks.fork()
         child.totals = self.totals.fork()
+        child.lives = Lives(child.totals, self.lives.soon)
+        child.lives.inherit(self._newest_ns)
         child.cohorts = copy.deepcopy(self.cohorts)
         child.trusting = self.trusting
         return child
@@ -169,35 +184,46 @@ class LiveTable:
         if len(pairs):
             stack = self.stacks.indices(pairs["stack_id"])
             self.totals.grow(len(self.stacks))
-            self.totals.pass_by(
+            passed = self.totals.pass_by(
                 stack, pairs["size"], pairs["count"], pairs["bytes"], pairs["time_ns"]
             )
+            self.lives.pass_by(*passed)
             self.cohorts.grow(len(self.totals))
             self.cohorts.advance(int(pairs["time_ns"].max()), self.totals.live_bytes)
             self.cohorts.bear(stack, pairs["time_ns"], pairs["count"])
             self.events += 2 * int(pairs["count"].sum())
 
-    def _apply_chunk(self, events: Events) -> None:
+    def _apply_chunk(self, events: Events, *, in_order: bool) -> None:
         batch = _Batch(events, self.stacks)
         born = np.flatnonzero(batch.kind == EventKind.ALLOC)
         stack = self.stacks.indices(events["stack_id"][born])
         self.totals.grow(len(self.stacks))
         self.cohorts.grow(len(self.totals))
-        self.cohorts.advance(int(events["time_ns"].max()), self.totals.live_bytes)
-        self.cohorts.bear(stack, events["time_ns"][born])
+        chunk = Chunk(
+            address=batch.address,
+            time_ns=np.ascontiguousarray(events["time_ns"]),
+            tid=batch.tid,
+            size=events["size_tag"] & _SIZE_MASK,
+            made=born,
+            made_stack=stack,
+            in_order=in_order and not batch.has_late,
+            restored=batch.restored,
+        )
+        self._newest_ns = int(chunk.time_ns.max())
+        self.cohorts.advance(self._newest_ns, self.totals.live_bytes)
+        self.cohorts.bear(stack, chunk.time_ns[born])
         made = self.totals.allocate(
-            stack,
-            events["size_tag"][born] & _SIZE_MASK,
-            events["time_ns"][born],
-            in_order=not batch.has_late,
+            stack, chunk.size[born], chunk.time_ns[born], in_order=not batch.has_late
         )
         order, address = _by_address(batch.address)
         if len(born) < len(batch):
             kept = self._settle_restores(order, batch)
             if kept is not None:
                 order, address = order[kept], address[kept]
-        taken = self._settle(order, address, batch, made)
-        self._note_pending(order, batch, taken)
+        taken, pairs = self._settle(order, address, batch, made)
+        ends = ends_of(chunk, pairs, (taken.rows[taken.found], taken.blocks))
+        temporary = self.lives.note(chunk, ends)
+        self._note_pending(order, batch, taken, ends.row[temporary])
         self.events += len(events)
 
     def _settle_restores(self, order: Rows, batch: _Batch) -> npt.NDArray[np.bool_] | None:
@@ -242,6 +268,7 @@ class LiveTable:
             return False
         batch.restored[row] = block
         self.totals.free(block.stack, block.size, sign=-1)
+        self.lives.take_back(block, tid, temporary=pending.was_temporary)
         self._count_deaths(block, np.array([pending.time_ns], np.uint64), sign=-1)
         return True
 
@@ -253,8 +280,14 @@ class LiveTable:
         size_bytes = self.totals.bytes_of(blocks.size)
         self.cohorts.keep(blocks.stack, size_bytes, blocks.birth_ns, sign)
 
-    def _settle(self, order: Rows, address: U64, batch: _Batch, made: Sums) -> _Taken:
-        """Matches allocations and frees. ``made``: what the batch allocated, per stack."""
+    def _settle(
+        self, order: Rows, address: U64, batch: _Batch, made: Sums
+    ) -> tuple[_Taken, tuple[Rows, Rows]]:
+        """Matches allocations and frees. ``made``: what the batch allocated, per stack.
+
+        Returns which frees took what from the table, and the rows that made a block in the
+        batch and those that ended it.
+        """
         alloc = batch.kind[order] == EventKind.ALLOC
         free = ~alloc
         first = np.ones(len(order), np.bool_)
@@ -292,7 +325,8 @@ class LiveTable:
             if not (survivors == row).any():
                 self._count_deaths(block, batch.events["time_ns"][-1:])
         self._close_stale(self.blocks.put(blocks))
-        return _Taken(first_frees, found, taken)
+        second = np.flatnonzero(~first[1:] & free[1:] & alloc[:-1])
+        return _Taken(first_frees, found, taken), (order[second], order[second + 1])
 
     def _close_stale(self, stale: Blocks) -> None:
         """Blocks whose address was handed out again: their free went unseen."""
@@ -302,10 +336,11 @@ class LiveTable:
             self.oddities.address_reuses += len(stale)
             self.trusting = False
 
-    def _note_pending(self, order: Rows, batch: _Batch, taken: _Taken) -> None:
+    def _note_pending(self, order: Rows, batch: _Batch, taken: _Taken, temporary: Rows) -> None:
         """Keeps what the reallocs took that were still under way at the batch's end.
 
         A thread is in one realloc at most, and its taking is then its last event.
+        ``temporary``: rows that ended a temporary block.
         """
         takings = np.flatnonzero(batch.kind == EventKind.REALLOC_FREE)
         if not len(takings):
@@ -321,7 +356,10 @@ class LiveTable:
                 if len(before) and _made(before[0], row, batch):
                     block = batch.blocks(before)
             self._pending[int(caller[row])] = _Pending(
-                int(batch.address[row]), block, int(batch.events["time_ns"][row])
+                address=int(batch.address[row]),
+                block=block,
+                time_ns=int(batch.events["time_ns"][row]),
+                was_temporary=bool((temporary == row).any()),
             )
 
 

@@ -16,6 +16,8 @@ I64 = npt.NDArray[np.int64]
 
 Sums = tuple[I64, I64]
 """Blocks and bytes per stack."""
+Amount = tuple[I64 | None, npt.NDArray[Any]]
+"""Parts of a block (None: one block each) and bytes, per block."""
 
 COUNT_PARTS: Final = 1024
 """Parts of a block that sampled counts are kept in."""
@@ -29,16 +31,21 @@ _COUNT_UNIT: Final = 1 << _COUNT_BIT
 class Totals:
     """One array per figure, indexed by stack. Bytes are as requested, counts are blocks.
 
-    Outstanding = allocated - freed, always. ``peak_bytes`` is the largest outstanding
-    figure at the end of a batch (a lower bound of the true peak). ``first_ns`` and
-    ``last_ns`` are CLOCK_MONOTONIC times of the first and the newest allocation, 0 if
-    there was none.
+    Outstanding = allocated - freed, always. Of the freed ones, ``temporary`` were freed soon
+    after by the thread that had allocated them, ``remote`` by another one. ``peak_bytes`` is
+    the largest outstanding figure at the end of a batch (a lower bound of the true peak).
+    ``first_ns`` and ``last_ns`` are CLOCK_MONOTONIC times of the first and the newest
+    allocation, 0 if there was none.
     """
 
     allocated_bytes: I64
     allocated_count: I64
     freed_bytes: I64
     freed_count: I64
+    temporary_bytes: I64
+    temporary_count: I64
+    remote_bytes: I64
+    remote_count: I64
     peak_bytes: I64
     first_ns: I64
     last_ns: I64
@@ -66,7 +73,8 @@ class Totals:
         for kind in ("bytes", "count"):
             freed = getattr(child, f"freed_{kind}")
             setattr(child, f"allocated_{kind}", getattr(child, f"allocated_{kind}") - freed)
-            setattr(child, f"freed_{kind}", np.zeros_like(freed))
+            for name in ("freed", "temporary", "remote"):
+                setattr(child, f"{name}_{kind}", np.zeros_like(freed))
         return child
 
     def whole(self, stacks: int) -> Totals:
@@ -76,6 +84,8 @@ class Totals:
             live = _rounded(copy.live_count)
             copy.freed_count = _rounded(copy.freed_count)
             copy.allocated_count = copy.freed_count + live
+            copy.temporary_count = _rounded(copy.temporary_count)
+            copy.remote_count = _rounded(copy.remote_count)
         return copy
 
     @property
@@ -102,8 +112,7 @@ class Totals:
     def allocate(self, stack: U32, size: U64, birth_ns: U64, *, in_order: bool = True) -> Sums:
         """Adds new blocks. Returns what was added. ``in_order``: rows are in order of time."""
         sums = self._sums(stack, size)
-        self.allocated_count[: len(sums[0])] += sums[0]
-        self.allocated_bytes[: len(sums[1])] += sums[1]
+        _add(self.allocated_count, self.allocated_bytes, sums)
         if not in_order:
             self._note_late(stack, birth_ns)
         elif len(stack):
@@ -123,10 +132,13 @@ class Totals:
         if fresh.any():
             self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1]
 
-    def pass_by(self, stack: U32, size: U64, count: I64, total: I64, time_ns: U64) -> None:
+    def pass_by(
+        self, stack: U32, size: U64, count: I64, total: I64, time_ns: U64
+    ) -> tuple[int, int]:
         """Adds blocks that were allocated and freed again: ``count`` with ``total`` bytes.
 
         ``size`` of each of them, needed for samples only; ``time_ns`` of the last birth.
+        Returns how many blocks (or parts of them) and bytes these are together.
         """
         if self.sample_bytes is not None:
             weight = weights(size, self.sample_bytes)
@@ -139,6 +151,15 @@ class Totals:
             np.add.at(counts, stack, count)
             np.add.at(sizes, stack, total)
         self._note_late(stack, time_ns)
+        return int(count.sum()), int(total.sum())
+
+    def note_temporary(self, stack: U32, size: U64, sign: int = 1) -> None:
+        """Counts some of the freed blocks as temporary; -1 takes that back."""
+        _add(self.temporary_count, self.temporary_bytes, self._sums(stack, size), sign)
+
+    def note_remote(self, stack: U32, size: U64, sign: int = 1) -> None:
+        """Counts some of the freed blocks as freed by another thread; -1 takes that back."""
+        _add(self.remote_count, self.remote_bytes, self._sums(stack, size), sign)
 
     def free(self, stack: U32, size: U64, sign: int = 1) -> None:
         """Takes blocks away from the stacks that allocated them; -1 takes that back."""
@@ -147,23 +168,38 @@ class Totals:
 
     def free_sums(self, sums: Sums, sign: int = 1) -> None:
         """The same, already added up."""
-        self.freed_count[: len(sums[0])] += sign * sums[0]
-        self.freed_bytes[: len(sums[1])] += sign * sums[1]
+        _add(self.freed_count, self.freed_bytes, sums, sign)
 
     def bytes_of(self, size: U64) -> I64:
         """What each block counts for: its size, or what it stands for if it is a sample."""
         if self.sample_bytes is None:
-            return size.astype(np.int64)
+            return size.view(np.int64)
         scaled: I64 = np.rint(weights(size, self.sample_bytes) * size).astype(np.int64)
         return scaled
+
+    def parts_of(self, size: U64) -> I64:
+        """The same in blocks, or in parts of ``COUNT_PARTS`` if they are samples."""
+        if self.sample_bytes is None:
+            return np.ones(len(size), np.int64)
+        parts: I64 = np.rint(weights(size, self.sample_bytes) * COUNT_PARTS).astype(np.int64)
+        return parts
+
+    def amount_of(self, size: U64) -> Amount:
+        """Both."""
+        if self.sample_bytes is None:
+            return None, size
+        return self.parts_of(size), self.bytes_of(size)
+
+    def whole_count(self, parts: I64) -> I64:
+        """What was added up from ``parts_of``, in blocks."""
+        return parts if self.sample_bytes is None else _rounded(parts)
 
     def _sums(self, stack: U32, size: U64) -> Sums:
         if self.sample_bytes is None or not len(stack):
             return _sums(stack, size)
         # Whole numbers, the same each time that a block comes by: what is freed is what
         # was allocated.
-        weight = weights(size, self.sample_bytes)
-        counts = np.bincount(stack, weights=np.rint(weight * COUNT_PARTS))
+        counts = np.bincount(stack, weights=self.parts_of(size))
         sizes = np.bincount(stack, weights=self.bytes_of(size))
         return counts.astype(np.int64), sizes.astype(np.int64)
 
@@ -173,6 +209,11 @@ class Totals:
 
 
 _COLUMNS: Final = tuple(f.name for f in fields(Totals) if f.name != "sample_bytes")
+
+
+def _add(counts: I64, sizes: I64, sums: Sums, sign: int = 1) -> None:
+    counts[: len(sums[0])] += sign * sums[0]
+    sizes[: len(sums[1])] += sign * sums[1]
 
 
 def _rounded(parts: I64) -> I64:

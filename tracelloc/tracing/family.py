@@ -251,7 +251,7 @@ class FamilySession(Session):
     def _apply(self, batch: Batch) -> None:
         for stretch, marker in _stretches(batch.events):
             for image, tracee in self._known_in(stretch):
-                tracee.table.apply(select_events(stretch, image))
+                tracee.table.apply(select_events(stretch, image), in_order=not batch.overflowed)
             if len(marker):
                 self._note_fork(marker)
         for image, tracee in self._known_in(batch.pairs):

@@ -306,7 +306,7 @@ class Session:
             self._begin_image(image)
         if batch:
             events, pairs = batch.of(image)
-            self.root.table.apply(events)
+            self.root.table.apply(events, in_order=not batch.overflowed)
             self.root.table.apply_pairs(pairs)
         mappings = self._take_mappings()
         self.root.ranges.apply(mappings[mappings["image"] == image])

@@ -1,0 +1,136 @@
+"""What the table learns from the ends of blocks: where the order of events is not known, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.unit.events import records
+from tracelloc.abi import EventKind
+from tracelloc.capture.drain import PAIR_DTYPE
+from tracelloc.heap import threads as threads_module
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.heap.temporary import Soon
+from tracelloc.units import NS_PER_S
+
+A, F, R, X, L = (
+    EventKind.ALLOC,
+    EventKind.FREE,
+    EventKind.REALLOC_FREE,
+    EventKind.RESTORE,
+    EventKind.LATE_ALLOC,
+)
+MS = NS_PER_S // 1000
+
+
+def test_soon_by_time() -> None:
+    """The time from birth to end counts, and the thread; in one batch and over several."""
+    for step in (1, 2, 8):
+        table = LiveTable(Stacks(), soon=Soon(life_ns=20 * MS))
+        events = records(
+            [
+                (A, 16, 100, 1, 7), (A, 32, 200, 2, 7), (A, 48, 400, 3, 7), (A, 64, 800, 4, 7),
+                (F, 16, 0, 0, 7), (F, 48, 0, 0, 8), (F, 32, 0, 0, 7), (F, 64, 0, 0, 7),
+            ]
+        )  # fmt: skip
+        events["time_ns"] = NS_PER_S + np.array([0, 0, 0, 0, 20, 20, 21, 10]) * MS
+        for start in range(0, 8, step):
+            table.apply(events[start : start + step])
+        assert table.totals.temporary_bytes.sum() == 100 + 800
+        assert table.totals.temporary_count.sum() == 2
+        assert table.totals.remote_bytes.sum() == 400
+
+
+def test_out_of_order() -> None:
+    """Nothing is called temporary that may not be; all of it is counted as unknown."""
+    table = LiveTable(Stacks())
+    table.apply(records([(A, 16, 100, 1, 7)]))
+    late = records([(F, 16, 0, 0, 7), (A, 32, 50, 1, 7), (L, 48, 70, 1, 7), (A, 64, 30, 1, 7)])
+    table.apply(late, in_order=False)
+    table.apply(records([(F, 64, 0, 0, 7), (F, 48, 0, 0, 7), (F, 32, 0, 0, 7)]))
+    assert table.totals.temporary_count.sum() == 0
+    # The block from before may have been freed at once, too.
+    assert table.lives.unordered_count == 4
+    # What was outstanding in the end; that it was 250 at some moment is not known.
+    assert table.lives.peaks.peak is not None
+    assert table.lives.peaks.peak.size_bytes == 150
+    table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7)]))
+    assert table.totals.temporary_count.sum() == 1
+
+
+def test_pairs_belong_to_nobody() -> None:
+    """All threads together are all stacks together, also where threads are not known."""
+    table = LiveTable(Stacks())
+    table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 8), (A, 32, 7, 2, 9)]))
+    pairs = np.zeros(2, PAIR_DTYPE)
+    pairs["stack_id"], pairs["count"], pairs["bytes"], pairs["time_ns"] = (
+        [1, 2],
+        [3, 4],
+        [30, 60],
+        9,
+    )
+    table.apply_pairs(pairs)
+    threads = table.lives.threads.totals()
+    assert threads.tid.tolist() == [0, 7, 8, 9]
+    assert threads.allocated_count.tolist() == [7, 1, 0, 1]
+    assert threads.freed_bytes.tolist() == [90, 0, 100, 0]
+    assert threads.allocated_bytes.sum() == table.totals.allocated_bytes.sum()
+    assert table.lives.unordered_count == 7
+
+
+def test_fork() -> None:
+    """A child begins with what its parent held: its peak, and nobody's work."""
+    parent = LiveTable(Stacks(), soon=Soon(4))
+    parent.apply(records([(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)]))
+    child = parent.fork(parent.stacks)
+    child.apply(records([(F, 16, 0, 0, 9)], first_time=4))
+    assert child.lives.peaks.peak is not None
+    assert child.lives.peaks.peak.size_bytes == 100
+    threads = child.lives.threads.totals()
+    assert dict(zip(threads.tid.tolist(), threads.allocated_count.tolist(), strict=True))[0] == 1
+    assert child.totals.remote_count.sum() == 1
+    assert child.totals.temporary_count.sum() == 0
+    assert child.lives.soon == Soon(4)
+    assert parent.totals.temporary_count.sum() == 1
+
+
+def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flows are the same however they are counted; too many of them go to nobody."""
+    events = []
+    for n in range(3000):
+        events += [(A, 16 * n + 16, n, 1, n % 600 + 1), (F, 16 * n + 16, 0, 0, n % 7 + 601)]
+    expected: dict[tuple[int, int], int] = {}
+    for n in range(3000):
+        key = n % 600 + 1, n % 7 + 601
+        expected[key] = expected.get(key, 0) + n
+    table = LiveTable(Stacks())
+    table.apply(records(events))
+    tids = table.lives.threads.tids
+    assert {
+        (int(tids[maker]), int(tids[ender])): flow.size_bytes
+        for (maker, ender), flow in table.lives.threads.flows.items()
+    } == expected
+    monkeypatch.setattr(threads_module, "MOST_FLOWS", 10)
+    monkeypatch.setattr(threads_module, "MOST_THREADS", 100)
+    table = LiveTable(Stacks())
+    table.apply(records(events))
+    flows = table.lives.threads.flows
+    assert len(flows) <= 11
+    assert sum(flow.size_bytes for flow in flows.values()) == sum(range(3000))
+    threads = table.lives.threads.totals()
+    assert len(threads) == 100
+    assert threads.allocated_count.sum() == threads.freed_count.sum() == 3000
+
+
+def test_samples() -> None:
+    """A sampled block counts for what it stands for, everywhere alike."""
+    table = LiveTable(Stacks(), sample_bytes=512)
+    table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7), (A, 16, 100, 1, 7)]))
+    table.apply(records([(F, 16, 0, 0, 8)]))
+    totals = table.totals
+    assert totals.temporary_bytes.sum() == totals.remote_bytes.sum() == totals.freed_bytes.sum() / 2
+    assert totals.temporary_count.sum() == totals.parts_of(np.array([100], np.uint64))[0]
+    assert table.lives.peaks.peak is not None
+    assert table.lives.peaks.peak.size_bytes == totals.temporary_bytes.sum() > 100
+    assert table.lives.threads.totals().freed_count.sum() == totals.freed_count.sum()
