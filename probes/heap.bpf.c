@@ -41,6 +41,7 @@
 #include <uapi/linux/ptrace.h>
 #include "event.h"
 #include "maps.h"
+#include "read.h"
 #include "space.h"
 #include "stack.h"
 #include "walk_rows.h" /* or walk_fp.h */
@@ -75,7 +76,7 @@ static __always_inline u64 word_at(u64 address)
 {
 	u64 word = 0;
 
-	bpf_probe_read_user(&word, sizeof(word), (void *)address);
+	read_user(&word, sizeof(word), (void *)address);
 	return word;
 }
 
@@ -336,7 +337,7 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 		return result;
 	if ((u32)result)
 		return 0;
-	if (bpf_probe_read_user(&result, sizeof(result), (void *)call->out)) {
+	if (read_user(&result, sizeof(result), (void *)call->out)) {
 		count(COUNTER_UNREADABLE_RESULTS);
 		return 0;
 	}
@@ -363,7 +364,7 @@ int loader_changes(struct pt_regs *ctx)
 		return 0;
 	__sync_fetch_and_add(&space->loader_calls, 1);
 	if (space->loader_state)
-		bpf_probe_read_user(&state, sizeof(state), (void *)space->loader_state);
+		read_user(&state, sizeof(state), (void *)space->loader_state);
 	if (state == RT_DELETE || space->unloading)
 		__sync_fetch_and_add(&space->loads, 1);
 	space->unloading = state == RT_DELETE;
@@ -462,7 +463,7 @@ static __always_inline bool is_at_ret(struct pt_regs *ctx)
 {
 	__u8 code = 0;
 
-	bpf_probe_read_user(&code, sizeof(code), (void *)PT_REGS_IP(ctx));
+	read_user(&code, sizeof(code), (void *)PT_REGS_IP(ctx));
 	return code == BREAKPOINT;
 }
 

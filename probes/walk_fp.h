@@ -15,9 +15,9 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
 	*base = fp & ~(u64)(STACK_WINDOW - 1);
 	at = fp - *base;
 	if (at <= STACK_WINDOW - STACK_FRAME_BYTES) {
-		if (!bpf_probe_read_user(call->window, STACK_WINDOW, (void *)*base))
+		if (!read_user(call->window, STACK_WINDOW, (void *)*base))
 			return at;
-	} else if (!bpf_probe_read_user(call->window, STACK_FRAME_BYTES, (void *)fp)) {
+	} else if (!read_user(call->window, STACK_FRAME_BYTES, (void *)fp)) {
 		/* The frame lies across two windows: read it alone, at the window's start. */
 		*base = NO_WINDOW;
 		return 0;

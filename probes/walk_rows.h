@@ -22,7 +22,7 @@ static __always_inline u64 read_word(struct call *call, u64 address)
 
 	if (at > STACK_WINDOW - 8) {
 		call->base = address & ~(u64)(STACK_WINDOW - 1);
-		call->bad |= bpf_probe_read_user(call->window, STACK_WINDOW, (void *)call->base);
+		call->bad |= read_user(call->window, STACK_WINDOW, (void *)call->base);
 		at = address - call->base;
 	}
 	call->bad |= address & 7;
@@ -88,8 +88,8 @@ static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
 
 #pragma clang loop unroll(disable)
 	for (page = 0; page < pages; page++) {
-		if (bpf_probe_read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
-					(void *)(start + (u64)page * PAGE_SIZE)))
+		if (read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
+			      (void *)(start + (u64)page * PAGE_SIZE)))
 			break;
 	}
 	return page * PAGE_SIZE;
@@ -175,8 +175,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		}
 		if (kind == ROW_SIGNAL) {
 			/* The kernel's frame holds all registers; those from bp to ip are read. */
-			if (bpf_probe_read_user(call->window, SIGNAL_BYTES,
-						(void *)(sp + ROW_SIGNAL_BP))) {
+			if (read_user(call->window, SIGNAL_BYTES,
+				      (void *)(sp + ROW_SIGNAL_BP))) {
 				stack->flags = STACK_UNREADABLE;
 				break;
 			}
