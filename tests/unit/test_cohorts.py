@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Generator
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_slices_over_hours() -> None:
         cohorts.advance(int(now[0]), nothing)
         cohorts.bear(one, now)
         cohorts.keep(one, one, now)
-    population = cohorts.population(LONG_S * NS_PER_S, one)
+    population = cohorts.census(LONG_S * NS_PER_S, 2).population(one)
     edges = population.edges_s
     assert len(edges) == SLICES + 1
     assert edges[0] == 0
@@ -126,7 +127,7 @@ def test_a_pause_does_not_cost_slices() -> None:
     cohorts.begin(0)
     for second in [0, 1, 2, 5000, 5001]:
         cohorts.advance(second * NS_PER_S, np.zeros(1, np.int64))
-    assert cohorts.population(5001 * NS_PER_S, np.arange(1)).edges_s[:-1].tolist() == [
+    assert cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist() == [
         0, 1, 2, 3, 5000, 5001,
     ]  # fmt: skip
 
@@ -143,13 +144,37 @@ def test_sums_of_stacks_are_one_stack() -> None:
         for start in range(0, len(rows), 37):
             table.apply(rows[start : start + 37])
         count = len(table.stacks)
-        both.append(table.cohorts.population(int(rows["time_ns"][-1]), np.arange(count)))
+        census = table.cohorts.census(int(rows["time_ns"][-1]), count)
+        both.append(census.population(np.arange(count)))
     split, whole = both
     summed = split.sums(np.arange(1, len(split.born)), np.array([0]))
     for name in ("born", "alive", "alive_bytes", "lifetimes"):
         np.testing.assert_array_equal(getattr(summed, name)[0], getattr(whole, name)[1])
     np.testing.assert_array_equal(summed.load, whole.load)
     assert (summed.floor_bytes[0] <= whole.floor_bytes[1]).all()
+
+
+def test_stretches_added_up() -> None:
+    """Of any order of the stacks, overlapping ones too, as one adds up the rows one by one."""
+    table = LiveTable(Stacks())
+    rows = records(random_program(8, 3000, 3, 40))
+    rows["time_ns"] = np.arange(1, len(rows) + 1) * (NS_PER_S // 20)
+    table.apply(rows)
+    census = table.cohorts.census(int(rows["time_ns"][-1]), len(table.stacks))
+    order = np.random.default_rng(1).permutation(census.stacks)
+    starts, ends = np.array([0, 2, 3, 3]), np.array([census.stacks, 9, 4, 7])
+    found = []
+
+    def summing() -> Generator[None, None, None]:
+        found.append((yield from census.sums(order, starts, ends)))
+
+    assert len(list(summing())) == 5
+    whole = census.population(np.arange(census.stacks))
+    for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        one = whole.sums(order[start:end], np.zeros(1, np.intp))
+        for name in ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes"):
+            summed = getattr(found[0], name)[row]
+            np.testing.assert_array_equal(summed, getattr(one, name)[0])
 
 
 def test_the_floor_is_the_least_of_each_slice() -> None:
@@ -166,6 +191,6 @@ def test_the_floor_is_the_least_of_each_slice() -> None:
         rows = records(batch)
         rows["time_ns"] = now
         table.apply(rows)
-    floors = table.cohorts.population(5 * NS_PER_S, np.arange(2)).floor_bytes[1]
+    floors = table.cohorts.census(5 * NS_PER_S, 2).floor_bytes[:, 1]
     # A slice begins with what is held until its first batch.
     assert floors.tolist() == [0, 40, 40, 40]

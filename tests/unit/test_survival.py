@@ -35,7 +35,7 @@ def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Populati
     cohorts.keep(none, none + 100, (living * NS_PER_S).astype(np.uint64))
     gone = lives[births + lives < end_s]
     cohorts.note_lifetimes(np.zeros(len(gone), np.int64), (gone * NS_PER_S).astype(np.int64))
-    return cohorts.population(end_s * NS_PER_S, np.arange(1))
+    return cohorts.census(end_s * NS_PER_S, 1).population(np.arange(1))
 
 
 def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:

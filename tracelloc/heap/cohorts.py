@@ -16,7 +16,7 @@ what one stack would have had that stood for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,7 @@ LIFETIME_EDGES_S: Final = SHORTEST_NS / NS_PER_S * 2 ** (np.arange(LIFETIMES) / 
 """Lower bounds of the classes: 62 ms to 48 min; the last one is open."""
 
 _PER_SLICE: Final = ("born", "alive", "alive_bytes", "floor_bytes")
+_TABLES: Final = (*_PER_SLICE, "lifetimes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,60 @@ class Population:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Census:
+    """The figures of all stacks at one moment: copied at once, to be looked at part by part.
+
+    As in ``Population``, but with a row per slice (or class of lifetimes) and a column per
+    stack, in whole numbers.
+    """
+
+    edges_s: F64
+    born: I64
+    alive: I64
+    alive_bytes: I64
+    floor_bytes: I64
+    lifetimes: I64
+    load: F64
+    strangers: F64
+
+    @property
+    def now_s(self) -> float:
+        """Since the start."""
+        return float(self.edges_s[-1])
+
+    @property
+    def stacks(self) -> int:
+        """How many there are."""
+        return len(self.born[0])
+
+    def population(self, stacks: Stacks) -> Population:
+        """The figures of some stacks."""
+        tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
+        return Population(
+            **dict(zip(_TABLES, tables, strict=True)),
+            edges_s=self.edges_s,
+            load=self.load,
+            strangers=self.strangers,
+        )
+
+    def sums(
+        self, order: Stacks, starts: Stacks, ends: Stacks
+    ) -> Generator[None, None, Population]:
+        """One site per stretch of ``order``; the n-th one is ``order[starts[n]:ends[n]]``.
+
+        A table at a time: lets others have a turn in between. Stretches may overlap.
+        """
+        summed = {}
+        for name in _TABLES:
+            table = getattr(self, name)
+            until = np.zeros((len(table), len(order) + 1), np.int64)
+            np.cumsum(table[:, order], axis=1, out=until[:, 1:])
+            summed[name] = (until[:, ends] - until[:, starts]).T.astype(np.float64)
+            yield None
+        return Population(**summed, edges_s=self.edges_s, load=self.load, strangers=self.strangers)
+
+
 class Cohorts:
     """Births and survivors of all stacks of one address space. Not thread safe."""
 
@@ -132,7 +187,7 @@ class Cohorts:
         if stacks <= self._room:
             return
         room = max(stacks, 2 * self._room)
-        for name in (*_PER_SLICE, "lifetimes"):
+        for name in _TABLES:
             old = getattr(self, name)
             grown = np.zeros((len(old), room), np.int64)
             grown[:, : self._room] = old
@@ -213,24 +268,17 @@ class Cohorts:
         """Counts frees of blocks that are not known, which happened just now."""
         self._strangers[self._row_of[-1]] += count
 
-    def population(self, now_ns: int, stacks: Stacks) -> Population:
-        """The figures of some stacks. To be called only after the first event."""
+    def census(self, now_ns: int, stacks: int) -> Census:
+        """The figures of the first so many stacks. To be called only after the first event."""
         assert self.start_ns is not None
         # A slice that has hardly begun still has a length.
         edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))
         rows = self._row_of
-
-        def columns(of: I64) -> F64:
-            picked: F64 = of[rows[:, None], stacks].T.astype(np.float64)
-            return picked
-
-        return Population(
+        per_slice = {name: getattr(self, name)[rows, :stacks] for name in _PER_SLICE}
+        return Census(
+            **per_slice,
             edges_s=(edges_ns - self.start_ns) / NS_PER_S,
-            born=columns(self.born),
-            alive=columns(self.alive),
-            alive_bytes=columns(self.alive_bytes),
-            floor_bytes=columns(self.floor_bytes),
-            lifetimes=self.lifetimes[:, stacks].T.astype(np.float64),
+            lifetimes=self.lifetimes[:, :stacks].copy(),
             load=self._load[rows].astype(np.float64),
             strangers=self._strangers[rows].astype(np.float64),
         )

@@ -6,6 +6,7 @@ the session's lock.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -37,6 +38,8 @@ from tracelloc.verdict.judge import Judge, Losses
 
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
+_LOOK_NS: Final = 5_000_000
+"""Events wait so long for what is found out about stacks, and for one piece more of it."""
 
 
 class Tracee:
@@ -320,11 +323,18 @@ class Tracee:
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
         if self._looking is not None:
-            # A part each time: events must not wait.
+            self._look_on()
+
+    def _look_on(self) -> None:
+        """Looks at some more stacks: events must not wait for all of them."""
+        assert self._looking is not None
+        until_ns = time.thread_time_ns() + _LOOK_NS
+        while time.thread_time_ns() < until_ns:
             try:
                 self.findings = next(self._looking) or self.findings
             except StopIteration:
                 self._looking = None
+                return
 
     def judge(self, now_ns: int) -> None:
         """Looks at all stacks at once: which of them leak."""

@@ -13,17 +13,17 @@ are judged like stacks, and reported by these rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import I64, Population
+from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.sites import CODE_OF, Circumstances, Sites
+from tracelloc.verdict.sites import CODE_OF, Sites
 
 DEPTHS: Final = (1, 2, 3, 5, 8, 12)
 """Innermost frames by which stacks are added up."""
@@ -37,7 +37,8 @@ _ALIKE: Final = 0.8
 _ENOUGH: Final = 20
 """Blocks made, to tell that a stack does not leak."""
 _MOST_FLAGGED: Final = 100
-_SUSPECT: Final = (CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING])
+_LEAKING: Final = CODE_OF[Verdict.LEAKING]
+_SUSPECT: Final = (_LEAKING, CODE_OF[Verdict.GROWING])
 
 Key = tuple[int, int]
 """Depth and number of a prefix: who a sum is, from look to look."""
@@ -84,104 +85,111 @@ class Prefixes:
 
 
 @dataclass(frozen=True, slots=True)
-class Sums:
-    """Groups of stacks, added up."""
+class Groups:
+    """Groups of stacks: stretches of one order, so any two are apart or one is in the other."""
 
+    order: Rows
+    """Stacks, those of one group side by side."""
+    starts: Rows
+    ends: Rows
+    """A group is ``order[start:end]``."""
     keys: list[Key]
-    members: list[Rows]
-    """Rows of the stacks' population."""
-    population: Population
-    """A row per sum."""
 
-    def circumstances(self, of_stacks: Circumstances) -> Circumstances:
-        """The sums': what their stacks lose at most."""
-        floors = [of_stacks.loss_floor[members].max() for members in self.members]
-        return replace(of_stacks, loss_floor=np.array(floors))
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def members(self, group: int) -> Rows:
+        """A group's stacks."""
+        return self.order[self.starts[group] : self.ends[group]]
+
+    def select(self, groups: Rows) -> Groups:
+        """Some of them."""
+        keys = [self.keys[group] for group in groups.tolist()]
+        return Groups(self.order, self.starts[groups], self.ends[groups], keys)
+
+    def total(self, of_stacks: F64) -> F64:
+        """Added up over each group's stacks."""
+        until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
+        return until[self.ends] - until[self.starts]
+
+    def largest(self, of_stacks: F64) -> F64:
+        """The largest of each group's stacks; 0 if there are no groups."""
+        # A last one, so that each end is within bounds.
+        padded = np.append(of_stacks[self.order], 0.0)
+        bounds = np.stack([self.starts, self.ends], axis=1).ravel()
+        largest: F64 = np.maximum.reduceat(padded, bounds)[::2]
+        return largest
 
 
-def add_up(population: Population, numbers: I64) -> Sums | None:
-    """All sums that hold new blocks of at least two stacks. None if there are none.
-
-    ``numbers``: of ``Prefixes``, a row per site of the population.
-    """
-    newer = population.edges_s[:-1] >= population.now_s / 2
-    new_blocks = population.alive[:, newer].sum(axis=1)
-    rows = np.flatnonzero(population.born.sum(axis=1) > 0)
-    keys: list[Key] = []
-    members: list[Rows] = []
-    seen: set[bytes] = set()
+def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
+    """All groups of two stacks and more. ``rows``: stacks; ``numbers``: of all."""
+    # Longer prefixes refine shorter ones, so each number is one stretch of this order.
+    order = rows[np.lexsort(numbers[rows, ::-1].T)]
+    starts, ends, levels = [], [], []
     # The deepest first: where depths don't differ, the most specific one stands.
-    for level in reversed(range(len(DEPTHS))):
-        for number, group in _groups(numbers[rows, level], rows):
-            if new_blocks[group].sum() < _FEWEST_NEW or group.tobytes() in seen:
-                continue
-            seen.add(group.tobytes())
-            keys.append((level, number))
-            members.append(group)
-    if not members:
-        return None
-    if len(members) > _MOST_SUMS:
-        most = np.argsort([-new_blocks[group].sum() for group in members])[:_MOST_SUMS].tolist()
-        keys, members = [keys[n] for n in most], [members[n] for n in most]
-    starts = np.cumsum([0, *(len(group) for group in members[:-1])])
-    return Sums(keys, members, population.sums(np.concatenate(members), starts))
+    for depth in reversed(range(len(DEPTHS))):
+        column = numbers[order, depth]
+        cuts = np.flatnonzero(column[1:] != column[:-1]) + 1
+        start, end = np.append(0, cuts), np.append(cuts, len(order))
+        several = (end - start > 1) & (column[start] >= 0)
+        starts.append(start[several])
+        ends.append(end[several])
+        levels.append(np.full(np.count_nonzero(several), depth))
+    start, end, level = map(np.concatenate, (starts, ends, levels))
+    first = np.sort(np.unique(start * (len(order) + 1) + end, return_index=True)[1])
+    start, end, level = start[first], end[first], level[first]
+    keys = zip(level.tolist(), numbers[order[start], level].tolist(), strict=True)
+    return Groups(order, start, end, list(keys))
 
 
-def _groups(numbers: I64, rows: Rows) -> Iterator[tuple[int, Rows]]:
-    """Those of the rows that share a number, if there are several."""
-    order = np.argsort(numbers, kind="stable")
-    ordered = numbers[order]
-    cuts = np.flatnonzero(ordered[1:] != ordered[:-1]) + 1
-    for start, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(order)], strict=True):
-        if end - start > 1 and ordered[start] >= 0:
-            yield int(ordered[start]), rows[order[start:end]]
+def worth_judging(groups: Groups, census: Census) -> Groups:
+    """Those that hold new blocks, most of them if there are too many."""
+    newer = census.edges_s[:-1] >= census.now_s / 2
+    new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
+    kept = np.flatnonzero(new_blocks >= _FEWEST_NEW)
+    if len(kept) > _MOST_SUMS:
+        kept = kept[np.argsort(-new_blocks[kept], kind="stable")[:_MOST_SUMS]]
+    return groups.select(kept)
 
 
-def choose(sums: Sums, of_sums: Sites, sites: Sites) -> list[int]:
-    """Which sums to report; they have no stacks in common. ``sites``: the single stacks."""
-    # Codes of verdicts ascend: what leaks comes before what grows.
+def choose(groups: Groups, of_groups: Sites, sites: Sites) -> list[int]:
+    """Which groups to report; they have no stacks in common. ``sites``: the single stacks."""
+    rates = of_groups.rate_bytes_per_min
+    flagged = np.flatnonzero(np.isin(of_groups.code, _SUSPECT))
+    flagged = flagged[np.argsort(-rates[flagged], kind="stable")][:_MOST_FLAGGED]
+    # Outer groups (large) before the deeper ones in them.
+    sizes = groups.ends - groups.starts
+    flagged = flagged[np.argsort(-sizes[flagged], kind="stable")]
     suspect = np.isin(sites.code, _SUSPECT)
-    flagged = [n for n in range(len(sums.keys)) if of_sums.code[n] in _SUSPECT]
-    flagged.sort(key=lambda n: -float(of_sums.rate_bytes_per_min[n]))
-    del flagged[_MOST_FLAGGED:]
-    # Outer sums (shallow, large) before the deeper ones in them.
-    flagged.sort(key=lambda n: (sums.keys[n][0], -len(sums.members[n])))
+    count = groups.total(suspect.astype(np.float64))
+    told = groups.total(((sites.born >= _ENOUGH) | suspect).astype(np.float64))
+    alike = count >= _ALIKE * np.maximum(1, told)
+    explained = groups.total(np.where(suspect, sites.rate_bytes_per_min, 0))
+    leaking = groups.total((sites.code == _LEAKING).astype(np.float64)) > 0
+    clearer = leaking & (of_groups.code != _LEAKING)
     chosen: list[int] = []
-    covered: set[int] = set()
-    for number in flagged:
-        members = sums.members[number]
-        if covered.intersection(members.tolist()):
+    covered = np.zeros(len(groups.order), np.bool_)
+    for group in flagged.tolist():
+        start, end = groups.starts[group], groups.ends[group]
+        within = (groups.starts[flagged] >= start) & (groups.ends[flagged] <= end)
+        inner = flagged[within & (flagged != group)]
+        least = _EXPLAINED * rates[group]
+        if covered[start:end].any() or clearer[group] or (rates[inner] >= least).any():
             continue
-        rate = float(of_sums.rate_bytes_per_min[number])
-        inner = [
-            other
-            for other in flagged
-            if sums.keys[other][0] > sums.keys[number][0]
-            and bool(np.isin(sums.members[other], members).all())
-        ]
-        clearer = sites.code[members].min() < of_sums.code[number]
-        rates = of_sums.rate_bytes_per_min[inner]
-        if clearer or (rates >= _EXPLAINED * rate).any():
-            continue
-        told = members[(sites.born[members] >= _ENOUGH) | suspect[members]]
-        alike = np.count_nonzero(suspect[told]) >= _ALIKE * max(1, len(told))
-        explained = float(sites.rate_bytes_per_min[members[suspect[members]]].sum())
-        by_sums = float(of_sums.rate_bytes_per_min[_outermost(inner, sums)].sum())
-        if alike or max(explained, by_sums) < _EXPLAINED * rate:
-            chosen.append(number)
-            covered.update(members.tolist())
+        by_groups = rates[_outermost(groups, inner)].sum()
+        if alike[group] or max(explained[group], by_groups) < least:
+            chosen.append(group)
+            covered[start:end] = True
     return chosen
 
 
-def _outermost(numbers: list[int], sums: Sums) -> list[int]:
-    """Those that are in no other one of them."""
-    taken: set[int] = set()
-    kept = []
-    for number in numbers:
-        members = sums.members[number].tolist()
-        if not taken.intersection(members):
-            taken.update(members)
-            kept.append(number)
+def _outermost(groups: Groups, inner: Rows) -> list[int]:
+    """Those that are in no other one of them. The larger ones come first."""
+    kept: list[int] = []
+    for group in inner.tolist():
+        start, end = groups.starts[group], groups.ends[group]
+        if not any(groups.starts[k] <= start and end <= groups.ends[k] for k in kept):
+            kept.append(group)
     return kept
 
 

@@ -9,22 +9,20 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, Cohorts, Population
+from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings, Moment
-from tracelloc.verdict.grouping import Key, Prefixes, Sums, add_up, choose, shared_frame
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.memory import Memory
-from tracelloc.verdict.sites import Circumstances, Sites, judge_sites
+from tracelloc.verdict.sites import Circumstances, Sites, judge_in_parts, judge_sites
+from tracelloc.verdict.split import SplitLeaks
 from tracelloc.verdict.suspects import Group, list_suspects
 from tracelloc.verdict.together import find_tied, shared_caller
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _MOST_SUSPECTS: Final = 200
-_PART: Final = 500
-"""Sites judged at a time: some 10 ms."""
 _SETTLED_S: Final = 30.0
 """Blocks older than this tell what is lost."""
 
@@ -57,9 +55,7 @@ class Judge:
         self._gaps = Gaps()
         self._due_ns = 0
         self._stacks = Memory()
-        self._sums = Memory()
-        self._number_of_sum: dict[Key, int] = {}
-        self._prefixes = Prefixes(is_wrapper)
+        self._split_leaks = SplitLeaks(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time for another look."""
@@ -96,22 +92,16 @@ class Judge:
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals.live_bytes)
-        population = cohorts.population(now_ns, np.arange(count))
+        census = cohorts.census(now_ns, count)
         freed = int(totals.freed_count.sum())
         yield None
-        circumstances = self._circumstances(population, moment, losses, freed)
-        sites = yield from _in_parts(population, circumstances)
+        circumstances = self._circumstances(census, moment, losses, freed)
+        sites = yield from judge_in_parts(count, census.population, circumstances)
         self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        while self._prefixes.extend(stacks, _PART):
-            yield None
-        sums = add_up(population, self._prefixes.numbers(count))
+        groups = yield from self._split_leaks.find(census, sites, circumstances, stacks, now_ns)
+        groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
-        groups: list[Group] = []
-        if sums is not None:
-            of_sums = yield from _in_parts(sums.population, sums.circumstances(circumstances))
-            groups = self._split_leaks(sums, of_sums, sites, population, stacks, now_ns)
-        groups += self._tied_leaks(groups, sites, population, stacks, circumstances)
         suspects, left_out = list_suspects(
             sites, groups, self._stacks.taken_back, moment, _MOST_SUSPECTS
         )
@@ -125,81 +115,45 @@ class Judge:
         )
 
     def _circumstances(
-        self, population: Population, moment: Moment, losses: Losses, freed: int
+        self, census: Census, moment: Moment, losses: Losses, freed: int
     ) -> Circumstances:
         self._gaps.note(losses.events, moment.now_ns)
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         return Circumstances(
             loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
-            loss_floor=_loss_floor(population, losses.proven),
+            loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
         )
-
-    def _split_leaks(  # noqa: PLR0917
-        self,
-        sums: Sums,
-        of_sums: Sites,
-        sites: Sites,
-        population: Population,
-        stacks: Stacks,
-        now_ns: int,
-    ) -> list[Group]:
-        """The sums over shared frames that are suspects."""
-        known = self._number_of_sum
-        numbers = np.array([known.setdefault(key, len(known)) for key in sums.keys])
-        self._sums.grow(len(known))
-        of_sums = self._sums.settle(of_sums, numbers, now_ns)
-        return [
-            Group.of(
-                population,
-                sums.members[at],
-                of_sums.select(np.array([at])),
-                frame=shared_frame(stacks, sums.members[at].tolist()),
-                taken_back=int(self._sums.taken_back[numbers[at]]),
-            )
-            for at in choose(sums, of_sums, sites)
-        ]
 
     def _tied_leaks(
         self,
         groups: list[Group],
         sites: Sites,
-        population: Population,
+        census: Census,
         stacks: Stacks,
         circumstances: Circumstances,
-    ) -> list[Group]:
+    ) -> Generator[None, None, list[Group]]:
         """Single stacks that leak together."""
         grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
         free = np.setdiff1d(np.arange(len(sites)), grouped)
         found = []
-        for rows in find_tied(population, sites, stacks, free):
-            start = np.zeros(1, np.intp)
+        for rows in (yield from find_tied(census, sites, stacks, free)):
             floor = circumstances.loss_floor[rows].max(keepdims=True)
-            together = judge_sites(
-                population.sums(rows, start), replace(circumstances, loss_floor=floor)
-            )
+            one = census.population(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
+            together = judge_sites(one, replace(circumstances, loss_floor=floor))
             # Each of them leaks, so all of them do.
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
             taken_back = int(self._stacks.taken_back[rows].max())
-            found.append(Group.of(population, rows, together, frame, taken_back))
+            found.append(Group.of(census, rows, together, frame, taken_back))
         return found
 
 
-def _in_parts(population: Population, circumstances: Circumstances) -> Generator[None, None, Sites]:
-    """Judges some sites, lets others have a turn, and so on."""
-    parts = []
-    for start in range(0, len(population.born), _PART):
-        rows = np.arange(start, min(start + _PART, len(population.born)))
-        parts.append(judge_sites(population.select(rows), circumstances.select(rows)))
-        yield None
-    return Sites.concatenate(parts)
-
-
-def _loss_floor(population: Population, losses: bool) -> F64:
+def _loss_floor(census: Census, losses: bool) -> F64:
     if not losses:
-        return np.zeros(len(population.born))
-    settled = population.edges_s[1:] <= population.now_s - _SETTLED_S
+        return np.zeros(census.stacks)
+    settled = census.edges_s[1:] <= census.now_s - _SETTLED_S
     return common_share(
-        population.alive[:, settled].sum(axis=1), population.born[:, settled].sum(axis=1)
+        census.alive[settled].sum(axis=0).astype(np.float64),
+        census.born[settled].sum(axis=0).astype(np.float64),
     )

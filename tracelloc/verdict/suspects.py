@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, I64, Population
+from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.verdict.findings import Moment, judgement_of
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
-from tracelloc.verdict.rule import Curve, Rows
+from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
 
 _LEAST_CONFIDENCE: Final = 0.05
@@ -32,13 +32,13 @@ class Group:
 
     @classmethod
     def of(
-        cls, population: Population, stacks: Rows, sites: Sites, frame: int | None, taken_back: int
+        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, taken_back: int
     ) -> Group:
-        """Stacks (rows of the population) with their judgement as one."""
-        part = population.select(stacks)
-        span = np.tile([sites.since_s[0], part.now_s], (len(stacks), 1))
-        bytes_kept = Curve(part.edges_s, part.alive_bytes).between(span)[:, 0]
-        return cls(sites, stacks, bytes_kept, frame, taken_back)
+        """Stacks with their judgement as one."""
+        # The share of each slice that is newer than the onset; births are spread evenly.
+        begin, end = census.edges_s[:-1], census.edges_s[1:]
+        since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
+        return cls(sites, stacks, since @ census.alive_bytes[:, stacks], frame, taken_back)
 
 
 def list_suspects(

@@ -8,11 +8,13 @@ expectation).
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.cohorts import F64, Population
+from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
@@ -20,6 +22,8 @@ from tracelloc.verdict.sites import CODE_OF, Sites
 
 _MOST: Final = 50
 """Leaking stacks that are compared with each other, by rate."""
+_PART: Final = 10
+"""Of these at a time: some milliseconds."""
 _OWN_FRAMES: Final = 4
 """Innermost frames that stacks of one object may have for themselves."""
 _ONSETS_S: Final = 10.0
@@ -34,35 +38,51 @@ _RATIO: Final = 0.02
 """Objects have whole numbers of parts: by how much the ratio of two may be off."""
 
 
-def find_tied(population: Population, sites: Sites, stacks: Stacks, free: Rows) -> list[Rows]:
+def find_tied(
+    census: Census, sites: Sites, stacks: Stacks, free: Rows
+) -> Generator[None, None, list[Rows]]:
     """Stacks that leak together, two at least in each list. ``free``: in no group yet."""
     leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
     order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][:_MOST]
+    rows = [
+        _Row(census.alive[:, row], float(sites.since_s[row]), stacks.frames(row) or ())
+        for row in order.tolist()
+    ]
     tied: list[list[int]] = []
-    for row in order.tolist():
+    for at, row in enumerate(rows):
         for others in tied:
-            if _belong_together(population, sites, stacks, others[0], row):
-                others.append(row)
+            if _belong_together(census, rows[others[0]], row):
+                others.append(at)
                 break
         else:
-            tied.append([row])
-    return [np.sort(np.array(rows)) for rows in tied if len(rows) > 1]
+            tied.append([at])
+        if at % _PART == 0:
+            yield None
+    return [np.sort(order[others]) for others in tied if len(others) > 1]
 
 
-def _belong_together(
-    population: Population, sites: Sites, stacks: Stacks, one: int, two: int
-) -> bool:
-    onsets_s = sites.since_s[[one, two]]
-    since_s = population.now_s - onsets_s.min()
-    if abs(onsets_s[0] - onsets_s[1]) > max(_ONSETS_S, _ONSETS_PART * since_s):
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A stack that leaks."""
+
+    alive: I64
+    """Blocks, per slice."""
+    since_s: float
+    frames: Frames
+
+
+def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
+    since_s = census.now_s - min(one.since_s, two.since_s)
+    if abs(one.since_s - two.since_s) > max(_ONSETS_S, _ONSETS_PART * since_s):
         return False
-    frames = stacks.frames(one) or (), stacks.frames(two) or ()
+    frames = one.frames, two.frames
     shared = shared_callers(frames)
     if not shared or max(map(len, frames)) - shared > _OWN_FRAMES:
         return False
-    edges = population.edges_s
-    whole = (edges[:-1] >= onsets_s.max()) & (edges[1:] <= population.now_s - _SETTLED_S)
-    return in_proportion(population.alive[one, whole], population.alive[two, whole])
+    edges = census.edges_s
+    whole = edges[:-1] >= max(one.since_s, two.since_s)
+    whole &= edges[1:] <= census.now_s - _SETTLED_S
+    return in_proportion(one.alive[whole], two.alive[whole])
 
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
@@ -82,7 +102,7 @@ def shared_caller(stacks: Stacks, members: list[int]) -> int | None:
     return all_frames[0][-shared] if shared else None
 
 
-def in_proportion(one: F64, two: F64) -> bool:
+def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
     """Whether one row of counts is a whole multiple of the other, closer than by chance."""
     both = one + two
     counted = both > 0
