@@ -110,7 +110,8 @@ class Groups:
     def total(self, of_stacks: F64) -> F64:
         """Added up over each group's stacks."""
         until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
-        return until[self.ends] - until[self.starts]
+        summed: F64 = until[self.ends] - until[self.starts]
+        return summed
 
     def largest(self, of_stacks: F64) -> F64:
         """The largest of each group's stacks; 0 if there are no groups."""
