@@ -18,7 +18,8 @@ from tracelloc.heap.blocks import BlockCopy, Blocks
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import BlockOrder, Mark, StackFigures
-from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot, Wanted
+from tracelloc.snapshots.blocks import BlockSelection, BlockStat
+from tracelloc.snapshots.snapshot import Snapshot, Wanted
 from tracelloc.snapshots.spread import (
     Bin,
     SizeCount,

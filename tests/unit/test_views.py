@@ -21,14 +21,8 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import json_report
 from tracelloc.report.text import format_frame, losses_line, text_report
-from tracelloc.snapshots.snapshot import (
-    NOTHING_ELSE,
-    Snapshot,
-    Target,
-    Wanted,
-    select_blocks,
-    take_snapshot,
-)
+from tracelloc.snapshots.blocks import select_blocks
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call

@@ -9,7 +9,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Final
 
-from tracelloc.units import parse_duration, parse_size
+from tracelloc.heap.temporary import MOST_BETWEEN, Soon
+from tracelloc.units import NS_PER_S, parse_duration, parse_size
 
 _MOST_FRAMES: Final = 512
 _MOST_ENTRIES: Final = 1 << 24
@@ -51,6 +52,16 @@ def entries_type(text: str) -> int:
     if entries > _MOST_ENTRIES:
         raise argparse.ArgumentTypeError(f"more than {_MOST_ENTRIES} entries can't be kept")
     return entries
+
+
+def soon_type(text: str) -> Soon:
+    """How soon a temporary allocation is freed: so many others come between, or a time."""
+    if not text.isdigit():
+        return Soon(life_ns=round(duration_type(text) * NS_PER_S))
+    between = _integer(text, 0)
+    if between > MOST_BETWEEN:
+        raise argparse.ArgumentTypeError(f"no more than {MOST_BETWEEN} can come between")
+    return Soon(between)
 
 
 def positive_type(text: str) -> int:

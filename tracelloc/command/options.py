@@ -24,6 +24,7 @@ from tracelloc.command.reportoptions import add_reports
 from tracelloc.command.sharing import add_files, add_live, outputs_of, push_of
 from tracelloc.command.watch import WatchOptions, add_watch, watch_of
 from tracelloc.errors import UsageError
+from tracelloc.heap.temporary import Soon
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.units import NS_PER_S
 
@@ -76,6 +77,8 @@ class Options:
     min_block_bytes: int
     max_block_bytes: int | None
     sample_bytes: int | None
+    soon: Soon
+    """What counts as temporary."""
     allocator: str | None
     allocators_paths: tuple[Path, ...]
     """Files that name more allocators."""
@@ -273,6 +276,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
         sample_bytes=given.sample,
+        soon=given.temporary,
         allocator=given.allocator,
         allocators_paths=tuple(given.allocators),
         mappings=given.mmap,

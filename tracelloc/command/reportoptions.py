@@ -9,7 +9,9 @@ from tracelloc.command.argumenttypes import (
     count_type,
     duration_type,
     positive_type,
+    soon_type,
 )
+from tracelloc.heap.temporary import MOST_BETWEEN, SOON
 from tracelloc.report.sections import SECTIONS, parse_sections
 
 
@@ -37,6 +39,15 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
         default=frozenset(),
         metavar="LIST",
         help=f"sections to add, separated by commas, or all ({sections})",
+    )
+    add(
+        "--temporary",
+        type=soon_type,
+        default=SOON,
+        metavar="SOON",
+        help="which allocations are temporary: those that the same thread frees before it has "
+        f"made more than this many others (0 to {MOST_BETWEEN}, default {SOON.between}), or "
+        "within a time such as 20ms",
     )
     add(
         "--age",

@@ -50,7 +50,8 @@ def add_output(add: Any) -> None:
         choices=[metric.value for metric in Metric],
         default=Metric.BYTES.value,
         help="what files show, or show first: outstanding bytes or blocks, allocated bytes with "
-        "those freed since, or growth in bytes per minute (default bytes)",
+        "those freed since, growth in bytes per minute, bytes outstanding at the peak, or "
+        "temporary allocations (default bytes)",
     )
     add(
         "--output-mode",

@@ -75,6 +75,7 @@ class Tracer:
                 signatures=signatures_of(pools),
             ),
             selection=Selection(options.allocator, pools, options.mappings),
+            soon=options.soon,
             method=options.method,
             debug=options.debug,
         )

@@ -29,7 +29,7 @@ class Exporter:
 
     def needs_freed(self, metric: Metric) -> bool:
         """Whether stacks that hold nothing any more are in it."""
-        return metric is Metric.ALLOCATED or not self.one_metric
+        return metric.needs_freed or not self.one_metric
 
     def __call__(
         self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES

@@ -46,10 +46,6 @@ class ThreadTotals:
     def __len__(self) -> int:
         return len(self.tid)
 
-    def copy(self, rows: int) -> ThreadTotals:
-        """The first rows."""
-        return ThreadTotals(*(getattr(self, f.name)[:rows].copy() for f in fields(self)))
-
 
 @dataclass(slots=True)
 class Flow:
@@ -76,7 +72,9 @@ class ThreadBook:
 
     def totals(self) -> ThreadTotals:
         """A copy."""
-        return self._totals.copy(self.count)
+        return ThreadTotals(
+            *(getattr(self._totals, f.name)[: self.count].copy() for f in fields(ThreadTotals))
+        )
 
     @property
     def tids(self) -> I64:

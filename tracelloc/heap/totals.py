@@ -190,9 +190,13 @@ class Totals:
             return None, size
         return self.parts_of(size), self.bytes_of(size)
 
-    def whole_count(self, parts: I64) -> I64:
+    def whole_counts(self, parts: I64) -> I64:
         """What was added up from ``parts_of``, in blocks."""
         return parts if self.sample_bytes is None else _rounded(parts)
+
+    def whole_number(self, parts: int) -> int:
+        """The same of one number."""
+        return int(self.whole_counts(np.array([parts], np.int64))[0])
 
     def _sums(self, stack: U32, size: U64) -> Sums:
         if self.sample_bytes is None or not len(stack):

@@ -8,8 +8,9 @@ from typing import Any
 
 from tracelloc.heap.ranges import Mappings
 from tracelloc.report.sections import parts_of
+from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.marks import SinceMark, since_mark
-from tracelloc.snapshots.snapshot import BlockStat, Snapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.units import NS_PER_S

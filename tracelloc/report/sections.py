@@ -12,7 +12,11 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final, Protocol
 
+from tracelloc.report.part import StackFrames, StackLines
+from tracelloc.report.peak import PeakPart
 from tracelloc.report.sizes import SizesPart
+from tracelloc.report.temporary import TemporaryPart
+from tracelloc.report.threads import ThreadsPart
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 
 _ALL: Final = "all"
@@ -25,10 +29,10 @@ class Part(Protocol):
     def stacks(self) -> Set[int]:
         """Stacks that it shows, by index."""
 
-    def lines(self, stack: Callable[[int], Iterator[str]]) -> Iterator[str]:
+    def lines(self, stack: StackLines) -> Iterator[str]:
         """As text; ``stack`` gives the lines of one."""
 
-    def facts(self, stack: Callable[[int], list[dict[str, Any]]]) -> dict[str, Any]:
+    def facts(self, stack: StackFrames) -> dict[str, Any]:
         """As JSON; ``stack`` gives the frames of one."""
 
 
@@ -45,7 +49,10 @@ class Section:
 
 
 SECTIONS: Final[Mapping[str, Section]] = {
+    "peak": Section("what was outstanding when most was", PeakPart.of),
+    "temporary": Section("allocations that were freed soon after", TemporaryPart.of),
     "sizes": Section("outstanding blocks by size", SizesPart.of, Wanted(blocks=True)),
+    "threads": Section("who allocates and who frees", ThreadsPart.of, Wanted(threads=True)),
 }
 """By name, in the order in which reports have them. The names are those of JSON's fields."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
 from tracelloc.heap.blocks import Blocks
+from tracelloc.report.part import StackFrames, StackLines, about_of, amount
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
-from tracelloc.units import format_size, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class SizesPart:
         return cls(
             size_bins(blocks, sampled),
             frequent_sizes(blocks, top, sampled),
-            "" if sampled is None else "~",
+            about_of(snapshot),
         )
 
     @property
@@ -37,7 +37,7 @@ class SizesPart:
         """None."""
         return frozenset()
 
-    def lines(self, _stack: Callable[[int], Iterator[str]]) -> Iterator[str]:
+    def lines(self, _stack: StackLines) -> Iterator[str]:
         """A line per bin, and one per exact size."""
         yield "==> outstanding blocks by size:"
         for bin_ in self.bins:
@@ -47,10 +47,9 @@ class SizesPart:
             yield self._line(f"{size.size} B", size)
 
     def _line(self, label: str, held: Bin | SizeCount) -> str:
-        count = plural(held.count, "allocation")
-        return f"    {label:>24}: {self.about}{format_size(held.size_bytes)} in {self.about}{count}"
+        return f"    {label:>24}: {amount(held.size_bytes, held.count, self.about)}"
 
-    def facts(self, _stack: Callable[[int], list[dict[str, Any]]]) -> dict[str, Any]:
+    def facts(self, _stack: StackFrames) -> dict[str, Any]:
         """``bins`` from the smallest sizes on, ``top_sizes`` by the bytes they hold.
 
         A bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.

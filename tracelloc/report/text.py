@@ -9,9 +9,10 @@ from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.report.sections import parts_of
+from tracelloc.snapshots.blocks import BlockSelection, BlockStat
 from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.marks import SinceMark, since_mark
-from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.units import (

@@ -17,7 +17,8 @@ import numpy.typing as npt
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
 from tracelloc.sampling import weights
-from tracelloc.snapshots.snapshot import BlockSelection, BlockStat, Snapshot
+from tracelloc.snapshots.blocks import BlockSelection, BlockStat
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.units import NS_PER_S
 
 F64 = npt.NDArray[np.float64]

@@ -15,42 +15,21 @@ from tracelloc.abi import (
     StackFlag,
 )
 from tracelloc.capture.overhead import Overhead
-from tracelloc.heap.blocks import BlockCopy, Blocks, BlockStore, Rows
+from tracelloc.heap.blocks import BlockCopy
 from tracelloc.heap.history import History
+from tracelloc.heap.peak import Peak
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.series import Points, Series
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import I64, Totals
-from tracelloc.sampling import weights
+from tracelloc.snapshots.activity import ThreadActivity, activity_of, whole_peak
+from tracelloc.snapshots.blocks import BlockSelection, select_blocks
 from tracelloc.snapshots.losses import Losses, take_losses
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.verdict.findings import Findings
-
-_SLICE: Final = 1 << 20
-"""Rows looked at together when the largest blocks are picked."""
-
-
-@dataclass(frozen=True, slots=True)
-class BlockStat:
-    """One outstanding block."""
-
-    address: int
-    size_bytes: int
-    age_ns: int
-    stack: int
-    tid: int
-
-
-@dataclass(frozen=True, slots=True)
-class BlockSelection:
-    """The largest of some blocks, and what all of them are together."""
-
-    count: int
-    size_bytes: int
-    largest: tuple[BlockStat, ...]
-    """By size, the older first where equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +42,15 @@ class StackStat:
     allocated_bytes: int
     allocated_count: int
     growth_bytes_per_min: int
+    peak_bytes: int = 0
+    """Outstanding when the whole process held most."""
+    peak_count: int = 0
+    temporary_bytes: int = 0
+    """Freed soon after by the thread that had allocated them (``Snapshot.soon``)."""
+    temporary_count: int = 0
+    remote_bytes: int = 0
+    """Freed by another thread than the one that had allocated them."""
+    remote_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +75,8 @@ class Wanted:
     """What each stack held at past moments: 256 bytes each."""
     series: bool = False
     """What all held together, over the whole time."""
+    threads: bool = False
+    """Who allocated and who freed."""
 
     def __or__(self, other: Wanted) -> Wanted:
         """What either of the two wants."""
@@ -94,6 +84,7 @@ class Wanted:
             self.blocks or other.blocks,
             self.history or other.history,
             self.series or other.series,
+            self.threads or other.threads,
         )
 
 
@@ -147,6 +138,14 @@ class Snapshot:
     """If wanted."""
     series: Points | None = None
     """If wanted."""
+    peak: Peak | None = None
+    """When most was outstanding, counts in whole blocks; None before anything was."""
+    soon: Soon = SOON
+    """What is meant by temporary."""
+    unordered_count: int = 0
+    """Blocks of which it is not known whether they were temporary."""
+    threads: ThreadActivity | None = None
+    """If wanted."""
     memory: Memory | None = None
     """What the target has in memory; once it has ended, what it had."""
     findings: Findings | None = None
@@ -188,17 +187,26 @@ class Snapshot:
         held = totals.live_bytes
         holding = np.flatnonzero(totals.allocated_count if freed else totals.live_count)
         order = holding[np.lexsort((holding, -held[holding]))][:n]
-        return [
-            StackStat(
-                index=index,
-                live_bytes=int(held[index]),
-                live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
-                allocated_bytes=int(totals.allocated_bytes[index]),
-                allocated_count=int(totals.allocated_count[index]),
-                growth_bytes_per_min=int(self.growth_per_min[index]),
-            )
-            for index in order.tolist()
-        ]
+        return [self.stack_stat(index) for index in order.tolist()]
+
+    def stack_stat(self, index: int) -> StackStat:
+        """The figures of one stack."""
+        totals, peak = self.totals, self.peak
+        at_peak = peak is not None and index < len(peak.live_bytes)
+        return StackStat(
+            index=index,
+            live_bytes=int(totals.allocated_bytes[index] - totals.freed_bytes[index]),
+            live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
+            allocated_bytes=int(totals.allocated_bytes[index]),
+            allocated_count=int(totals.allocated_count[index]),
+            growth_bytes_per_min=int(self.growth_per_min[index]),
+            peak_bytes=int(peak.live_bytes[index]) if peak is not None and at_peak else 0,
+            peak_count=int(peak.live_count[index]) if peak is not None and at_peak else 0,
+            temporary_bytes=int(totals.temporary_bytes[index]),
+            temporary_count=int(totals.temporary_count[index]),
+            remote_bytes=int(totals.remote_bytes[index]),
+            remote_count=int(totals.remote_count[index]),
+        )
 
     def shown_stacks(self, top: int) -> set[int]:
         """The indices of all stacks that a report of ``top`` entries shows."""
@@ -219,69 +227,6 @@ class Snapshot:
     def frames(self, index: int) -> Frames:
         """Return addresses of a stack, innermost first; empty if they are not known."""
         return self.stacks.frames(index) or ()
-
-
-def select_blocks(
-    store: BlockStore,
-    n: int,
-    now_ns: int,
-    min_age_ns: int | None = None,
-    sample_bytes: int | None = None,
-) -> BlockSelection:
-    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given.
-
-    Count and bytes are added up for an age only; sampled blocks count for what they stand
-    for.
-    """
-    if n == 0 and min_age_ns is None:
-        return BlockSelection(0, 0, ())
-    best = Blocks.empty()
-    count = size_bytes = floor = 0
-    born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
-    for blocks, alive in store.runs():
-        for start in range(0, len(blocks), _SLICE):
-            rows = slice(start, start + _SLICE)
-            chosen = alive[rows]
-            if min_age_ns is not None:
-                chosen = chosen & (blocks.birth_ns[rows] <= born_by)
-                sizes = blocks.size[rows][chosen]
-                if sample_bytes is None:
-                    count += len(sizes)
-                    size_bytes += int(sizes.sum())
-                else:
-                    weight = weights(sizes, sample_bytes)
-                    count += round(weight.sum())
-                    size_bytes += round((weight * sizes).sum())
-            large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
-            best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
-            if n and len(best) == n:
-                floor = int(best.size[-1])
-    largest = tuple(
-        BlockStat(
-            address=int(best.address[row]),
-            size_bytes=int(best.size[row]),
-            age_ns=max(0, now_ns - int(best.birth_ns[row])),
-            stack=int(best.stack[row]),
-            tid=int(best.tid[row]),
-        )
-        for row in range(len(best))
-    )
-    return BlockSelection(count, size_bytes, largest)
-
-
-def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:
-    """Rows that may be among the n largest: all of those above the n-th size and with it."""
-    if len(rows) <= n or n == 0:
-        return rows[: None if n else 0]
-    sizes = blocks.size[rows]
-    enough: Rows = rows[sizes >= np.partition(sizes, len(sizes) - n)[len(sizes) - n]]
-    return enough
-
-
-def _largest(blocks: Blocks, n: int) -> Blocks:
-    smallest_first = np.uint64(0xFFFFFFFFFFFFFFFF) - blocks.size
-    order = np.lexsort((blocks.address, blocks.birth_ns, smallest_first))[:n]
-    return blocks.select(order)
 
 
 def take_snapshot(
@@ -306,8 +251,12 @@ def take_snapshot(
     stack_methods: Mapping[str, str] | None = None,
     memory: Memory | None = None,
     findings: Findings | None = None,
+    thread_names: Mapping[int, str] | None = None,
 ) -> Snapshot:
-    """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC."""
+    """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC.
+
+    ``thread_names``: by id; needed for threads only.
+    """
     stacks = table.stacks
     everything = select_blocks(table.blocks, top, now_ns)
     totals = table.totals.whole(len(stacks))
@@ -341,6 +290,12 @@ def take_snapshot(
         history=history.copy(len(stacks)) if wanted.history else None,
         stack_methods=stack_methods or {},
         series=series.points() if wanted.series and series is not None else None,
+        peak=whole_peak(table.totals, table.lives.peaks.peak, len(stacks)),
+        soon=table.lives.soon,
+        unordered_count=table.totals.whole_number(table.lives.unordered_count),
+        threads=activity_of(table.lives, table.totals, thread_names or {})
+        if wanted.threads
+        else None,
         memory=memory,
         findings=findings,
     )

@@ -289,12 +289,18 @@ class Process:
         """The names (comm) of its threads by id; empty once the process is gone."""
         names = {}
         for thread_id in self.thread_ids():
-            try:
-                name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
-            except OSError:  # it has ended meanwhile
-                continue
-            names[thread_id] = name.decode(errors="replace").removesuffix("\n")
+            name = self.thread_name(thread_id)
+            if name is not None:
+                names[thread_id] = name
         return names
+
+    def thread_name(self, thread_id: int) -> str | None:
+        """The name (comm) of one of its threads; None if there is no such thread."""
+        try:
+            name = (self.directory / "task" / str(thread_id) / "comm").read_bytes()
+        except OSError:
+            return None
+        return name.decode(errors="replace").removesuffix("\n")
 
     def open_mapping(self, mapping: Mapping) -> int:
         """A file descriptor of the mapped file itself, even if its name is gone.

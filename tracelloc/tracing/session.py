@@ -25,6 +25,7 @@ from tracelloc.capture.overhead import Overhead, OverheadWatch, RateMeter
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
 from tracelloc.errors import TracellocError, UnsupportedError
+from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
 from tracelloc.target.allocators import EVERYTHING, Allocator, Module, Selection
 from tracelloc.target.procfs import Process
@@ -63,17 +64,21 @@ class Session:
         method: Method | None = None,
         debug: bool = False,
         files: MappedFiles | None = None,
+        soon: Soon = SOON,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_clock_s: Callable[[], float] = time.time,
     ) -> None:
-        """``method`` forces one way of attaching; else it is the best that the kernel has."""
+        """``method`` forces one way of attaching; else it is the best that the kernel has.
+
+        ``soon``: which allocations are temporary.
+        """
         self._config = config
         self._methods = _methods() if method is None else [method]
         self._debug = debug
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
         self._selection = selection
-        self.root = Tracee(process, config, selection, files)
+        self.root = Tracee(process, config, selection, files, soon)
         """The process that was asked for."""
         self._capture: Capture | None = None
         self._lock = threading.RLock()
@@ -188,6 +193,7 @@ class Session:
             raise self._failure
         assert self._capture is not None
         rss_bytes = tracee.process.rss_bytes()
+        thread_names = tracee.thread_names() if wanted.threads else None
         memory = None if tracee.residency is None else tracee.residency.look()
         with self._lock:
             if self._stopped_ns is None:
@@ -218,6 +224,7 @@ class Session:
                 findings=tracee.findings,
                 mappings=tracee.mappings if self._config.trace_mappings else None,
                 stack_methods=tracee.source.methods(),
+                thread_names=thread_names,
             )
 
     def take_ring_share(self) -> float:

@@ -23,6 +23,7 @@ from tracelloc.heap.ranges import Mappings, RangeTable
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.target.allocators import Allocator, Module, Selection, discover
@@ -36,6 +37,8 @@ from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 
+_MOST_NAMES: Final = 64
+"""Names of threads that are asked for at a time."""
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
 _LOOK_NS: Final = 5_000_000
@@ -51,14 +54,17 @@ class Tracee:
         config: CaptureConfig,
         selection: Selection,
         files: MappedFiles | None = None,
+        soon: Soon = SOON,
     ) -> None:
-        """``selection``: which allocators to trace; ``files``: see ``AddressSpace``."""
+        """``selection``: which allocators to trace; ``files``: see ``AddressSpace``;
+        ``soon``: see ``LiveTable``.
+        """
         self.process = process
         self.target = Target(process.pid, process.command(), process.parent_pid())
         self.space = AddressSpace(process, files)
         self.has_ended = False
         self.stacks = Stacks()
-        self.table = LiveTable(self.stacks, config.sample_bytes)
+        self.table = LiveTable(self.stacks, config.sample_bytes, soon)
         self.allocators: list[Allocator] = []
         self.found: tuple[FoundAllocator, ...] = ()
         """The same for people, in the order of being found; only ever grows."""
@@ -86,6 +92,7 @@ class Tracee:
         self._stack_source: StackSource | None = None
         self._attachments: list[Attachment] = []
         self._thread_names: dict[int, str] = {}
+        self._threads_seen = 0
         self._trampoline: int | None = None
         self._has_throwing = False
         self._loader_calls = 0
@@ -266,7 +273,9 @@ class Tracee:
             command = self.process.command()
         self.target = replace(self.target, command=command, exec_count=exec_count)
         self._events_before += self.table.events
-        self.table = LiveTable(self.stacks, self._config.sample_bytes)
+        soon = self.table.lives.soon
+        self.table = LiveTable(self.stacks, self._config.sample_bytes, soon)
+        self._threads_seen = 0
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.residency = Residency(self.process)
@@ -315,6 +324,7 @@ class Tracee:
             # What was loaded may be an allocator that nothing else will ever call.
             self._loader_calls = loader_calls
             self.source.refresh()
+        self._name_threads()
         if self.history.is_due(now_ns):
             self.history.sample(now_ns, self.table.totals.live_bytes)
         if self.series.is_due(now_ns):
@@ -357,8 +367,18 @@ class Tracee:
         mapping = self.space.find(address)
         return mapping is not None and is_runtime(mapping.path)
 
+    def _name_threads(self) -> None:
+        """Asks for the names of threads that are new, before they have ended."""
+        tids = self.table.lives.threads.tids
+        new = tids[self._threads_seen : self._threads_seen + _MOST_NAMES].tolist()
+        self._threads_seen += len(new)
+        for tid in new:
+            name = self.process.thread_name(tid)
+            if name is not None:
+                self._thread_names[tid] = name
+
     def thread_names(self) -> dict[int, str]:
-        """The threads by id, those included that have ended since this was last asked."""
+        """The threads by id, those included that have ended, as far as they were seen."""
         self._thread_names.update(self.process.thread_names())
         return dict(self._thread_names)
 

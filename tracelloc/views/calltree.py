@@ -34,6 +34,15 @@ class Metric(Enum):
     """Bytes allocated since the start, freed ones included."""
     GROWTH = "growth"
     """Bytes per minute by which it has grown lately; may be negative."""
+    PEAK = "peak"
+    """Bytes that were outstanding when the process held most."""
+    TEMPORARY = "temporary"
+    """Blocks that were freed soon after they had been allocated, by the same thread."""
+
+    @property
+    def needs_freed(self) -> bool:
+        """Whether stacks that hold nothing any more may have some."""
+        return self in (Metric.ALLOCATED, Metric.PEAK, Metric.TEMPORARY)
 
     def of(self, stat: StackStat) -> int:
         """The weight of this stack."""
@@ -42,6 +51,8 @@ class Metric(Enum):
             Metric.BLOCKS: stat.live_count,
             Metric.ALLOCATED: stat.allocated_bytes,
             Metric.GROWTH: stat.growth_bytes_per_min,
+            Metric.PEAK: stat.peak_bytes,
+            Metric.TEMPORARY: stat.temporary_count,
         }[self]
 
 

@@ -1,0 +1,120 @@
+"""Temporary allocations, the peak, and who frees whose blocks: against a known program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def traced(
+    builder: Builder, targets: list[Target], tmp_path: Path, *options: str | int
+) -> tuple[Tracelloc, Target]:
+    """tracelloc after it saw all that relay.c does."""
+    target = Target([builder.c("relay", "-pthread")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    assert target.ask("go") == "done"
+    tracer.stop()
+    return tracer, target
+
+
+def function_of(entry: dict[str, Any]) -> str:
+    return next(f["symbol"] for f in entry["stack"] if "/relay" in f["module"])
+
+
+def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    tracer, target = traced(builder, targets, tmp_path, "--json", "--show", "all", "--top", "9")
+    report = tracer.last()
+    assert report["lost_events"] == 0
+
+    peak = report["peak"]
+    assert (peak["bytes"], peak["allocations"]) == (50 * 100_000 + 10 * 7000, 60)
+    assert [
+        (function_of(e), e["bytes"], e["allocations"], e["live_bytes"])
+        for e in peak["top_allocators"]
+    ] == [("rise", 5_000_000, 50, 0), ("keep", 70_000, 10, 70_000)]
+
+    temporary = report["temporary"]
+    assert (temporary["allocations"], temporary["bytes"]) == (5400, 5000 * 64 + 200 * (32 + 48))
+    assert (temporary["most_between"], temporary["most_s"]) == (1, None)
+    assert temporary["unknown_allocations"] == 0
+    assert [
+        (function_of(e), e["temporary_allocations"], e["allocations"])
+        for e in temporary["top_allocators"]
+    ] == [("scratch", 5000, 5000), ("nest", 200, 200), ("nest", 200, 200)]
+
+    threads = {thread["tid"]: thread for thread in report["threads"]["threads"]}
+    main = threads.pop(target.pid)
+    reader_tid, reader = threads.popitem()
+    assert not threads
+    assert main["name"].startswith("relay")
+    assert reader["name"] == "reader"
+    assert (main["allocations"], main["frees"]) == (300 + 400 + 50 + 10, 400 + 50)
+    assert (reader["allocations"], reader["frees"]) == (5000, 5300)
+    assert (main["handed_allocations"], main["handed_bytes"]) == (300, 300_000)
+    assert (reader["remote_frees"], reader["remote_freed_bytes"]) == (300, 300_000)
+    assert (main["remote_frees"], reader["handed_allocations"]) == (0, 0)
+    assert report["threads"]["flows"] == [
+        {"from_tid": target.pid, "to_tid": reader_tid, "bytes": 300_000, "allocations": 300}
+    ]
+    assert report["threads"]["remote_share"] == round(300 / (5300 + 450), 6)
+    (given,) = report["threads"]["top_allocators"]
+    assert (function_of(given), given["remote_frees"], given["allocations"]) == ("give", 300, 300)
+
+
+@pytest.mark.parametrize(
+    ("soon", "count"),
+    [("0", 5000 + 200), ("64", 5000 + 400 + 50), ("1h", 5000 + 400 + 50)],
+)
+def test_what_is_temporary(
+    builder: Builder, targets: list[Target], tmp_path: Path, soon: str, count: int
+) -> None:
+    options = ("--json", "--show", "temporary", "--temporary", soon)
+    tracer, _ = traced(builder, targets, tmp_path, *options)
+    temporary = tracer.last()["temporary"]
+    assert temporary["allocations"] == count
+    assert temporary["most_s"] == (3600 if soon == "1h" else None)
+
+
+def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    tracer, target = traced(builder, targets, tmp_path, "--text", "--show", "all", "--top", "1")
+    report = tracer.text().split("\n\n")[-2].splitlines()
+    lines = [line for line in report if not line.startswith("        ")]
+    peak = next(line for line in lines if "==> peak " in line)
+    assert peak.endswith(
+        "ago: 4.84 MiB in 60 allocations, now 68.4 KiB, 1 top allocators out of 2 then:"
+    )
+    assert lines[lines.index(peak) + 1] == "     0: 4.77 MiB in 50 allocations (98.6%), now 0 B"
+    temporary = next(line for line in lines if "temporary allocations (" in line)
+    assert temporary == (
+        "==> 328 KiB in 5400 temporary allocations (freed by the same thread, at most 1 other "
+        "between), 93.9% of all that were freed; 1 top stacks out of 3:"
+    )
+    assert lines[lines.index(temporary) + 1] == (
+        "     0: 312 KiB in 5000 temporary allocations, 100.0% of all that it has made"
+    )
+    ways = next(line for line in lines if "top ways" in line)
+    assert ways == (
+        "==> 293 KiB in 300 allocations freed by another thread (5.2% of all that were freed), "
+        "1 top ways out of 1:"
+    )
+    way = lines[lines.index(ways) + 1]
+    assert way.startswith(f"     0: 293 KiB in 300 allocations from thread {target.pid} (relay")
+    assert way.endswith(" (reader)")
+
+
+@pytest.mark.parametrize(("metric", "line"), [("peak", "rise 5000000"), ("temporary", "nest 400")])
+def test_files(
+    builder: Builder, targets: list[Target], tmp_path: Path, metric: str, line: str
+) -> None:
+    """Stacks that hold nothing any more are in files that are about what they once did."""
+    path = tmp_path / "out.folded"
+    traced(builder, targets, tmp_path, "--metric", metric, "-o", str(path))
+    lines = path.read_text().splitlines()
+    assert any(folded.endswith(f";{line}") for folded in lines), lines

@@ -1,0 +1,124 @@
+"""What threads did and what the peak was made of, as snapshots have it: in whole blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tracelloc.heap.lives import Lives
+from tracelloc.heap.peak import Peak
+from tracelloc.heap.threads import NOBODY
+from tracelloc.heap.totals import Totals
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadWork:
+    """What one thread has done since tracing began. Bytes are as requested."""
+
+    tid: int
+    """0: of no thread that is known."""
+    name: str | None
+    """None: it had ended before its name was asked for."""
+    allocated_bytes: int
+    allocated_count: int
+    freed_bytes: int
+    """By this thread, whoever had allocated them; as the next."""
+    freed_count: int
+    remote_freed_bytes: int
+    """Of these, allocated by others."""
+    remote_freed_count: int
+    handed_bytes: int
+    """Of those that it allocated, freed by others."""
+    handed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadFlow:
+    """Blocks that one thread allocated and another one freed."""
+
+    maker_tid: int
+    ender_tid: int
+    count: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadActivity:
+    """Who allocates and who frees."""
+
+    threads: tuple[ThreadWork, ...]
+    """By what they allocated, most bytes first. Only those that did anything."""
+    flows: tuple[ThreadFlow, ...]
+    """Most bytes first."""
+    names: Mapping[int, str]
+
+    @property
+    def freed_count(self) -> int:
+        """By all threads."""
+        return sum(thread.freed_count for thread in self.threads)
+
+    @property
+    def remote_freed_count(self) -> int:
+        """Blocks that another thread freed than had allocated them."""
+        return sum(flow.count for flow in self.flows)
+
+    @property
+    def remote_freed_bytes(self) -> int:
+        """The same in bytes."""
+        return sum(flow.size_bytes for flow in self.flows)
+
+    @property
+    def remote_share(self) -> float:
+        """Of all blocks that were freed; 0 to 1."""
+        return self.remote_freed_count / max(self.freed_count, 1)
+
+
+def activity_of(lives: Lives, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
+    """Threads and flows in whole blocks; ``totals`` tell what counts are in."""
+    book, whole = lives.threads, totals.whole_number
+    sums = book.totals()
+    tids = sums.tid.tolist()
+    handed: dict[int, tuple[int, int]] = {}
+    remote: dict[int, tuple[int, int]] = {}
+    flows = []
+    for (maker, ender), flow in book.flows.items():
+        if not flow.count:
+            continue
+        flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
+        for way, row in ((handed, maker), (remote, ender)):
+            count, size_bytes = way.get(row, (0, 0))
+            way[row] = count + flow.count, size_bytes + flow.size_bytes
+    threads = []
+    for row in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist():
+        handed_count, handed_bytes = handed.get(row, (0, 0))
+        remote_count, remote_bytes = remote.get(row, (0, 0))
+        threads.append(
+            ThreadWork(
+                tid=tids[row],
+                name=None if row == NOBODY else names.get(tids[row]),
+                allocated_bytes=int(sums.allocated_bytes[row]),
+                allocated_count=whole(int(sums.allocated_count[row])),
+                freed_bytes=int(sums.freed_bytes[row]),
+                freed_count=whole(int(sums.freed_count[row])),
+                remote_freed_bytes=remote_bytes,
+                remote_freed_count=whole(remote_count),
+                handed_bytes=handed_bytes,
+                handed_count=whole(handed_count),
+            )
+        )
+    threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))
+    flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
+    return ThreadActivity(tuple(threads), tuple(flows), names)
+
+
+def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:
+    """The peak in whole blocks, of the first ``stacks`` stacks."""
+    if peak is None:
+        return None
+    return replace(
+        peak,
+        live_bytes=peak.live_bytes[:stacks],
+        live_count=totals.whole_counts(peak.live_count[:stacks]),
+    )

@@ -1,0 +1,98 @@
+"""The largest of the outstanding blocks, picked without sorting all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.blocks import Blocks, BlockStore, Rows
+from tracelloc.sampling import weights
+
+_SLICE: Final = 1 << 20
+"""Rows looked at together when the largest blocks are picked."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockStat:
+    """One outstanding block."""
+
+    address: int
+    size_bytes: int
+    age_ns: int
+    stack: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSelection:
+    """The largest of some blocks, and what all of them are together."""
+
+    count: int
+    size_bytes: int
+    largest: tuple[BlockStat, ...]
+    """By size, the older first where equal."""
+
+
+def select_blocks(
+    store: BlockStore,
+    n: int,
+    now_ns: int,
+    min_age_ns: int | None = None,
+    sample_bytes: int | None = None,
+) -> BlockSelection:
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given.
+
+    Count and bytes are added up for an age only; sampled blocks count for what they stand
+    for.
+    """
+    if n == 0 and min_age_ns is None:
+        return BlockSelection(0, 0, ())
+    best = Blocks.empty()
+    count = size_bytes = floor = 0
+    born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
+    for blocks, alive in store.runs():
+        for start in range(0, len(blocks), _SLICE):
+            rows = slice(start, start + _SLICE)
+            chosen = alive[rows]
+            if min_age_ns is not None:
+                chosen = chosen & (blocks.birth_ns[rows] <= born_by)
+                sizes = blocks.size[rows][chosen]
+                if sample_bytes is None:
+                    count += len(sizes)
+                    size_bytes += int(sizes.sum())
+                else:
+                    weight = weights(sizes, sample_bytes)
+                    count += round(weight.sum())
+                    size_bytes += round((weight * sizes).sum())
+            large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
+            best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
+            if n and len(best) == n:
+                floor = int(best.size[-1])
+    largest = tuple(
+        BlockStat(
+            address=int(best.address[row]),
+            size_bytes=int(best.size[row]),
+            age_ns=max(0, now_ns - int(best.birth_ns[row])),
+            stack=int(best.stack[row]),
+            tid=int(best.tid[row]),
+        )
+        for row in range(len(best))
+    )
+    return BlockSelection(count, size_bytes, largest)
+
+
+def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:
+    """Rows that may be among the n largest: all of those above the n-th size and with it."""
+    if len(rows) <= n or n == 0:
+        return rows[: None if n else 0]
+    sizes = blocks.size[rows]
+    enough: Rows = rows[sizes >= np.partition(sizes, len(sizes) - n)[len(sizes) - n]]
+    return enough
+
+
+def _largest(blocks: Blocks, n: int) -> Blocks:
+    smallest_first = np.uint64(0xFFFFFFFFFFFFFFFF) - blocks.size
+    order = np.lexsort((blocks.address, blocks.birth_ns, smallest_first))[:n]
+    return blocks.select(order)
