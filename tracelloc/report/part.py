@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
+import numpy as np
+
+from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.units import format_size, plural
 
@@ -18,18 +21,24 @@ class Entry(Protocol):
     """Of a list of stacks."""
 
     @property
-    def stack(self) -> int:
-        """Its index."""
-
-    def line(self, about: str) -> str:
-        """Its figures."""
+    def index(self) -> int:
+        """Of the stack."""
 
 
-def entry_lines(entries: Sequence[Entry], about: str, stack: StackLines) -> Iterator[str]:
+E = TypeVar("E", bound=Entry)
+
+
+def entry_lines(entries: Sequence[E], line: Callable[[E], str], stack: StackLines) -> Iterator[str]:
     """Numbered entries, each with its stack."""
     for number, entry in enumerate(entries):
-        yield f"  {number:>4}: {entry.line(about)}"
-        yield from stack(entry.stack)
+        yield f"  {number:>4}: {line(entry)}"
+        yield from stack(entry.index)
+
+
+def largest(column: I64, top: int) -> tuple[int, list[int]]:
+    """How many stacks have any, and those that have most, the first of equal ones first."""
+    having = np.flatnonzero(column)
+    return len(having), having[np.lexsort((having, -column[having]))][:top].tolist()
 
 
 def about_of(snapshot: Snapshot) -> str:

@@ -6,9 +6,7 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines
+from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.units import NS_PER_S, format_age, format_size
 
@@ -17,18 +15,13 @@ from tracelloc.units import NS_PER_S, format_age, format_size
 class PeakEntry:
     """A stack at the peak."""
 
-    stack: int
+    index: int
     size_bytes: int
     count: int
     share: float
     """Of the peak."""
     live_bytes: int
     """What it holds now."""
-
-    def line(self, about: str) -> str:
-        """What it held, and what it holds now."""
-        now = f"now {about}{format_size(self.live_bytes)}"
-        return f"{amount(self.size_bytes, self.count, about)} ({self.share:.1%}), {now}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +43,14 @@ class PeakPart:
         peak, about = snapshot.peak, about_of(snapshot)
         if peak is None:
             return cls(0, 0, 0, snapshot.live_bytes, 0, (), about)
-        held = np.flatnonzero(peak.live_bytes)
-        order = held[np.lexsort((held, -peak.live_bytes[held]))][:top].tolist()
+        holding, order = largest(peak.live_bytes, top)
         live = snapshot.totals.live_bytes
         return cls(
             size_bytes=peak.size_bytes,
             count=int(peak.live_count.sum()),
             age_ns=max(0, snapshot.now_ns - peak.time_ns),
             live_bytes=snapshot.live_bytes,
-            holding=len(held),
+            holding=holding,
             entries=tuple(
                 PeakEntry(
                     stack,
@@ -75,7 +67,7 @@ class PeakPart:
     @property
     def stacks(self) -> Set[int]:
         """Of all entries."""
-        return {entry.stack for entry in self.entries}
+        return {entry.index for entry in self.entries}
 
     def lines(self, stack: StackLines) -> Iterator[str]:
         """The peak, and its stacks by what they held."""
@@ -85,7 +77,11 @@ class PeakPart:
             f"now {self.about}{format_size(self.live_bytes)}, "
             f"{len(self.entries)} top allocators out of {self.holding} then:"
         )
-        yield from entry_lines(self.entries, self.about, stack)
+        yield from entry_lines(self.entries, self._line, stack)
+
+    def _line(self, entry: PeakEntry) -> str:
+        held = amount(entry.size_bytes, entry.count, self.about)
+        return f"{held} ({entry.share:.1%}), now {self.about}{format_size(entry.live_bytes)}"
 
     def facts(self, stack: StackFrames) -> dict[str, Any]:
         """``top_allocators`` by what they held then."""
@@ -99,8 +95,8 @@ class PeakPart:
                     "bytes": entry.size_bytes,
                     "allocations": entry.count,
                     "live_bytes": entry.live_bytes,
-                    "stack_id": entry.stack,
-                    "stack": stack(entry.stack),
+                    "stack_id": entry.index,
+                    "stack": stack(entry.index),
                 }
                 for entry in self.entries
             ],

@@ -6,31 +6,10 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from tracelloc.heap.temporary import Soon
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines
+from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.units import NS_PER_S, format_duration, plural
-
-
-@dataclass(frozen=True, slots=True)
-class TemporaryEntry:
-    """A stack that makes temporary allocations."""
-
-    stat: StackStat
-
-    @property
-    def stack(self) -> int:
-        """Its index."""
-        return self.stat.index
-
-    def line(self, about: str) -> str:
-        """How many of its allocations are temporary."""
-        stat = self.stat
-        made = amount(stat.temporary_bytes, stat.temporary_count, about, "temporary allocation")
-        share = stat.temporary_count / max(stat.allocated_count, 1)
-        return f"{made}, {share:.1%} of all that it has made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,30 +23,29 @@ class TemporaryPart:
     soon: Soon
     making: int
     """Stacks that have made any."""
-    entries: tuple[TemporaryEntry, ...]
+    entries: tuple[StackStat, ...]
     about: str
 
     @classmethod
     def of(cls, snapshot: Snapshot, top: int) -> TemporaryPart:
         """The ``top`` stacks by the number of their temporary allocations."""
         counts = snapshot.totals.temporary_count
-        making = np.flatnonzero(counts)
-        order = making[np.lexsort((making, -counts[making]))][:top].tolist()
+        making, order = largest(counts, top)
         return cls(
             count=int(counts.sum()),
             size_bytes=int(snapshot.totals.temporary_bytes.sum()),
             freed_count=int(snapshot.totals.freed_count.sum()),
             unordered_count=snapshot.unordered_count,
             soon=snapshot.soon,
-            making=len(making),
-            entries=tuple(TemporaryEntry(snapshot.stack_stat(stack)) for stack in order),
+            making=making,
+            entries=tuple(snapshot.stack_stat(index) for index in order),
             about=about_of(snapshot),
         )
 
     @property
     def stacks(self) -> Set[int]:
         """Of all entries."""
-        return {entry.stack for entry in self.entries}
+        return {entry.index for entry in self.entries}
 
     def lines(self, stack: StackLines) -> Iterator[str]:
         """All together, then the stacks that make most."""
@@ -80,7 +58,14 @@ class TemporaryPart:
             f"({_meaning(self.soon)}), {share:.1%} of all that were freed{unknown}; "
             f"{len(self.entries)} top stacks out of {self.making}:"
         )
-        yield from entry_lines(self.entries, self.about, stack)
+        yield from entry_lines(self.entries, self._line, stack)
+
+    def _line(self, stat: StackStat) -> str:
+        made = amount(
+            stat.temporary_bytes, stat.temporary_count, self.about, "temporary allocation"
+        )
+        share = stat.temporary_count / max(stat.allocated_count, 1)
+        return f"{made}, {share:.1%} of all that it has made"
 
     def facts(self, stack: StackFrames) -> dict[str, Any]:
         """``top_allocators`` by the number of temporary allocations."""
@@ -93,13 +78,13 @@ class TemporaryPart:
             "stacks": self.making,
             "top_allocators": [
                 {
-                    "temporary_allocations": entry.stat.temporary_count,
-                    "temporary_bytes": entry.stat.temporary_bytes,
-                    "allocations": entry.stat.allocated_count,
-                    "stack_id": entry.stack,
-                    "stack": stack(entry.stack),
+                    "temporary_allocations": stat.temporary_count,
+                    "temporary_bytes": stat.temporary_bytes,
+                    "allocations": stat.allocated_count,
+                    "stack_id": stat.index,
+                    "stack": stack(stat.index),
                 }
-                for entry in self.entries
+                for stat in self.entries
             ],
         }
 

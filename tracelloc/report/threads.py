@@ -6,31 +6,10 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines
+from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import printable
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteEntry:
-    """A stack whose blocks are freed by other threads."""
-
-    stat: StackStat
-
-    @property
-    def stack(self) -> int:
-        """Its index."""
-        return self.stat.index
-
-    def line(self, about: str) -> str:
-        """How many."""
-        stat = self.stat
-        share = stat.remote_count / max(stat.allocated_count, 1)
-        remote = amount(stat.remote_bytes, stat.remote_count, about)
-        return f"{remote} freed by other threads, {share:.1%} of all that it has made"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +20,26 @@ class ThreadsPart:
     top: int
     wandering: int
     """Stacks of which any block was freed by another thread."""
-    entries: tuple[RemoteEntry, ...]
+    entries: tuple[StackStat, ...]
     about: str
 
     @classmethod
     def of(cls, snapshot: Snapshot, top: int) -> ThreadsPart:
         """From a snapshot with threads; ``top`` of each kind."""
         assert snapshot.threads is not None
-        sizes = snapshot.totals.remote_bytes
-        wandering = np.flatnonzero(snapshot.totals.remote_count)
-        order = wandering[np.lexsort((wandering, -sizes[wandering]))][:top].tolist()
+        wandering, order = largest(snapshot.totals.remote_count, top)
         return cls(
             activity=snapshot.threads,
             top=top,
-            wandering=len(wandering),
-            entries=tuple(RemoteEntry(snapshot.stack_stat(stack)) for stack in order),
+            wandering=wandering,
+            entries=tuple(snapshot.stack_stat(index) for index in order),
             about=about_of(snapshot),
         )
 
     @property
     def stacks(self) -> Set[int]:
         """Of all entries."""
-        return {entry.stack for entry in self.entries}
+        return {entry.index for entry in self.entries}
 
     def lines(self, stack: StackLines) -> Iterator[str]:
         """Threads, flows, stacks."""
@@ -80,7 +57,12 @@ class ThreadsPart:
             yield f"  {number:>4}: {self._flow(flow)}"
         if self.entries:
             yield f"==> {len(self.entries)} top stacks out of {self.wandering} of these:"
-            yield from entry_lines(self.entries, about, stack)
+            yield from entry_lines(self.entries, self._line, stack)
+
+    def _line(self, stat: StackStat) -> str:
+        remote = amount(stat.remote_bytes, stat.remote_count, self.about)
+        share = stat.remote_count / max(stat.allocated_count, 1)
+        return f"{remote} freed by other threads, {share:.1%} of all that it has made"
 
     def _thread(self, thread: ThreadWork) -> str:
         about = self.about
@@ -106,7 +88,7 @@ class ThreadsPart:
         return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
 
     def facts(self, stack: StackFrames) -> dict[str, Any]:
-        """``threads`` and ``flows`` are all of them, ``top_allocators`` by remote bytes.
+        """``threads`` and ``flows`` are all of them, ``top_allocators`` by remote frees.
 
         ``tid`` is 0 for what can't be assigned to a thread.
         """
@@ -141,12 +123,12 @@ class ThreadsPart:
             ],
             "top_allocators": [
                 {
-                    "remote_freed_bytes": entry.stat.remote_bytes,
-                    "remote_frees": entry.stat.remote_count,
-                    "allocations": entry.stat.allocated_count,
-                    "stack_id": entry.stack,
-                    "stack": stack(entry.stack),
+                    "remote_freed_bytes": stat.remote_bytes,
+                    "remote_frees": stat.remote_count,
+                    "allocations": stat.allocated_count,
+                    "stack_id": stat.index,
+                    "stack": stack(stat.index),
                 }
-                for entry in self.entries
+                for stat in self.entries
             ],
         }

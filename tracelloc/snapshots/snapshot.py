@@ -257,10 +257,9 @@ def take_snapshot(
 
     ``thread_names``: by id; needed for threads only.
     """
-    stacks = table.stacks
-    everything = select_blocks(table.blocks, top, now_ns)
+    stacks, lives = table.stacks, table.lives
     totals = table.totals.whole(len(stacks))
-    sample_bytes = table.totals.sample_bytes
+    top_blocks, old_blocks = _blocks(table, totals, top, now_ns, min_age_ns)
     return Snapshot(
         target=target,
         time_s=time_s,
@@ -276,12 +275,8 @@ def take_snapshot(
         broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
         partial_stacks=stacks.count(PARTIAL),
         unknown_stacks=stacks.unknown_count,
-        top_blocks=BlockSelection(
-            int(totals.live_count.sum()), int(totals.live_bytes.sum()), everything.largest
-        ),
-        old_blocks=None
-        if min_age_ns is None
-        else select_blocks(table.blocks, top, now_ns, min_age_ns, sample_bytes),
+        top_blocks=top_blocks,
+        old_blocks=old_blocks,
         allocators=allocators,
         mappings=mappings,
         past_bytes=_past(history, started_ns),
@@ -290,15 +285,25 @@ def take_snapshot(
         history=history.copy(len(stacks)) if wanted.history else None,
         stack_methods=stack_methods or {},
         series=series.points() if wanted.series and series is not None else None,
-        peak=whole_peak(table.totals, table.lives.peaks.peak, len(stacks)),
-        soon=table.lives.soon,
-        unordered_count=table.totals.whole_number(table.lives.unordered_count),
-        threads=activity_of(table.lives, table.totals, thread_names or {})
-        if wanted.threads
-        else None,
+        peak=whole_peak(totals, lives.peaks.peak, len(stacks)),
+        soon=lives.soon,
+        unordered_count=totals.whole_number(lives.unordered_count),
+        threads=activity_of(lives, totals, thread_names or {}) if wanted.threads else None,
         memory=memory,
         findings=findings,
     )
+
+
+def _blocks(
+    table: LiveTable, totals: Totals, top: int, now_ns: int, min_age_ns: int | None
+) -> tuple[BlockSelection, BlockSelection | None]:
+    """The largest blocks of all, and of those of an age, if that was asked for."""
+    largest = select_blocks(table.blocks, top, now_ns).largest
+    count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
+    old = None
+    if min_age_ns is not None:
+        old = select_blocks(table.blocks, top, now_ns, min_age_ns, totals.sample_bytes)
+    return BlockSelection(count, size_bytes, largest), old
 
 
 def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:

@@ -33,12 +33,11 @@ from tracelloc.target.procfs import Process, base_name, is_c_library, is_runtime
 from tracelloc.target.residency import Residency
 from tracelloc.target.space import AddressSpace, MappedFiles
 from tracelloc.text import printable
+from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 
-_MOST_NAMES: Final = 64
-"""Names of threads that are asked for at a time."""
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
 _LOOK_NS: Final = 5_000_000
@@ -91,8 +90,7 @@ class Tracee:
         self._words: SpaceWords | None = None
         self._stack_source: StackSource | None = None
         self._attachments: list[Attachment] = []
-        self._thread_names: dict[int, str] = {}
-        self._threads_seen = 0
+        self._thread_names = ThreadNames(process)
         self._trampoline: int | None = None
         self._has_throwing = False
         self._loader_calls = 0
@@ -275,7 +273,7 @@ class Tracee:
         self._events_before += self.table.events
         soon = self.table.lives.soon
         self.table = LiveTable(self.stacks, self._config.sample_bytes, soon)
-        self._threads_seen = 0
+        self._thread_names.forget_order()
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.residency = Residency(self.process)
@@ -324,7 +322,7 @@ class Tracee:
             # What was loaded may be an allocator that nothing else will ever call.
             self._loader_calls = loader_calls
             self.source.refresh()
-        self._name_threads()
+        self._thread_names.see(self.table.lives.threads.tids)
         if self.history.is_due(now_ns):
             self.history.sample(now_ns, self.table.totals.live_bytes)
         if self.series.is_due(now_ns):
@@ -367,20 +365,9 @@ class Tracee:
         mapping = self.space.find(address)
         return mapping is not None and is_runtime(mapping.path)
 
-    def _name_threads(self) -> None:
-        """Asks for the names of threads that are new, before they have ended."""
-        tids = self.table.lives.threads.tids
-        new = tids[self._threads_seen : self._threads_seen + _MOST_NAMES].tolist()
-        self._threads_seen += len(new)
-        for tid in new:
-            name = self.process.thread_name(tid)
-            if name is not None:
-                self._thread_names[tid] = name
-
     def thread_names(self) -> dict[int, str]:
         """The threads by id, those included that have ended, as far as they were seen."""
-        self._thread_names.update(self.process.thread_names())
-        return dict(self._thread_names)
+        return self._thread_names.all()
 
     def drop_ended_threads(self) -> int:
         """Frees what the probes keep of threads that are gone. Returns how many they were."""
