@@ -253,10 +253,7 @@ def take_snapshot(
     findings: Findings | None = None,
     thread_names: Mapping[int, str] | None = None,
 ) -> Snapshot:
-    """Copies what views need. ``now_ns`` and ``started_ns`` are CLOCK_MONOTONIC.
-
-    ``thread_names``: by id; needed for threads only.
-    """
+    """Copies what views need. Moments are on CLOCK_MONOTONIC; names are by thread id."""
     stacks, lives = table.stacks, table.lives
     totals = table.totals.whole(len(stacks))
     top_blocks, old_blocks = _blocks(table, totals, top, now_ns, min_age_ns)
