@@ -33,6 +33,7 @@ PATIENCE_S = 30.0
         (" leak>1.5k / min ", WatchRule("leak", 1536)),
         ("growth > 0/min", WatchRule("growth", 0)),
         ("live > 2GiB", WatchRule("live", 2 << 30)),
+        ("peak > 3k", WatchRule("peak", 3072)),
         ("rss > 4096", WatchRule("rss", 4096)),
     ],
 )
@@ -69,6 +70,8 @@ def test_what_is_no_rule(text: str, said: str) -> None:
         ("leak", 100.0, None),  # nothing is sure yet
         ("live > 100k", 100.0, "live is 251 KiB, more than 100 KiB"),
         ("live > 1MiB", 100.0, None),
+        ("peak > 251KiB", 100.0, "peak is PEAK, more than 251 KiB"),
+        ("peak > 1MiB", 100.0, None),
         ("rss > 32MiB", 100.0, "rss is 64.0 MiB, more than 32.0 MiB"),
         ("growth > 1GiB/min", 100.0, None),
     ],
@@ -78,7 +81,11 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     found = watched(end_s)
     assert watch.look(found.snapshot(), found.namer) == (said is not None)
     rate = sum(suspect.judgement.rate_bytes_per_min for suspect in found.findings.suspects)
+    peak = found.snapshot().peak
+    assert peak is not None
+    assert peak.size_bytes > found.snapshot().live_bytes
     reason = said and said.replace("RATE", format_size(round(rate)))
+    reason = reason and reason.replace("PEAK", format_size(peak.size_bytes))
     assert watch.broken == (reason and f"{reason} (process 42)")
     ended = replace(found.snapshot(), rss_bytes=None)
     assert parse_rule("rss > 1").broken_by(ended) is None

@@ -1,4 +1,4 @@
-"""Conditions that end tracing: ``leak > 1MiB/min``, ``growth > …``, ``live > …``, ``rss > …``."""
+"""Conditions that end tracing: ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tracelloc.views.suspects import suspects_of
 RULES_HELP: Final = (
     "'leak' (anything is called leaking), 'leak > 1MiB/min' (what leaks, together), "
     "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
-    "'live > 2GiB' (outstanding bytes), 'rss > 4GiB' (resident memory)"
+    "'live > 2GiB' (outstanding bytes), 'peak > 2GiB' (at any moment, also between reports), "
+    "'rss > 4GiB' (resident memory)"
 )
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
@@ -37,6 +38,7 @@ _QUANTITIES: Final[dict[str, tuple[bool, Callable[[Snapshot], float | None]]]] =
     "leak": (True, _leak),
     "growth": (True, _growth),
     "live": (False, lambda snapshot: snapshot.live_bytes),
+    "peak": (False, lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes),
     "rss": (False, lambda snapshot: snapshot.rss_bytes),
 }
 """By name: whether it is per minute, and its value; None where there is none yet."""
