@@ -1,4 +1,7 @@
-"""System calls that Python has no name for: bpf(2), perf_event_open(2), openat2(2)."""
+"""System calls that Python has no name for.
+
+bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,13 @@ import os
 import platform
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 _BPF: Final = {"x86_64": 321, "aarch64": 280}
 _PERF_EVENT_OPEN: Final = {"x86_64": 298, "aarch64": 241}
 _OPENAT2: Final = 437
+_PROCESS_VM_READV: Final = {"x86_64": 310, "aarch64": 270}
 _PERF_FLAG_FD_CLOEXEC: Final = 8
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_IN_ROOT: Final = 0x10
@@ -64,6 +71,27 @@ def open_inside(directory_fd: int, path: str, flags: int) -> int:
         ctypes.c_char_p(os.fsencode(path)),
         ctypes.byref(how),
         ctypes.c_size_t(ctypes.sizeof(how)),
+    )
+
+
+def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.uint64]) -> int:
+    """Reads pieces of a process's memory, one after the other, into an array.
+
+    ``pieces``: rows of (address, length in bytes), at most 1,024 of them. Returns how many
+    bytes were read: fewer than wanted if something can't be read. Raises OSError, EFAULT
+    if that is the first piece.
+    """
+    assert pieces.flags.c_contiguous
+    assert pieces[:, 1].sum() <= into.nbytes
+    local = (ctypes.c_uint64 * 2)(into.ctypes.data, into.nbytes)
+    return _call(
+        _PROCESS_VM_READV[platform.machine()],
+        ctypes.c_int(pid),
+        local,
+        ctypes.c_ulong(1),
+        ctypes.c_void_p(pieces.ctypes.data),
+        ctypes.c_ulong(len(pieces)),
+        ctypes.c_ulong(0),
     )
 
 

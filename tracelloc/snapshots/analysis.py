@@ -173,13 +173,17 @@ class Amounts(NamedTuple):
     size_bytes: U64
 
 
-def amounts(blocks: Blocks, sample_bytes: int | None) -> Amounts:
-    """Per block what it stands for (itself, unless blocks were sampled)."""
+def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = None) -> Amounts:
+    """Per block what it stands for (itself, unless blocks were sampled).
+
+    ``each_bytes``: other bytes of each block than those asked for.
+    """
+    each = blocks.size if each_bytes is None else each_bytes
     if sample_bytes is None:
-        return Amounts(None, blocks.size)
+        return Amounts(None, each)
     weight = weights(blocks.size, sample_bytes)
     parts = np.rint(weight * COUNT_PARTS).astype(np.int64)
-    return Amounts(parts, np.rint(weight * blocks.size).astype(np.uint64))
+    return Amounts(parts, np.rint(weight * each).astype(np.uint64))
 
 
 @dataclass(frozen=True, slots=True)

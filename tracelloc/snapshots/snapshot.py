@@ -27,6 +27,7 @@ from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.activity import ThreadActivity, activity_of, whole_peak
 from tracelloc.snapshots.blocks import BlockSelection, select_blocks
 from tracelloc.snapshots.losses import Losses, take_losses
+from tracelloc.snapshots.usable import UsableSizes
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.verdict.findings import Findings
@@ -77,6 +78,8 @@ class Wanted:
     """What all held together, over the whole time."""
     threads: bool = False
     """Who allocated and who freed."""
+    usable: bool = False
+    """What the allocator gives for each block; needs the blocks."""
 
     def __or__(self, other: Wanted) -> Wanted:
         """What either of the two wants."""
@@ -85,6 +88,7 @@ class Wanted:
             self.history or other.history,
             self.series or other.series,
             self.threads or other.threads,
+            self.usable or other.usable,
         )
 
 
@@ -134,6 +138,8 @@ class Snapshot:
     """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
     blocks: BlockCopy | None = None
     """All outstanding blocks, if wanted."""
+    usable: UsableSizes | None = None
+    """What the allocator gives for these blocks, if wanted and there is an allocator."""
     history: History | None = None
     """If wanted."""
     series: Points | None = None

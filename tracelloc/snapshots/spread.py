@@ -12,6 +12,8 @@ import numpy as np
 from tracelloc.heap.blocks import Blocks
 from tracelloc.snapshots.analysis import ALL, Amounts, Limits, amounts, choose, held_by
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.usable import Usable
+from tracelloc.snapshots.waste import Waste, waste_by
 from tracelloc.units import NS_PER_S
 
 _POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
@@ -29,6 +31,8 @@ class Bin:
     """For sizes the largest that is included, for ages the first that is not; None: no end."""
     count: int
     size_bytes: int
+    waste: Waste | None = None
+    """None: not measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +42,30 @@ class SizeCount:
     size: int
     count: int
     size_bytes: int
+    waste: Waste | None = None
+    """None: not measured."""
 
 
-def size_bins(blocks: Blocks, sample_bytes: int | None = None) -> list[Bin]:
-    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used."""
+def size_bins(
+    blocks: Blocks, sample_bytes: int | None = None, usable: Usable | None = None
+) -> list[Bin]:
+    """Blocks by powers of two: 0, 1, 2-3, 4-7 …; from the smallest to the largest used.
+
+    ``usable``: what the allocator gives for each of them.
+    """
     if not len(blocks):
         return []
     keys = _bit_lengths(blocks)
     low, high = int(keys.min()), int(keys.max())
     held = held_by(keys, 65, amounts(blocks, sample_bytes))
+    waste = waste_by(keys, 65, blocks, sample_bytes, usable)
     return [
         Bin(
             1 << bits - 1 if bits else 0,
             (1 << bits) - 1,
             int(held.count[bits]),
             int(held.size_bytes[bits]),
+            waste[bits],
         )
         for bits in range(low, high + 1)
     ]
@@ -66,7 +79,12 @@ def _bit_lengths(blocks: Blocks) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
 
 
 def frequent_sizes(
-    blocks: Blocks, n: int, sample_bytes: int | None = None, *, by_bytes: bool = True
+    blocks: Blocks,
+    n: int,
+    sample_bytes: int | None = None,
+    usable: Usable | None = None,
+    *,
+    by_bytes: bool = True,
 ) -> list[SizeCount]:
     """The ``n`` exact sizes that hold most bytes, or most blocks; the smaller if equal."""
     if not len(blocks):
@@ -75,8 +93,9 @@ def frequent_sizes(
     held = held_by(keys, len(sizes), amounts(blocks, sample_bytes))
     main = held.size_bytes if by_bytes else held.count
     order = np.lexsort((sizes, -main))[:n]
+    waste = waste_by(keys, len(sizes), blocks, sample_bytes, usable)
     return [
-        SizeCount(int(sizes[row]), int(held.count[row]), int(held.size_bytes[row]))
+        SizeCount(int(sizes[row]), int(held.count[row]), int(held.size_bytes[row]), waste[row])
         for row in order.tolist()
     ]
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from tracelloc.target.allocators import Allocator, Module, Unseen
 from tracelloc.target.procfs import base_name, is_c_library
+from tracelloc.target.providers import Provider, provider_of
 from tracelloc.text import printable
 from tracelloc.units import plural
 
@@ -35,6 +36,8 @@ class FoundAllocator:
     functions: tuple[str, ...]
     """By their plainest names."""
     not_probed: tuple[Unseen, ...]
+    provider: Provider | None = None
+    """Who implements it; None: it asks others for its blocks."""
 
 
 def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
@@ -45,6 +48,7 @@ def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
             file=allocator.module.path,
             functions=tuple(function.names[0] for function in allocator.functions),
             not_probed=allocator.unseen,
+            provider=provider_of(allocator.family, allocator.module.path, allocator.module.elf),
         )
         for allocator in allocators
     )

@@ -87,7 +87,10 @@ class FamilySession(Session):
                 {id(t): t for t in (self.root, *self._ended, *self._living)}.values(),
                 key=lambda tracee: tracee.started_ns,
             )
-            return [(t, self._snapshot_of(t, top, min_age_ns, wanted)) for t in tracees]
+            taken = [(t, self._snapshot_of(t, top, min_age_ns, wanted)) for t in tracees]
+        if not wanted.usable:
+            return taken
+        return [(tracee, tracee.measuring.measured(snapshot)) for tracee, snapshot in taken]
 
     # What the follower tells.
 

@@ -184,7 +184,8 @@ class Session:
 
         Raises what the pump died of.
         """
-        return self._snapshot_of(self.root, top, min_age_ns, wanted)
+        taken = self._snapshot_of(self.root, top, min_age_ns, wanted)
+        return self.root.measuring.measured(taken) if wanted.usable else taken
 
     def _snapshot_of(
         self, tracee: Tracee, top: int, min_age_ns: int | None, wanted: Wanted

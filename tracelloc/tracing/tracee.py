@@ -33,6 +33,7 @@ from tracelloc.target.procfs import Process, base_name, is_c_library, is_runtime
 from tracelloc.target.residency import Residency
 from tracelloc.target.space import AddressSpace, MappedFiles
 from tracelloc.text import printable
+from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
@@ -74,6 +75,8 @@ class Tracee:
         """What it has in memory; None before tracing begins."""
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
+        self.measuring = Measuring(process.pid)
+        """Finds out the usable sizes of its blocks."""
         self.started_ns = 0
         self.is_starting = False
         """It has not begun its program, or its libraries are not there yet."""

@@ -1,0 +1,60 @@
+"""Usable sizes and waste equal what the target's own allocator says of its blocks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+from tests.integration.test_allocators import preloaded
+
+pytestmark = pytest.mark.bpf
+
+
+@pytest.mark.parametrize(
+    ("allocator", "most", "aligned"),
+    [("glibc", 400_000, 1), ("jemalloc", 400_000, 0), ("mimalloc", 131_072, 0)],
+)
+def test_books(
+    builder: Builder,
+    targets: list[Target],
+    tmp_path: Path,
+    allocator: str,
+    most: int,
+    aligned: int,
+) -> None:
+    target = Target([builder.c("usable")], env=preloaded(allocator))
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", directory=tmp_path)
+    target.ask(f"fill 1 {most} {aligned}")
+    books = json.loads(target.ask(f"fill 2 {most} {aligned}"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    sizes = report["sizes"]
+    assert report["lost_events"] == 0
+    assert report["live_allocations"] == books["blocks"] > 500
+    assert report["live_bytes"] == books["bytes"]
+    assert sizes["allocator"] == allocator
+    assert sizes["uncertain"] is None
+    assert sizes["unknown_allocations"] == 0
+    assert sizes["usable_bytes"] == books["usable"]
+    assert sizes["waste_bytes"] == books["usable"] - books["bytes"]
+    whose = "read_allocations" if allocator == "glibc" else "computed_allocations"
+    assert sizes[whose] == books["blocks"]
+    assert sizes["header_bytes"] == (8 * books["blocks"] if allocator == "glibc" else 0)
+    for column, whole in (("usable_bytes", books["usable"]), ("bytes", books["bytes"])):
+        assert sum(bin_[column] for bin_ in sizes["bins"]) == whole
+
+
+def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("usable", compiler="musl-gcc")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--text", "--show", "sizes", directory=tmp_path)
+    books = json.loads(target.ask("fill 1 1000 0"))
+    assert tracer.stop() == 0
+    said = [line for line in tracer.text().splitlines() if line.startswith("==> usable sizes")]
+    assert said[-1].startswith(
+        f"==> usable sizes (musl): 0 B, {books['blocks']} of unknown usable size, those of musl in "
+    )

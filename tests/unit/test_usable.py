@@ -1,0 +1,239 @@
+"""Usable sizes: formulas against the real libraries, chunks against a real heap."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import time
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.harness import Builder, Target
+from tracelloc.elf import ElfFile
+from tracelloc.heap.blocks import U64, Blocks
+from tracelloc.snapshots.usable import ReadSizes, UsableSizes
+from tracelloc.target.chunks import read_chunks, read_words
+from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
+from tracelloc.target.found import FoundAllocator
+from tracelloc.target.providers import MainAllocator, Provider, main_allocator, provider_of
+from tracelloc.target.usable import formula_for
+from tracelloc.tracing.measuring import Measuring
+
+LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
+FILES = {
+    Provider.GLIBC: "libc.so.6",
+    Provider.JEMALLOC: "libjemalloc.so.2",
+    Provider.TCMALLOC: "libtcmalloc_minimal.so.4",
+    Provider.MIMALLOC: "libmimalloc.so.*",
+}
+LIBC_FILE = FoundAllocator("malloc", "/lib/libc.so.6", ("malloc",), (), Provider.GLIBC)
+
+
+def library(provider: Provider) -> Path:
+    return min(LIBRARIES.glob(FILES[provider]))
+
+
+def sizes() -> U64:
+    """Those that ``tests/targets/usable.c`` asks for."""
+    asked = list(range(1, 70001))
+    size = 70001
+    while size <= 80 << 20:
+        asked.append(size)
+        size += size // 97
+    return np.array(asked, np.uint64)
+
+
+def never() -> float:
+    return time.monotonic() + 3600
+
+
+def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
+    n = len(address)
+    return Blocks(
+        np.array(address, np.uint64),
+        np.array(size, np.uint64),
+        np.full(n, birth_ns, np.uint64),
+        np.ones(n, np.uint32),
+        np.ones(n, np.uint32),
+    )
+
+
+@pytest.mark.parametrize("provider", FILES)
+def test_formulas(
+    builder: Builder, targets: list[Target], tmp_path: Path, provider: Provider
+) -> None:
+    """Whatever size is known is what the library itself says, to the byte."""
+    preload = "" if provider is Provider.GLIBC else str(library(provider))
+    target = Target([builder.c("usable")], env={**os.environ, "LD_PRELOAD": preload})
+    targets.append(target)
+    assert target.ask(f"table {tmp_path / 'table'}") == "done"
+    truth = np.fromfile(tmp_path / "table", np.uint64)
+    asked = sizes()
+    formula = formula_for(MainAllocator(provider, str(library(provider)), ()))
+    assert formula is not None
+    usable, known = formula(asked)
+    assert len(truth) == len(asked)
+    np.testing.assert_array_equal(usable[known], truth[known])
+    assert known[:70000].all()
+    if provider in (Provider.JEMALLOC, Provider.TCMALLOC):
+        assert known.all()
+
+
+def test_sizes_that_are_not_known() -> None:
+    for provider, file in (
+        (Provider.MUSL, "/lib/ld-musl-x86_64.so.1"),
+        (Provider.OTHER, "/opt/app"),
+        (Provider.TCMALLOC, "/opt/app"),
+        (Provider.TCMALLOC, "/lib/libtcmalloc_minimal_debug.so.4"),
+        (Provider.MIMALLOC, "/lib/libmimalloc-secure.so.2.0"),
+    ):
+        main = MainAllocator(provider, file, ())
+        assert formula_for(main) is None
+        found = UsableSizes(main, ReadSizes())
+        assert not found.has_sizes
+        assert not found.of(blocks_of([16], [10])).known.any()
+
+
+@pytest.mark.parametrize("provider", FILES)
+def test_whose_malloc_a_library_has(provider: Provider) -> None:
+    path = str(library(provider))
+    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
+        assert provider_of(LIBC, path, elf) is provider
+        assert provider_of(MAPPINGS, path, elf) is None
+        own = Family("pool", {}, (), by_user=True)
+        assert provider_of(own, path, elf) is Provider.OTHER
+
+
+def test_operators_that_ask_malloc() -> None:
+    path = str(LIBRARIES / "libstdc++.so.6")
+    with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
+        assert provider_of(OPERATORS, path, elf) is None
+        assert provider_of(jemalloc("je_"), path, elf) is Provider.JEMALLOC
+
+
+def test_main_allocator() -> None:
+    je = FoundAllocator("malloc", "/lib/libjemalloc.so.2", (), (), Provider.JEMALLOC)
+    own = FoundAllocator("jemalloc", "/opt/app", (), (), Provider.JEMALLOC)
+    news = FoundAllocator("operator new", "/lib/libstdc++.so.6", (), ())
+    assert main_allocator([news]) is None
+    assert main_allocator([news, LIBC_FILE]) == MainAllocator(Provider.GLIBC, LIBC_FILE.file, ())
+    assert main_allocator([LIBC_FILE, je]) == MainAllocator(Provider.JEMALLOC, je.file, ())
+    assert main_allocator([own, LIBC_FILE]) == MainAllocator(
+        Provider.GLIBC, LIBC_FILE.file, ("jemalloc in app",)
+    )
+
+
+def test_words_of_a_process() -> None:
+    """Near and far ones, at pages' ends, with a page between them gone."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 64 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    everything = np.frombuffer(memory, np.uint64)
+    everything[:] = np.arange(len(everything))
+    address = np.arange(start, start + 64 * page, 8, np.uint64)
+    rng = np.random.default_rng(5)
+    for share in (1.0, 0.1, 0.002):
+        some = np.sort(rng.choice(address, round(len(address) * share), replace=False))
+        words, was_read = read_words(os.getpid(), some, never())
+        assert was_read.all()
+        np.testing.assert_array_equal(words, (some - np.uint64(start)) // np.uint64(8))
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    for gone in (0, 7, 8, 63):
+        assert libc.mprotect(start + gone * page, page, 0) == 0
+    words, was_read = read_words(os.getpid(), address, never())
+    number = (address - np.uint64(start)) // np.uint64(page)
+    np.testing.assert_array_equal(was_read, ~np.isin(number, [0, 7, 8, 63]))
+    np.testing.assert_array_equal(words[was_read], np.flatnonzero(was_read))
+    assert libc.mprotect(start, 64 * page, mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    assert not read_words(os.getpid(), address, 0.0)[1].any()
+    # Larger than any process id.
+    assert not read_words(1 << 22, address, never())[1].any()
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "word", "usable_bytes"),
+    [
+        (24, 0x21, 24),
+        (24, 0x31, 40),
+        (0, 0x20, 24),
+        (25, 0x35, 40),
+        (24, 0x41, 56),
+        # Too small or too large for the request, not a size, nothing.
+        (25, 0x21, None),
+        (24, 0x51, None),
+        (24, 0x29, None),
+        (24, 0, None),
+        (24, 0xFFFFFFFFFFFFFFF1, None),
+        # A mapping ends where a page does; it begins 16 bytes before the block.
+        (200_000, 0x31002, 0x31000 - 16),
+        (200_000, 0x32002, 0x32000 - 16),
+        (200_000, 0x31012, None),
+        (200_000, 0x30002, None),
+        (200_000, 0x7FFFFFFFF002, None),
+    ],
+)
+def test_chunks(request_bytes: int, word: int, usable_bytes: int | None) -> None:
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    memory[8:16] = word.to_bytes(8, "little")
+    block = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
+    found = read_chunks(
+        os.getpid(), np.array([block], np.uint64), np.array([request_bytes], np.uint64), never()
+    )
+    assert bool(found[1][0]) == (usable_bytes is not None)
+    if usable_bytes is not None:
+        assert int(found[0][0]) == usable_bytes
+
+
+def test_blocks_are_read_once() -> None:
+    """Old ones keep what was read; young ones and others at the same place do not."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE)
+    memory[8:16] = (0x21).to_bytes(8, "little")
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
+    measuring, second = Measuring(os.getpid()), 10**9
+
+    def usable(birth_ns: int, now_ns: int) -> int:
+        blocks = blocks_of([address], [20], birth_ns)
+        measured = measuring.measure(blocks, now_ns, [LIBC_FILE])
+        assert measured is not None
+        size_bytes, known, read = measured.of(blocks)
+        assert known.all()
+        assert read.all()
+        return int(size_bytes[0])
+
+    assert usable(5 * second, 5 * second) == 24
+    memory[8:16] = (0x31).to_bytes(8, "little")
+    assert usable(5 * second, 6 * second) == 40
+    memory[8:16] = (0x41).to_bytes(8, "little")
+    assert usable(5 * second, 7 * second) == 40
+    assert usable(6 * second, 7 * second) == 56
+
+
+def test_what_can_not_be_read_is_computed() -> None:
+    """Unless it may be another allocator's; a mapping's size is not told by the request."""
+    blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
+    measured = Measuring(os.getpid()).measure(blocks, 1, [LIBC_FILE])
+    assert measured is not None
+    usable = measured.of(blocks)
+    assert usable.known.tolist() == [True, False, True]
+    assert usable.size_bytes[usable.known].tolist() == [24, 40]
+    assert not usable.read.any()
+    own = FoundAllocator("pool", "/opt/app", (), (), Provider.OTHER)
+    mixed = Measuring(os.getpid()).measure(blocks, 1, [LIBC_FILE, own])
+    assert mixed is not None
+    assert not mixed.of(blocks).known.any()
+
+
+def test_jemalloc_with_finer_classes_is_not_known() -> None:
+    je = FoundAllocator("malloc", "/lib/libjemalloc.so.2", (), (), Provider.JEMALLOC)
+    usual = Measuring(1).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
+    finer = Measuring(1).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
+    assert usual is not None
+    assert usual.has_sizes
+    assert finer is not None
+    assert not finer.has_sizes
+    assert not finer.of(blocks_of([8], [8])).known.any()
