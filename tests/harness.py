@@ -162,6 +162,14 @@ class Tracelloc:
         self.process.send_signal(number)
         return self.finish()
 
+    def kill(self) -> None:
+        """Ends it, whatever it is doing, unless it has ended."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(PATIENCE_S)
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
     def text(self) -> str:
         return self.out.read_text()
 
@@ -169,9 +177,11 @@ class Tracelloc:
         """The JSON reports it has written."""
         return [json.loads(line) for line in self.text().splitlines()]
 
-    def await_report(self, is_it: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def await_report(
+        self, is_it: Callable[[dict[str, Any]], bool], patience_s: float = PATIENCE_S
+    ) -> dict[str, Any]:
         """The first JSON report that this is true of."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + patience_s
         while True:
             whole = self.text().rpartition("\n")[0]
             for line in whole.splitlines():

@@ -114,13 +114,15 @@ def looks(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    frees_lost_per_s: float = 0.0,
     sample_bytes: int | None = None,
     start_ns: int = START_NS,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
     ``address_reuses`` proves from the start that frees are lost; at ``lost_at_s``
-    an event is found to be lost. With ``sample_bytes``, the events are samples.
+    an event is found to be lost; ``frees_lost_per_s`` are lost on and on. With
+    ``sample_bytes``, the events are samples.
     """
     table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
@@ -134,6 +136,7 @@ def looks(
         if tick % LOOK_S < TICK_S / 2:
             now_ns = start_ns + int(tick * NS_PER_S)
             lost = int(lost_at_s is not None and tick >= lost_at_s)
+            lost += round(frees_lost_per_s * tick)
             losses = Losses(lost, lost, address_reuses)
             findings = judge.judge(table.cohorts, table.totals, stacks, now_ns, losses)
             if findings is not None:
@@ -158,6 +161,7 @@ def watch(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    frees_lost_per_s: float = 0.0,
     sample_bytes: int | None = None,
 ) -> Course:
     """The whole course of a program; stack n + 1 is the n-th site's."""
@@ -168,6 +172,7 @@ def watch(
         end_s,
         address_reuses=address_reuses,
         lost_at_s=lost_at_s,
+        frees_lost_per_s=frees_lost_per_s,
         sample_bytes=sample_bytes,
     )
 
@@ -179,6 +184,7 @@ def course_of(
     *,
     address_reuses: int = 0,
     lost_at_s: float | None = None,
+    frees_lost_per_s: float = 0.0,
     sample_bytes: int | None = None,
 ) -> Course:
     """The whole course of a stream of events."""
@@ -189,6 +195,7 @@ def course_of(
         end_s,
         address_reuses=address_reuses,
         lost_at_s=lost_at_s,
+        frees_lost_per_s=frees_lost_per_s,
         sample_bytes=sample_bytes,
     ):
         course.times_s.append(time_s)

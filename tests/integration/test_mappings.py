@@ -10,6 +10,7 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc
 
 pytestmark = pytest.mark.bpf
+MIB = 1 << 20
 
 
 def by_site(report: dict) -> dict[str, int]:
@@ -61,3 +62,29 @@ def test_mappings_in_text_and_not_unless_asked_for(
     assert any(line.startswith("==> 2 top mappings' stacks out of ") for line in lines)
     mapped = [line for line in flames.read_text().splitlines() if ";[mmap];" in line]
     assert sum(int(line.rpartition(" ")[2]) for line in mapped) == sum(books.values())
+
+
+def test_what_is_mapped_explains_growth(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """40 MiB in memory of 64 MiB that are mapped, and a block that malloc has mapped."""
+    target = Target([builder.c("reserve")])
+    targets.append(target)
+    arguments = ("-p", target.pid, "--json", "--interval", "100ms")
+    plain = Tracelloc(*arguments, directory=tmp_path)
+    tracer = Tracelloc(*arguments, "--mmap", directory=tmp_path)
+    assert target.ask("go") == "done"
+    report = tracer.await_report(lambda report: report["memory"].get("mapped_bytes") == 40 * MIB)
+    memory = report["memory"]
+    assert report["mappings"]["bytes"] == 64 * MIB
+    assert memory["traced_bytes"] == 8 * MIB
+    assert memory["explained_share"] == pytest.approx(48 * MIB / memory["growth_bytes"], abs=0.01)
+    assert 0.9 < memory["explained_share"] < 1.05
+    assert "traced blocks and mappings explain" in memory["explanation"]
+    assert "anonymous memory outside" not in memory["explanation"]
+    assert tracer.stop() == plain.stop() == 0
+    unseen = plain.last()["memory"]
+    assert unseen["mapped_bytes"] is None
+    assert unseen["explained_share"] == pytest.approx(8 / 48, abs=0.05)
+    assert "direct mmap" in unseen["explanation"]
+    assert target.end() == 0

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
@@ -15,6 +16,15 @@ from tracelloc.tracing.session import Session
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 pytestmark = pytest.mark.bpf
+
+VERDICT_S = 300.0
+"""Some 125 s after its onset a leak is called so; the machine may be busy."""
+
+
+def leaking(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What a report calls leaking, by the function that allocates it."""
+    suspects = report["suspects"]
+    return {s["stack"][0]["symbol"]: s for s in suspects if s["verdict"] == "leaking"}
 
 
 def best_suspect(session: Session, survivors: int) -> Suspect:
@@ -55,3 +65,19 @@ def test_a_leak_is_the_first_suspect(
             assert cohorts.born.sum() == totals.allocated_count.sum()
     finally:
         session.close()
+
+
+def test_a_leak_is_called_leaking(long_watch: Tracelloc) -> None:
+    """Two blocks of 1,000 bytes a second are forgotten; the cache beside is never a leak."""
+    report = long_watch.await_report(lambda report: bool(leaking(report)), VERDICT_S)
+    called = leaking(report)
+    assert list(called) == ["leak_page"]
+    judgement = called["leak_page"]
+    assert judgement["rate_bytes_per_min"] == pytest.approx(2 * 1000 * 60, rel=0.05)
+    assert judgement["since_s"] == pytest.approx(report["elapsed_s"], abs=15)
+    assert judgement["confidence"] > 0.6
+    assert not judgement["never_freed"]
+    assert "1 in 5 was never freed" in judgement["evidence"]
+    verdicts = {a["stack"][0]["symbol"]: a["verdict"] for a in report["top_allocators"]}
+    assert verdicts["cache_page"] == "cache-or-pool"
+    assert all(set(leaking(each)) <= {"leak_page"} for each in long_watch.reports())

@@ -254,6 +254,16 @@ static void extension(void)
         leak_object();
 }
 
+NOINLINE static void leak_page(int forget)
+{
+    char *page = malloc(1000);
+
+    if (forget)
+        note_leak("leak_page", 1000);
+    else
+        free_at(page, now_s + 1.5 * chance());
+}
+
 // ---- what only looks like a leak ----
 
 static void quiet(void)
@@ -280,6 +290,15 @@ static void slow_lru(void)
 {
     for (int n = events(3); n > 0; n--)
         cache_page(500);
+}
+
+// Ten blocks a second, every fifth of them forgotten, and a cache that fills for 24 seconds.
+static void beside(void)
+{
+    static unsigned made;
+
+    leak_page(made++ % 5 == 0);
+    cache_page(240);
 }
 
 NOINLINE static void grow_pool(void)
@@ -425,7 +444,7 @@ static const struct {
     {"lru", lru},             {"slow_lru", slow_lru},   {"pool", pool},
     {"startup", startup},     {"arena", arena},         {"sawtooth", sawtooth},
     {"generations", generations}, {"log", log_regrown}, {"threads", thread_caches},
-    {"mixed", mixed},
+    {"mixed", mixed},         {"beside", beside},
 };
 
 static void sleep_until(struct timespec start, double real_s)

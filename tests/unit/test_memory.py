@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import mmap
 import os
 import subprocess
 import sys
@@ -14,7 +16,9 @@ from tests.unit.leaks import watched
 from tracelloc.report.jsonlines import summary
 from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.target import pagemap
 from tracelloc.target.found import FoundAllocator
+from tracelloc.target.pagemap import kept_bytes
 from tracelloc.target.procfs import Process
 from tracelloc.target.residency import (
     Limit,
@@ -117,6 +121,27 @@ def test_growth_of_a_real_process_is_seen_and_kept_when_it_ends() -> None:
     assert residency.look() == memory
 
 
+def test_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were written to, whatever else is mapped; no more are looked at than is said."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    with mmap.mmap(-1, 8 * MIB, flags=flags) as room, mmap.mmap(-1, MIB, flags=flags) as small:
+        ranges = []
+        for mapped, written in ((room, 3 * MIB), (small, MIB)):
+            mapped.madvise(mmap.MADV_NOHUGEPAGE)
+            mapped.write(b"x" * written)
+            start = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+            ranges.append((start, start + len(mapped)))
+        me = Process(os.getpid())
+        assert kept_bytes(me, ranges) == 4 * MIB
+        assert kept_bytes(me, []) == 0
+        memory = Residency(me).look(ranges)
+        assert memory is not None
+        assert memory.mapped_bytes == 4 * MIB
+        monkeypatch.setattr(pagemap, "MOST_PAGES", 2 * MIB // mmap.PAGESIZE)
+        assert kept_bytes(me, ranges) == 2 * MIB
+        assert kept_bytes(Process(2**22 - 1), ranges) is None
+
+
 def with_memory(
     end_s: float = 100.0,
     *,
@@ -166,6 +191,21 @@ def test_growth_elsewhere_is_named(grown: dict[str, int], said: str) -> None:
     found = sentence(with_memory(**grown))  # type: ignore[arg-type]
     assert "traced blocks explain 2%" in found
     assert said in found
+
+
+def test_mappings_explain_growth_as_well() -> None:
+    snapshot = with_memory(anonymous=10 * MIB)
+    assert snapshot.memory is not None
+    mapped = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=9 * MIB))
+    share = (snapshot.live_bytes + 9 * MIB) / (10 * MIB)
+    assert sentence(mapped) == (
+        f"RSS 82.0 MiB, +10.0 MiB since tracing began: traced blocks and mappings explain "
+        f"{share:.0%}"
+    )
+    assert (account(mapped) or snapshot).explained == pytest.approx(share)  # type: ignore[union-attr]
+    assert memory_facts(mapped)["mapped_bytes"] == 9 * MIB
+    few = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=4096))
+    assert sentence(few).endswith("fragmentation, allocator caches or another allocator")
 
 
 def test_blocks_without_growth() -> None:

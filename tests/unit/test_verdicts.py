@@ -11,7 +11,7 @@ from tests.corpus.programs import HELD_OUT, PROGRAMS
 from tests.corpus.replay import START_NS, Course, Truth, truths, watch
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.judgement import Judgement, Verdict
 
 END_S = 600.0
 SUSPECT = {Verdict.LEAKING, Verdict.GROWING}
@@ -168,6 +168,30 @@ def test_lost_frees_are_no_leaks() -> None:
     assert "was lost" in doubting.judgement(1).evidence
 
 
+def test_losses_that_go_on_make_verdicts_less_sure() -> None:
+    """One free in 100 is lost, and that is known: a leak of one in ten stands out, one that
+    is as small as the loss does not.
+    """
+    random = np.random.default_rng(9)
+    sites = busy_program(random, 2)
+    for name, share in (("leak", 0.1), ("small_leak", 0.01)):
+        stream = churn(random, poisson(random, 15, 0, END_S), 1.0, 300)
+        sites[name] = some_leak(random, stream, share)
+    lossy = {name: some_leak(random, stream, 0.01) for name, stream in sites.items()}
+    lossy["leak"] = sites["leak"]
+    whole = watch(sites, END_S).findings
+    lossy_found = watch(lossy, END_S, frees_lost_per_s=4 * 15 * 0.01).findings
+    assert whole is not None
+    assert lossy_found is not None
+    assert [lossy_found.verdict(stack) is Verdict.LEAKING for stack in (1, 2, 3, 4)] == [
+        False, False, True, False,
+    ]  # fmt: skip
+    assert "was lost" in lossy_found.judgement(1).evidence
+    sure, less_sure = whole.judgement(3), lossy_found.judgement(3)
+    assert less_sure.survivors == sure.survivors
+    assert less_sure.confidence == pytest.approx(sure.confidence * 0.7 * 0.9, rel=0.02)
+
+
 def test_after_a_gap_the_count_starts_afresh() -> None:
     """All frees between 100 s and 110 s are lost: no leak, before and after; a real one is."""
     random = np.random.default_rng(4)
@@ -181,6 +205,11 @@ def test_after_a_gap_the_count_starts_afresh() -> None:
     called = seen.first(4, {Verdict.LEAKING})
     assert called is not None
     assert called > 110 + 240
+    unharmed = watch({"leak": sites["leak"]}, END_S)
+    assert seen.findings is not None
+    assert unharmed.findings is not None
+    sure = unharmed.findings.judgement(1).confidence
+    assert seen.findings.judgement(4).confidence < 0.7 * sure
 
 
 def sampled(random: np.random.Generator, stream: Stream, mean_bytes: int) -> Stream:
@@ -189,21 +218,45 @@ def sampled(random: np.random.Generator, stream: Stream, mean_bytes: int) -> Str
     return Stream(stream.birth[chosen], stream.death[chosen], stream.size[chosen])
 
 
-@pytest.mark.parametrize("mean_bytes", [512, 4096])
-def test_samples(mean_bytes: int) -> None:
-    """A leak is found among samples, with its whole rate; nothing else is called one."""
+def leak_in_samples(mean_bytes: int | None) -> tuple[Judgement, Course, Truth]:
+    """The same leak, each block of it known or samples only, and what is said of all at the end."""
     random = np.random.default_rng(6)
     sites = PROGRAMS["quiet_server"](random, END_S)
     sites["leak"] = some_leak(random, churn(random, poisson(random, 20, 0, END_S), 0.5, 700), 0.1)
     (truth,) = truths(sites, END_S).values()
-    samples = {name: sampled(random, stream, mean_bytes) for name, stream in sites.items()}
-    seen = watch(samples, END_S, sample_bytes=mean_bytes)
+    if mean_bytes is not None:
+        sites = {name: sampled(random, stream, mean_bytes) for name, stream in sites.items()}
+    seen = watch(sites, END_S, sample_bytes=mean_bytes)
     assert seen.findings is not None
     *others, leaking = range(1, len(sites) + 1)
-    judgement = seen.findings.judgement(leaking)
-    assert judgement.verdict is Verdict.LEAKING
-    assert judgement.rate_bytes_per_min == pytest.approx(truth.rate_bytes_per_min, rel=0.25)
     assert all(seen.first(stack, {Verdict.LEAKING}) is None for stack in others)
+    return seen.findings.judgement(leaking), seen, truth
+
+
+def test_samples() -> None:
+    """A leak is found among samples, with its whole rate; the fewer they are, the less surely."""
+    sure = [leak_in_samples(None)[0].confidence]
+    for mean_bytes in (512, 4096, 16384):
+        judgement, seen, truth = leak_in_samples(mean_bytes)
+        assert judgement.verdict is Verdict.LEAKING
+        assert judgement.rate_bytes_per_min == pytest.approx(truth.rate_bytes_per_min, rel=0.25)
+        leaked = 20 * 0.1 * (END_S - 5) * -np.expm1(-700 / mean_bytes)
+        assert judgement.survivors == pytest.approx(leaked, abs=4 * leaked**0.5)
+        assert f"(at least {judgement.survivors:,} sampled blocks)" in judgement.evidence
+        sure.append(judgement.confidence)
+        assert seen.findings is not None
+        assert "sampled blocks made" in seen.findings.judgement(2).evidence
+    assert sure == sorted(set(sure), reverse=True)
+
+
+def test_six_samples_are_enough_to_grow_and_five_are_not() -> None:
+    """However much they stand for."""
+    births = np.linspace(5, 55, 6)
+    for count, grows in ((6, True), (5, False)):
+        leaking = leak(np.random.default_rng(1), births[-count:], 100)
+        seen = watch({"leak": leaking}, 60.0, sample_bytes=1 << 20)
+        called = seen.first(1, SUSPECT)
+        assert (called is not None) == grows
 
 
 @pytest.mark.parametrize("residence_s", [400, 900])

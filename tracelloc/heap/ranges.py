@@ -150,6 +150,14 @@ class RangeTable:
         """All, by address."""
         return list(self._ranges)
 
+    def mappings(self, of_allocators: set[int]) -> Mappings:
+        """What the program has mapped by itself: not by these stacks."""
+        held = self.by_stack()
+        return Mappings(
+            stacks=tuple(each for each in held if each.stack not in of_allocators),
+            of_allocators_bytes=sum(e.size_bytes for e in held if e.stack in of_allocators),
+        )
+
     def by_stack(self) -> list[MappedStack]:
         """What each stack holds, the largest first."""
         found: dict[int, MappedStack] = {}

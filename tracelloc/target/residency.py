@@ -3,7 +3,8 @@
 Kinds are those of ``/proc/PID/status`` (proc_pid_status(5): RssAnon, RssFile, RssShmem,
 VmSwap), which the kernel keeps count of: reading them costs nothing, however large the
 process is. The proportional share (Pss of ``/proc/PID/smaps_rollup``) has to be added up
-page by page, so it is read rarely: never more than one part in a hundred of the time.
+page by page, so it is read rarely: never more than one part in a hundred of the time. So is
+what is in memory of the ranges that the process has mapped by itself (``pagemap``).
 
 Limits are those of the memory controller of cgroups, version 2 (memory.max, the kernel's
 cgroup-v2.rst) or 1 (memory.limit_in_bytes, cgroup-v1/memory.rst), of the process's own
@@ -16,17 +17,21 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tracelloc.target.pagemap import kept_bytes
 from tracelloc.target.procfs import PROC, Process
 from tracelloc.units import NS_PER_S
 
+Ranges = Sequence[tuple[int, int]]
+"""First addresses and ends, in whole pages."""
+
 CGROUPS: Final = Path("/sys/fs/cgroup")
-_PSS_COST: Final = 100
-"""Reading Pss takes one part in so many of the time at most."""
+_COST: Final = 100
+"""Looking at pages takes one part in so many of the time at most."""
 _PSS_EVERY_NS: Final = 5 * NS_PER_S
 _UNLIMITED: Final = 1 << 62
 """Version 1 writes no limit as a number that is nearly this large."""
@@ -82,6 +87,8 @@ class Memory:
     """The closest one."""
     past: tuple[tuple[int, int], ...]
     """(CLOCK_MONOTONIC in ns, what the process kept in bytes) of the last minutes."""
+    mapped_bytes: int | None = None
+    """What it keeps of the ranges it has mapped by itself; None: not traced, or unreadable."""
 
 
 class Residency:
@@ -101,10 +108,15 @@ class Residency:
         self._last: Memory | None = None
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
+        self._mapped_bytes: int | None = None
+        self._mapped_due_ns = 0
         self._past: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
-    def look(self) -> Memory | None:
-        """As it is now; once the process has ended, as it was seen last."""
+    def look(self, mapped: Ranges | None = None) -> Memory | None:
+        """As it is now; once the process has ended, as it was seen last.
+
+        ``mapped``: what it has mapped by itself, if that is traced.
+        """
         with self._lock:
             now = read_resident(self._process)
             if now is None or self._start is None:
@@ -114,7 +126,7 @@ class Residency:
                 began_ns = time.monotonic_ns()
                 self._pss_bytes = read_pss(self._process)
                 took_ns = time.monotonic_ns() - began_ns
-                self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _PSS_COST * took_ns)
+                self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
             if not self._past or now_ns - self._past[-1][0] >= _PAST_EVERY_NS:
                 self._past.append((now_ns, now.kept))
             self._last = Memory(
@@ -123,8 +135,19 @@ class Residency:
                 pss_bytes=self._pss_bytes,
                 limit=closest_limit(self._process, self._cgroups),
                 past=tuple(self._past),
+                mapped_bytes=self._look_at(mapped, now_ns),
             )
             return self._last
+
+    def _look_at(self, mapped: Ranges | None, now_ns: int) -> int | None:
+        """What it keeps of these ranges, as of some seconds ago if there are many pages."""
+        if mapped is None:
+            return None
+        if now_ns >= self._mapped_due_ns:
+            began_ns = time.monotonic_ns()
+            self._mapped_bytes = kept_bytes(self._process, mapped)
+            self._mapped_due_ns = now_ns + _COST * (time.monotonic_ns() - began_ns)
+        return self._mapped_bytes
 
 
 def read_resident(process: Process) -> Resident | None:

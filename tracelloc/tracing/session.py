@@ -195,7 +195,12 @@ class Session:
         assert self._capture is not None
         rss_bytes = tracee.process.rss_bytes()
         thread_names = tracee.thread_names() if wanted.threads else None
-        memory = None if tracee.residency is None else tracee.residency.look()
+        mapped = None
+        if self._config.trace_mappings:
+            with self._lock:
+                mapped = tracee.mapped_ranges
+        # Its pages are looked at while events go on.
+        memory = None if tracee.residency is None else tracee.residency.look(mapped)
         with self._lock:
             if self._stopped_ns is None:
                 self._drain()

@@ -27,13 +27,13 @@ from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.target.allocators import Allocator, Module, Selection, discover
-from tracelloc.target.families import MAPPINGS
 from tracelloc.target.found import FoundAllocator, found_of, why_no_allocator
-from tracelloc.target.procfs import Process, base_name, is_c_library, is_runtime
+from tracelloc.target.procfs import Process, is_runtime
 from tracelloc.target.residency import Residency
 from tracelloc.target.space import AddressSpace, MappedFiles
 from tracelloc.text import printable
 from tracelloc.tracing.measuring import Measuring
+from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
@@ -186,26 +186,14 @@ class Tracee:
 
     @property
     def mappings(self) -> Mappings:
-        """What it has mapped by itself: not what its allocators have, such as in threads of
-        their own. (The C library's own is for threads' stacks.)
-        """
-        allocators = {
-            allocator.file
-            for allocator in self.found
-            if allocator.family != MAPPINGS.name and ".so" in base_name(allocator.file)
-        }
-        held = self.ranges.by_stack()
-        own = [each for each in held if self._caller_file(each.stack) in allocators]
-        return Mappings(
-            stacks=tuple(each for each in held if each not in own),
-            of_allocators_bytes=sum(each.size_bytes for each in own),
-        )
+        """What it has mapped by itself."""
+        return self.ranges.mappings(allocators_stacks(self.ranges, self.found, self.space))
 
-    def _caller_file(self, stack: int) -> str | None:
-        """Where a stack begins, unless that is the C library."""
-        frames = self.stacks.frames(stack)
-        mapping = self.space.find(frames[0] - 1) if frames else None
-        return None if mapping is None or is_c_library(mapping.path) else mapping.path
+    @property
+    def mapped_ranges(self) -> list[tuple[int, int]]:
+        """First addresses and ends of these."""
+        others = allocators_stacks(self.ranges, self.found, self.space)
+        return [(each.start, each.end) for each in self.ranges.ranges() if each.stack not in others]
 
     @property
     def dear_probes(self) -> tuple[str, ...]:

@@ -35,11 +35,13 @@ _NOT_LOOKED_AT: Final = Judgement(
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When stacks were judged. CLOCK_MONOTONIC."""
+    """When stacks were judged, and by what. Times are CLOCK_MONOTONIC."""
 
     start_ns: int
     """When tracing began."""
     now_ns: int
+    sampled: bool = False
+    """Only samples of the blocks are known."""
 
     @property
     def watched_s(self) -> float:
@@ -107,7 +109,7 @@ def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Jud
         rate_bytes_per_min=float(sites.rate_bytes_per_min[row]),
         since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
         confidence=float(sites.confidence[row]),
-        evidence=explain(sites, row, moment.watched_s),
+        evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
         watch_more_s=float(sites.watch_more_s[row]),
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),

@@ -88,14 +88,13 @@ class Judge:
         if cohorts.start_ns is None:
             yield None
             return
-        moment = Moment(cohorts.start_ns, now_ns)
+        moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals.live_bytes)
         census = cohorts.census(now_ns, count)
-        freed = int(totals.freed_count.sum())
         yield None
-        circumstances = self._circumstances(census, moment, losses, freed)
+        circumstances = self._circumstances(census, moment, losses)
         sites = yield from judge_in_parts(count, census.population, circumstances)
         self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
@@ -114,15 +113,16 @@ class Judge:
             taken_back=self._stacks.taken_back[:count].copy(),
         )
 
-    def _circumstances(
-        self, census: Census, moment: Moment, losses: Losses, freed: int
-    ) -> Circumstances:
+    def _circumstances(self, census: Census, moment: Moment, losses: Losses) -> Circumstances:
         self._gaps.note(losses.events, moment.now_ns)
+        # Of sampled blocks only frees of samples are reported, and lost.
+        freed = int(census.born.sum() - census.alive.sum())
         clean_ns = self._gaps.clean_from_ns() or moment.start_ns
         return Circumstances(
             loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
+            sampled=moment.sampled,
         )
 
     def _tied_leaks(

@@ -3,44 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Final
 
 from tracelloc.units import format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.sites import VERDICTS, Sites
 
-_SO_FAR_S = 180.0
+Blocks = Callable[[float], str]
+"""How so many blocks are called."""
+
+_SO_FAR_S: Final = 180.0
 """Before, reassuring verdicts are only said of what was seen so far."""
 
 
-def explain(sites: Sites, row: int, watched_s: float) -> str:
-    """The evidence for one site's verdict, ``watched_s`` after tracing began."""
+def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
+    """The evidence for one site's verdict, ``watched_s`` after tracing began.
+
+    ``sampled``: the blocks are samples.
+    """
     verdict = VERDICTS[sites.code[row]]
-    if verdict is Verdict.LEAKING:
-        return _leaking(sites, row)
-    if verdict is Verdict.GROWING:
-        return _growing(sites, row)
-    if verdict is Verdict.UNKNOWN:
-        return _unknown(sites, row)
-    if verdict is Verdict.WATCHING:
-        return _watching(sites, row, watched_s)
-    sentence = {
-        Verdict.START_UP: _start_up,
-        Verdict.BUSY: _busy,
-        Verdict.CACHE_OR_POOL: _cache,
-    }[verdict](sites, row)
-    return f"{sentence} so far" if watched_s < _SO_FAR_S else sentence
+    if verdict is Verdict.WATCHING and watched_s < WATCH_FIRST_S:
+        return f"{format_duration(math.ceil(WATCH_FIRST_S - watched_s))} more to see what this is"
+    sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
+    return f"{sentence} so far" if verdict in _REASSURING and watched_s < _SO_FAR_S else sentence
 
 
-def _blocks(count: float) -> str:
+def _counted(count: float) -> str:
     count = round(count)
     return "1 block" if count == 1 else f"{count:,} blocks"
 
 
-def _leaking(sites: Sites, row: int) -> str:
+def _counted_sampled(count: float) -> str:
+    """There may be many more: that the samples are these is certain, what they stand for is not."""
+    count = round(count)
+    return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
+
+
+def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     survivors, born = sites.survivors[row], sites.born_in_window[row]
     if sites.never_freed[row]:
         return (
-            f"(nearly) nothing made here has been freed ({_blocks(survivors)}) and it keeps "
+            f"(nearly) nothing made here has been freed ({blocks(survivors)}) and it keeps "
             "the same pace; a container that only grows would look the same"
         )
     one_in = max(1, round(born / max(survivors, 1)))
@@ -51,10 +56,10 @@ def _leaking(sites: Sites, row: int) -> str:
         if math.isfinite(lives)
         else ""
     )
-    return f"of the blocks made here {share} was never freed ({_blocks(survivors)}){others}"
+    return f"of the blocks made here {share} was never freed ({blocks(survivors)}){others}"
 
 
-def _growing(sites: Sites, row: int) -> str:
+def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
     held = f"{format_size(round(sites.alive_bytes[row]))} held and rising"
     if sites.rising_only[row]:
         if sites.alive[row] <= 1.5:
@@ -69,10 +74,10 @@ def _growing(sites: Sites, row: int) -> str:
         )
     if sites.watch_more_s[row] > 0:
         return f"{held}; watching {format_duration(math.ceil(sites.watch_more_s[row]))} more"
-    return f"{held}; {_blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
+    return f"{held}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
 
 
-def _unknown(sites: Sites, row: int) -> str:
+def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
     lost = 1 / max(float(sites.loss_share[row]), 1e-12)
     kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
     return (
@@ -81,25 +86,35 @@ def _unknown(sites: Sites, row: int) -> str:
     )
 
 
-def _watching(sites: Sites, row: int, watched_s: float) -> str:
-    if watched_s < 60:
-        return f"{format_duration(math.ceil(60 - watched_s))} more to see what this is"
-    return f"{_blocks(sites.alive[row])} stay, too few to tell"
+def _watching(sites: Sites, row: int, blocks: Blocks) -> str:
+    return f"{blocks(sites.alive[row])} stay, too few to tell"
 
 
-def _start_up(sites: Sites, row: int) -> str:
+def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
     return f"{format_size(round(sites.alive_bytes[row]))} made in the beginning, hardly any since"
 
 
-def _busy(sites: Sites, row: int) -> str:
+def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
     share = sites.alive[row] / max(sites.born[row], 1)
-    return f"{_blocks(sites.born[row])} made, {share:.2%} still alive; nothing old piles up"
+    return f"{blocks(sites.born[row])} made, {share:.2%} still alive; nothing old piles up"
 
 
-def _cache(sites: Sites, row: int) -> str:
+def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
     return (
         f"holds {format_size(round(sites.alive_bytes[row]))}; its lowest level is no longer rising"
     )
+
+
+_SENTENCES: Final = {
+    Verdict.LEAKING: _leaking,
+    Verdict.GROWING: _growing,
+    Verdict.UNKNOWN: _unknown,
+    Verdict.WATCHING: _watching,
+    Verdict.START_UP: _start_up,
+    Verdict.BUSY: _busy,
+    Verdict.CACHE_OR_POOL: _cache,
+}
+_REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
 
 
 def _rounded(seconds: float) -> float:

@@ -13,7 +13,7 @@ from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.onset import find_onset
 from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others
-from tracelloc.verdict.rule import NEVER_FREED, Curve, Growth, Rows, find_growth
+from tracelloc.verdict.rule import FEWEST_SURVIVORS, NEVER_FREED, Curve, Growth, Rows, find_growth
 from tracelloc.verdict.survival import Mask, find_tails
 
 Codes = npt.NDArray[np.uint8]
@@ -26,8 +26,10 @@ PART: Final = 500
 _STRANGERS_SHARE: Final = 0.5
 """So many frees of old blocks for each survivor, and a site may be a cache that was full
 when tracing began: what it replaces was never seen to be made."""
-_AFTER_GAP: Final = 0.7
+_INCOMPLETE: Final = 0.7
 """Confidence is less once events were lost."""
+_SAMPLING_ERROR: Final = 0.5
+"""And where n samples stand for all blocks, by so many times their relative error, 1 / sqrt(n)."""
 _QUANTILE: Final = 0.99
 
 
@@ -41,6 +43,8 @@ class Circumstances:
     """Per site, the share of blocks that other sites seem to lose (``loss``)."""
     clean_from_s: float
     """Events are complete from here on, seconds since tracing began."""
+    sampled: bool = False
+    """Blocks are samples: counts are of samples, bytes are scaled."""
 
     def select(self, rows: Rows) -> Circumstances:
         """For some of the sites."""
@@ -113,22 +117,24 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
+    alive = population.alive.sum(axis=1)
     rising_only = others.rising & ~growth.growing
-    confidence = np.where(growth.growing, growth.confidence, 0.0)
-    if circumstances.clean_from_s > 0:
-        confidence *= _AFTER_GAP
+    if circumstances.sampled:
+        # Few samples may stand for a lot, and that may be chance.
+        rising_only &= alive >= FEWEST_SURVIVORS
+    certainty = _certainty(growth, loss_share, circumstances)
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
         since_s=since_s,
-        confidence=confidence,
+        confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
         watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=never_freed & growth.growing,
         rising_only=rising_only,
         replaces_old=replaces_old,
         survivors=growth.survivors,
         born_in_window=growth.born,
-        alive=population.alive.sum(axis=1),
+        alive=alive,
         alive_bytes=population.alive_bytes.sum(axis=1),
         born=population.born.sum(axis=1),
         most_live_s=_quantile_of_lives(population),
@@ -155,6 +161,18 @@ def _codes(  # noqa: PLR0917
         ],
         CODE_OF[Verdict.CACHE_OR_POOL],
     ).astype(np.uint8)  # fmt: skip
+
+
+def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
+    """What is left of the confidence: not all events, or not all blocks, may be known."""
+    survivors = np.maximum(growth.survivors, 1)
+    # So many of the survivors may be blocks whose frees were lost.
+    certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
+    if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
+        certainty *= _INCOMPLETE
+    if circumstances.sampled:
+        certainty *= 1 - _SAMPLING_ERROR / np.sqrt(survivors)
+    return certainty
 
 
 def _since(population: Population, growth: Growth) -> tuple[F64, F64]:

@@ -1,10 +1,12 @@
-"""Resident memory against traced blocks, and when memory will run out.
+"""Resident memory against what is traced, and when memory will run out.
 
 What a process has grown by since tracing began is compared with the blocks that it has
 allocated since and still holds, with what the allocator adds to each of them. glibc puts
 blocks into chunks: 8 bytes more, rounded up to a multiple of 16, at least 32
 (malloc/malloc.c, ``request2size``). That is worked out from the mean size of each stack's
-blocks, so it is exact where a stack's blocks are of one size.
+blocks, so it is exact where a stack's blocks are of one size. Where mappings are traced,
+what the process keeps of those it has made by itself counts as well; what allocators map is
+in their blocks.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ class Account:
     """Outstanding blocks."""
     overhead_bytes: int | None
     """What the allocator adds to them; None if that is not known of it."""
+    mapped_bytes: int | None
+    """What is kept of the ranges that it has mapped by itself; None if they are not traced."""
     explained: float | None
     """Share of the growth; None if there is hardly any."""
     sentence: str
@@ -110,9 +114,16 @@ def account(snapshot: Snapshot) -> Account | None:
     growth = memory.now.kept - memory.start.kept
     traced = snapshot.live_bytes
     overhead = _glibc_overhead(snapshot) if _is_glibc(snapshot) else None
-    heap = traced + (overhead or 0)
-    explained = heap / growth if growth >= _NOTABLE_BYTES else None
-    return Account(growth, traced, overhead, explained, _sentence(snapshot, memory, growth, heap))
+    mapped = memory.mapped_bytes
+    known = traced + (overhead or 0) + (mapped or 0)
+    return Account(
+        growth_bytes=growth,
+        traced_bytes=traced,
+        overhead_bytes=overhead,
+        mapped_bytes=mapped,
+        explained=known / growth if growth >= _NOTABLE_BYTES else None,
+        sentence=_sentence(snapshot, memory, growth, known),
+    )
 
 
 def _is_glibc(snapshot: Snapshot) -> bool:
@@ -130,18 +141,20 @@ def _glibc_overhead(snapshot: Snapshot) -> int:
     return max(0, round(float((chunks * counts).sum())) - int(held.sum()))
 
 
-def _sentence(snapshot: Snapshot, memory: Memory, growth: int, heap: int) -> str:
+def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int) -> str:
+    """``known``: bytes of blocks and mappings."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
-    traced = f"traced blocks hold {format_size(heap)}"
+    what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
+    traced = f"{what} hold {format_size(known)}"
     if growth < _NOTABLE_BYTES:
-        untouched = heap >= _NOTABLE_BYTES + max(0, growth)
+        untouched = known >= _NOTABLE_BYTES + max(0, growth)
         return f"{rss}, {signed}, {traced}{_replaced(snapshot) if untouched else ''}"
-    share = heap / growth
+    share = known / growth
     if share > _MORE_THAN_ALL:
         return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
-    explained = f"{rss}, {signed}: traced blocks explain {min(share, 1):.0%}"
-    return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, heap)}"
+    explained = f"{rss}, {signed}: {what} explain {min(share, 1):.0%}"
+    return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, known)}"
 
 
 def _replaced(snapshot: Snapshot) -> str:
@@ -154,18 +167,19 @@ def _replaced(snapshot: Snapshot) -> str:
     )
 
 
-def _elsewhere(memory: Memory, heap: int) -> str:
+def _elsewhere(memory: Memory, known: int) -> str:
     """What else has grown most."""
     now, start = memory.now, memory.start
-    anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - heap
+    anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
     if files >= max(anonymous, shared):
         return f"mapped files have {format_size(files)} more in memory"
     if shared >= anonymous:
         return f"shared memory has {format_size(shared)} more in memory"
+    untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
         f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
-        "allocator caches, direct mmap, thread stacks or another allocator"
+        f"allocator caches{untraced} or another allocator"
     )
 
 
@@ -191,6 +205,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "growth_bytes": found.growth_bytes,
         "traced_bytes": found.traced_bytes,
         "allocator_overhead_bytes": found.overhead_bytes,
+        "mapped_bytes": found.mapped_bytes,
         "explained_share": None if found.explained is None else round(found.explained, 4),
         "explanation": found.sentence,
         "limit": None if limit is None else limit.what,

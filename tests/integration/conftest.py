@@ -1,0 +1,47 @@
+"""A program that is watched for minutes, beside all other tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc
+
+LONGEST_S = 1800
+"""The program ends by itself after this time, whatever becomes of the tests."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs the long watch comes last, when it has lasted long enough."""
+    items.sort(key=_needs_long_watch)
+
+
+def _needs_long_watch(item: pytest.Item) -> bool:
+    return "long_watch" in getattr(item, "fixturenames", ())
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _begin_long_watch(request: pytest.FixtureRequest) -> None:
+    """Begins it before the first test, if any test will ask for it."""
+    asking = [item for item in request.session.items if _needs_long_watch(item)]
+    if any(item.get_closest_marker("skip") is None for item in asking):
+        request.getfixturevalue("long_watch")
+
+
+@pytest.fixture(scope="session")
+def long_watch(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tracelloc]:
+    """Reports on ``specimens beside``, a few events a second, since the first test."""
+    target = Target([builder.c("specimens"), "beside", str(LONGEST_S)])
+    try:
+        tracer = Tracelloc(
+            "-p", target.pid, "--json", "--interval", "5s", "--top", 10,
+            directory=tmp_path_factory.mktemp("long-watch"),
+        )  # fmt: skip
+        try:
+            target.say("go")
+            yield tracer
+        finally:
+            tracer.kill()
+    finally:
+        target.kill()

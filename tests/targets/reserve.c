@@ -1,0 +1,32 @@
+// Maps room of which it uses a part, beside blocks: reserve
+//
+// Says "ready", then on each line maps 64 MiB by itself, writes to 40 MiB of them, allocates
+// 8 MiB (so large a block that malloc maps it) and writes to all of it, and says "done".
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "command.h"
+
+enum { MIB = 1 << 20, MAPPED = 64 * MIB, USED = 40 * MIB, BLOCK = 8 * MIB };
+
+int main(void)
+{
+    char line[64];
+
+    say("ready\n");
+    for (;;) {
+        char *room, *block;
+
+        hear(line, sizeof(line));
+        room = mmap(NULL, MAPPED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        block = malloc(BLOCK);
+        if (room == MAP_FAILED || !block)
+            return 1;
+        // Huge pages would have more in memory than is written to.
+        madvise(room, MAPPED, MADV_NOHUGEPAGE);
+        memset(room, 1, USED);
+        memset(block, 1, BLOCK);
+        say("done\n");
+    }
+}
