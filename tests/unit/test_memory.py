@@ -12,14 +12,21 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.events import records
 from tests.unit.leaks import watched
+from tests.unit.test_views import snapshot_of
+from tracelloc.abi import EventKind
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import summary
 from tracelloc.report.text import text_report
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot, Wanted
+from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target import pagemap
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.pagemap import kept_bytes
 from tracelloc.target.procfs import Process
+from tracelloc.target.providers import Provider, main_allocator
 from tracelloc.target.residency import (
     Limit,
     Memory,
@@ -218,21 +225,63 @@ def test_blocks_without_growth() -> None:
     assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
 
 
+GLIBC = FoundAllocator("malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), Provider.GLIBC)
+
+
 def test_what_glibc_adds() -> None:
     """1 block of 2,000 bytes and 40 of 4,096 lie in chunks of 2,016 and 4,112 bytes."""
     snapshot = with_memory(100.0)
     assert (account(snapshot) or sentence).overhead_bytes is None  # type: ignore[union-attr]
-    glibc = FoundAllocator("malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), ())
-    known = account(replace(snapshot, allocators=(glibc,)))
+    known = account(replace(snapshot, allocators=(GLIBC,)))
     assert known is not None
     counts = snapshot.totals.live_count
     sessions = int(counts[3:].sum())
     # Blocks of 100 bytes lie in chunks of 112.
     assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
-    other = replace(glibc, family="jemalloc")
-    mixed = account(replace(snapshot, allocators=(glibc, other)))
+    own = replace(GLIBC, family="jemalloc", provider=Provider.JEMALLOC)
+    mixed = account(replace(snapshot, allocators=(GLIBC, own)))
     assert mixed is not None
     assert mixed.overhead_bytes is None
+
+
+def test_what_other_allocators_add() -> None:
+    """jemalloc's classes for 100, 2,000 and 4,096 bytes are 112, 2,048 and 4,096; musl: unknown."""
+    snapshot = with_memory(100.0)
+    jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", provider=Provider.JEMALLOC)
+    known = account(replace(snapshot, allocators=(GLIBC, jemalloc)))
+    assert known is not None
+    counts = snapshot.totals.live_count
+    assert known.overhead_bytes == int(counts[1]) * 12 + int(counts[3:].sum()) * 48
+    musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", provider=Provider.MUSL)
+    unknown = account(replace(snapshot, allocators=(musl,)))
+    assert unknown is not None
+    assert unknown.overhead_bytes is None
+
+
+def test_usable_sizes_say_what_the_allocator_adds() -> None:
+    """A stack's blocks of 1 and 1,999 bytes, in chunks of 32 and 2,016 bytes."""
+    table = LiveTable(Stacks())
+    events = [(EventKind.ALLOC, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
+    table.apply(records(events))
+    taken = snapshot_of(table, wanted=Wanted(blocks=True))
+    main = main_allocator([GLIBC])
+    assert main is not None
+    taken = replace(
+        taken,
+        memory=with_memory(anonymous=120 * MIB).memory,
+        allocators=(GLIBC,),
+        usable=UsableSizes(main, ReadSizes()),
+    )
+    found = account(taken)
+    assert found is not None
+    assert found.overhead_bytes == 50_000 * (32 + 2016 - 2000)
+    assert found.sentence.endswith(
+        ": traced blocks explain 81%, 2.29 MiB of it added by the allocator"
+    )
+    # By means: 1,000 bytes in chunks of 1,008.
+    by_means = account(replace(taken, usable=None))
+    assert by_means is not None
+    assert by_means.overhead_bytes == 100_000 * 8
 
 
 def test_forecast_by_what_leaks() -> None:

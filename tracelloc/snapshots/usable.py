@@ -9,7 +9,7 @@ import numpy as np
 
 from tracelloc.heap.blocks import U64, Blocks, Mask
 from tracelloc.target.providers import MainAllocator, Provider
-from tracelloc.target.usable import CHUNK_HEADER_BYTES, formula_for
+from tracelloc.target.usable import formula_for, header_bytes
 
 
 class Usable(NamedTuple):
@@ -61,7 +61,7 @@ class UsableSizes:
     @property
     def header_bytes(self) -> int:
         """What each block of known size takes beside its usable bytes, at least."""
-        return CHUNK_HEADER_BYTES if self.main.provider is Provider.GLIBC else 0
+        return header_bytes(self.main)
 
     @property
     def has_sizes(self) -> bool:

@@ -57,6 +57,11 @@ def formula_for(main: MainAllocator) -> Formula | None:
     return None
 
 
+def header_bytes(main: MainAllocator) -> int:
+    """What each block takes beside its usable bytes, at least."""
+    return CHUNK_HEADER_BYTES if main.provider is Provider.GLIBC else 0
+
+
 def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:
     """Chunks of 16 bytes, of which 8 are the header; at least 32.
 

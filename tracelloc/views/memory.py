@@ -1,12 +1,12 @@
 """Resident memory against what is traced, and when memory will run out.
 
 What a process has grown by since tracing began is compared with the blocks that it has
-allocated since and still holds, with what the allocator adds to each of them. glibc puts
-blocks into chunks: 8 bytes more, rounded up to a multiple of 16, at least 32
-(malloc/malloc.c, ``request2size``). That is worked out from the mean size of each stack's
-blocks, so it is exact where a stack's blocks are of one size. Where mappings are traced,
-what the process keeps of those it has made by itself counts as well; what allocators map is
-in their blocks.
+allocated since and still holds, with what the allocator adds to each of them: rounding up
+and, in glibc, headers. A snapshot with usable sizes says it to the byte, if all are known.
+Without them it is worked out from the mean size of each stack's blocks (``target/usable.py``),
+so it is exact where a stack's blocks are of one size. Where mappings are traced, what the
+process keeps of those it has made by itself counts as well; what allocators map is in their
+blocks.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.procfs import base_name
+from tracelloc.snapshots.waste import total_waste
+from tracelloc.target.providers import main_allocator
 from tracelloc.target.residency import Limit, Memory
+from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.units import NS_PER_S, format_roughly, format_size, plural
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import suspects_of
@@ -113,7 +116,7 @@ def account(snapshot: Snapshot) -> Account | None:
         return None
     growth = memory.now.kept - memory.start.kept
     traced = snapshot.live_bytes
-    overhead = _glibc_overhead(snapshot) if _is_glibc(snapshot) else None
+    overhead = _overhead(snapshot)
     mapped = memory.mapped_bytes
     known = traced + (overhead or 0) + (mapped or 0)
     return Account(
@@ -122,38 +125,51 @@ def account(snapshot: Snapshot) -> Account | None:
         overhead_bytes=overhead,
         mapped_bytes=mapped,
         explained=known / growth if growth >= _NOTABLE_BYTES else None,
-        sentence=_sentence(snapshot, memory, growth, known),
+        sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
     )
 
 
-def _is_glibc(snapshot: Snapshot) -> bool:
-    """Whether every block comes from glibc."""
-    mallocs = {base_name(a.file) for a in snapshot.allocators if a.family == "malloc"}
-    others = {a.family for a in snapshot.allocators} - {"malloc", "operator new"}
-    return not others and len(mallocs) == 1 and min(mallocs).startswith(("libc.so.6", "libc-2"))
+def _overhead(snapshot: Snapshot) -> int | None:
+    """What the allocator adds to outstanding blocks; None if that is not known of it."""
+    sizes = snapshot.usable
+    if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
+        blocks = snapshot.blocks.blocks()
+        total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
+        if not total.waste.unknown_count:
+            return total.waste.waste_bytes + total.header_bytes
+    main = main_allocator(snapshot.allocators)
+    formula = None if main is None or main.others else formula_for(main)
+    if main is None or formula is None:
+        return None
+    return _overhead_by_means(snapshot.totals, formula, header_bytes(main))
 
 
-def _glibc_overhead(snapshot: Snapshot) -> int:
-    counts, held = snapshot.totals.live_count, snapshot.totals.live_bytes
-    holding = counts > 0
-    counts, held = counts[holding], held[holding]
-    chunks = np.maximum(32, -(-(held / counts + 8) // 16) * 16)
-    return max(0, round(float((chunks * counts).sum())) - int(held.sum()))
+def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
+    """As if the blocks of a stack were all of their mean size; unknown roundings are left out."""
+    holding = totals.live_count > 0
+    counts, held = totals.live_count[holding], totals.live_bytes[holding]
+    mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
+    usable, known = formula(mean)
+    each = np.where(known, usable, mean).astype(np.int64) + header
+    return max(0, int((each * counts).sum()) - int(held.sum()))
 
 
-def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int) -> str:
-    """``known``: bytes of blocks and mappings."""
+def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overhead: int) -> str:
+    """``known``: bytes of blocks and mappings, ``overhead``: of it, the allocator's."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
-    traced = f"{what} hold {format_size(known)}"
+    added = ""
+    if overhead >= _NOTABLE_BYTES:
+        added = f", {format_size(overhead)} of it added by the allocator"
+    traced = f"{what} hold {format_size(known)}{added}"
     if growth < _NOTABLE_BYTES:
         untouched = known >= _NOTABLE_BYTES + max(0, growth)
         return f"{rss}, {signed}, {traced}{_replaced(snapshot) if untouched else ''}"
     share = known / growth
     if share > _MORE_THAN_ALL:
         return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
-    explained = f"{rss}, {signed}: {what} explain {min(share, 1):.0%}"
+    explained = f"{rss}, {signed}: {what} explain {min(share, 1):.0%}{added}"
     return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, known)}"
 
 
