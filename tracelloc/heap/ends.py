@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from tracelloc.heap.blocks import U32, U64, Blocks, Mask, Rows
+from tracelloc.heap.chunk import Chunk
 
 EARLIER: Final = -1
 """In place of a row: the block was there before these events."""
 
-
-@dataclass(slots=True)
-class Chunk:
-    """Some events as columns."""
-
-    address: U64
-    time_ns: U64
-    """CLOCK_MONOTONIC, at the kernel's last tick."""
-    tid: U32
-    size: U64
-    """Bytes as requested, of allocations."""
-    made: Rows
-    """Which of them are allocations."""
-    made_stack: U32
-    """Of each of these, the stack."""
-    in_order: bool
-    """Nothing is missing, and rows are in the order of time."""
-    restored: dict[int, Blocks] = field(default_factory=dict)
-    """By row: events that give back an older block, and that block."""
-
-    def __len__(self) -> int:
-        return len(self.address)
+T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(slots=True)
@@ -47,33 +28,29 @@ class Ends:
     row: Rows
     """Of the event that ended it."""
     made_row: Rows
-    """Of the event that made it, or ``EARLIER``."""
+    """Of the event that made it, or ``EARLIER``: these come last."""
     stack: U32
     """That allocated it."""
     size: U64
     """Bytes as requested."""
+    is_remote: Mask
+    """Whether another thread ended it than the one that made it."""
     maker: U32
     """The thread that allocated it."""
-    ender: U32
-    """The thread that freed or resized it."""
-    earlier_birth_ns: U64
-    """Only of those that were made earlier."""
+    earlier: Blocks
+    """Those that were made earlier."""
 
     def __len__(self) -> int:
         return len(self.row)
 
     @property
-    def is_remote(self) -> Mask:
-        """Where another thread ended the block than the one that made it."""
-        remote: Mask = self.maker != self.ender
-        return remote
+    def here(self) -> int:
+        """How many were made in the same chunk: the first ones."""
+        return len(self.row) - len(self.earlier)
 
     def birth_ns(self, chunk: Chunk) -> U64:
         """When each was made; of the chunk's events."""
-        births = np.empty(len(self), np.uint64)
-        here = self.made_row != EARLIER
-        births[here], births[~here] = chunk.time_ns[self.made_row[here]], self.earlier_birth_ns
-        return births
+        return _joined(chunk.time_ns, self.made_row[: self.here], self.earlier.birth_ns)
 
 
 def ends_of(chunk: Chunk, pairs: tuple[Rows, Rows], taken: tuple[Rows, Blocks]) -> Ends:
@@ -84,22 +61,29 @@ def ends_of(chunk: Chunk, pairs: tuple[Rows, Rows], taken: tuple[Rows, Blocks]) 
     """
     made_rows, end_rows = pairs
     later_rows, blocks = taken
-    back = [row for row in chunk.restored if (made_rows == row).any()]
-    if back:
-        given_back = np.isin(made_rows, back)
+    given_back = np.isin(made_rows, list(chunk.restored)) if chunk.restored else None
+    if given_back is not None and given_back.any():
         later_rows = np.concatenate([end_rows[given_back], later_rows])
-        came = [chunk.restored[row] for row in made_rows[given_back].tolist()]
-        blocks = Blocks.concatenate([*came, blocks])
+        blocks = Blocks.concatenate([chunk.blocks(made_rows[given_back]), blocks])
         made_rows, end_rows = made_rows[~given_back], end_rows[~given_back]
-    stack_of = np.empty(len(chunk), np.uint32)
-    stack_of[chunk.made] = chunk.made_stack
     row = np.concatenate([end_rows, later_rows])
+    maker = _joined(chunk.tid, made_rows, blocks.tid)
+    made_row = np.full(len(row), EARLIER, np.intp)
+    made_row[: len(made_rows)] = made_rows
     return Ends(
         row=row,
-        made_row=np.concatenate([made_rows, np.full(len(later_rows), EARLIER, np.intp)]),
-        stack=np.concatenate([stack_of[made_rows], blocks.stack]),
-        size=np.concatenate([chunk.size[made_rows], blocks.size]),
-        maker=np.concatenate([chunk.tid[made_rows], blocks.tid]),
-        ender=chunk.tid[row],
-        earlier_birth_ns=blocks.birth_ns,
+        made_row=made_row,
+        stack=_joined(chunk.stack, made_rows, blocks.stack),
+        size=_joined(chunk.size, made_rows, blocks.size),
+        is_remote=maker != chunk.tid.take(row),
+        maker=maker,
+        earlier=blocks,
     )
+
+
+def _joined(column: npt.NDArray[T], rows: Rows, more: npt.NDArray[Any]) -> npt.NDArray[T]:
+    """Some rows of a column, then ``more`` of the same kind."""
+    joined = np.empty(len(rows) + len(more), column.dtype)
+    column.take(rows, out=joined[: len(rows)], mode="clip")  # other modes copy once more
+    joined[len(rows) :] = more
+    return joined

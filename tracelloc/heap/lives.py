@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from tracelloc.heap.blocks import U32, U64, Blocks, Mask
-from tracelloc.heap.ends import Chunk, Ends
+from tracelloc.heap.chunk import Chunk
+from tracelloc.heap.ends import Ends
 from tracelloc.heap.peak import PeakFinder
 from tracelloc.heap.temporary import SOON, Soon, TemporaryFinder
 from tracelloc.heap.threads import ThreadBook
@@ -34,17 +35,21 @@ class Lives:
         """Takes in some events, after the totals have. Returns which ends were temporary."""
         totals, threads = self._totals, self.threads
         thread = threads.rows(chunk.tid)
-        made_size = chunk.size[chunk.made]
-        threads.allocate(thread[chunk.made], totals.amount_of(made_size))
-        threads.free(thread[ends.row], totals.amount_of(ends.size))
-        remote = ends.is_remote
-        if remote.any():
+        made_size = chunk.size.take(chunk.made)
+        threads.allocate(thread.take(chunk.made), totals.amount_of(made_size))
+        threads.free(thread.take(ends.row), totals.amount_of(ends.size))
+        remote = np.flatnonzero(ends.is_remote)
+        if len(remote):
             self._pass_on(
-                ends.stack[remote], ends.size[remote], ends.maker[remote], ends.ender[remote]
+                ends.stack[remote],
+                ends.size[remote],
+                ends.maker[remote],
+                chunk.tid[ends.row[remote]],
             )
         if chunk.in_order or not self._temporary.needs_order:
             temporary = self._temporary.find(chunk, ends, thread, threads.count)
-            totals.note_temporary(ends.stack[temporary], ends.size[temporary])
+            at = np.flatnonzero(temporary)
+            totals.note_temporary(ends.stack.take(at), ends.size.take(at))
         else:
             temporary = np.zeros(len(ends), np.bool_)
             unknown = self._temporary.forget(chunk, ends, thread)

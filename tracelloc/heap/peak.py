@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import U64
-from tracelloc.heap.ends import Chunk, Ends
+from tracelloc.heap.chunk import Chunk
+from tracelloc.heap.ends import Ends
 from tracelloc.heap.totals import Totals
 
 I64 = npt.NDArray[np.int64]
@@ -77,7 +78,7 @@ class PeakFinder:
 def _steps(chunk: Chunk, ends: Ends, value_of: Callable[[U64], I64]) -> I64:
     """By how much each event changes what is outstanding. ``value_of``: sizes' worth."""
     steps = np.zeros(len(chunk), np.int64)
-    steps[chunk.made] = value_of(chunk.size[chunk.made])
+    steps[chunk.made] = value_of(chunk.size.take(chunk.made))
     steps[ends.row] = -value_of(ends.size)
     for row, block in chunk.restored.items():
         steps[row] = value_of(block.size)[0]

@@ -93,9 +93,9 @@ class Stacks:
     def indices(self, ids: U64) -> U32:
         """The index of each id; ids not seen before get one without frames."""
         self._file_new()
-        slots = ids & _SLOT_MASK
-        indices: U32 = self._slot_indices[slots]
-        if np.array_equal(self._slot_ids[slots], ids):
+        slots = (ids & _SLOT_MASK).view(np.int64)
+        indices: U32 = self._slot_indices.take(slots)
+        if np.array_equal(self._slot_ids.take(slots), ids):
             return indices
         return self._search(ids)
 

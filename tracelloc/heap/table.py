@@ -15,11 +15,12 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.abi import EventKind
+from tracelloc.capture.ring import Events
 from tracelloc.heap.blocks import U64, Blocks, BlockStore, Rows
+from tracelloc.heap.chunk import Chunk
 from tracelloc.heap.cohorts import Cohorts
-from tracelloc.heap.ends import Chunk, ends_of
+from tracelloc.heap.ends import ends_of
 from tracelloc.heap.lives import Lives
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import SOON, Soon
@@ -33,12 +34,6 @@ CHUNK: Final = 1 << 16
 """Events handled at once: their numbers fit beside an address in 64 bits."""
 _ADDRESS_BITS: Final = 48
 _POSITION_BITS: Final = np.uint64(64 - _ADDRESS_BITS)
-_WORDS: Final = RECORD_DTYPE.itemsize // 8
-_WORD: Final = {name: field[1] // 8 for name, field in (RECORD_DTYPE.fields or {}).items()}
-"""In which 64-bit word of a record each field begins."""
-_KIND_SHIFT: Final = np.uint64(EVENT_SIZE_BITS)
-_KIND_MASK: Final = np.uint8(EVENT_KIND_MASK)
-_SIZE_MASK: Final = np.uint64(EVENT_SIZE_MASK)
 _TID_LIMIT: Final = 1 << 22
 """Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
 
@@ -54,48 +49,6 @@ class _Pending:
     """When it was taken, CLOCK_MONOTONIC."""
     was_temporary: bool
     """Whether it was counted as temporary then."""
-
-
-class _Batch:
-    """Some events, with only those columns taken apart that every one of them needs."""
-
-    __slots__ = ("address", "caller", "events", "has_late", "kind", "restored", "stacks", "tid")
-
-    def __init__(self, events: Events, stacks: Stacks) -> None:
-        self.events = events
-        self.stacks = stacks
-        self.address = np.ascontiguousarray(events["address"])
-        self.kind: Kinds = (events["size_tag"] >> _KIND_SHIFT).astype(np.uint8) & _KIND_MASK
-        self.tid = np.ascontiguousarray(events["tid"])
-        self.caller = self.tid
-        """Threads in whose order the events stand; 0 if in none's."""
-        late = self.kind == EventKind.LATE_ALLOC
-        self.has_late = bool(late.any())
-        """Some allocations are not in the order of time."""
-        if self.has_late:
-            self.kind[late] = EventKind.ALLOC
-            self.caller = np.where(late, np.uint32(0), self.tid)
-        self.restored: dict[int, Blocks] = {}
-        """By row: events that give back an older block, and that block."""
-
-    def __len__(self) -> int:
-        return len(self.address)
-
-    def blocks(self, rows: Rows) -> Blocks:
-        """The blocks that these events made or gave back."""
-        # Whole records at once, as plain words: numpy picks fields one by one, slowly.
-        words = self.events.view(np.uint64).reshape(len(self), _WORDS)
-        words = np.ascontiguousarray(np.take(words, rows, axis=0).T)
-        blocks = Blocks(
-            address=words[_WORD["address"]],
-            size=words[_WORD["size_tag"]] & _SIZE_MASK,
-            birth_ns=words[_WORD["time_ns"]],
-            stack=self.stacks.indices(words[_WORD["stack_id"]]),
-            tid=words[_WORD["tid"]].astype(np.uint32),
-        )
-        for row, block in self.restored.items():
-            blocks.put(rows == row, block)
-        return blocks
 
 
 @dataclass(slots=True)
@@ -194,51 +147,41 @@ class LiveTable:
             self.events += 2 * int(pairs["count"].sum())
 
     def _apply_chunk(self, events: Events, *, in_order: bool) -> None:
-        batch = _Batch(events, self.stacks)
-        born = np.flatnonzero(batch.kind == EventKind.ALLOC)
-        stack = self.stacks.indices(events["stack_id"][born])
+        chunk = Chunk(events, self.stacks, in_order=in_order)
+        born = chunk.made
         self.totals.grow(len(self.stacks))
         self.cohorts.grow(len(self.totals))
-        chunk = Chunk(
-            address=batch.address,
-            time_ns=np.ascontiguousarray(events["time_ns"]),
-            tid=batch.tid,
-            size=events["size_tag"] & _SIZE_MASK,
-            made=born,
-            made_stack=stack,
-            in_order=in_order and not batch.has_late,
-            restored=batch.restored,
-        )
         self._newest_ns = int(chunk.time_ns.max())
         self.cohorts.advance(self._newest_ns, self.totals.live_bytes)
-        self.cohorts.bear(stack, chunk.time_ns[born])
+        birth_ns = chunk.time_ns.take(born)
+        self.cohorts.bear(chunk.made_stack, birth_ns)
         made = self.totals.allocate(
-            stack, chunk.size[born], chunk.time_ns[born], in_order=not batch.has_late
+            chunk.made_stack, chunk.size.take(born), birth_ns, in_order=not chunk.has_late
         )
-        order, address = _by_address(batch.address)
-        if len(born) < len(batch):
-            kept = self._settle_restores(order, batch)
+        order, address = _by_address(chunk.address)
+        if len(born) < len(chunk):
+            kept = self._settle_restores(order, chunk)
             if kept is not None:
                 order, address = order[kept], address[kept]
-        taken, pairs = self._settle(order, address, batch, made)
+        taken, pairs = self._settle(order, address, chunk, made)
         ends = ends_of(chunk, pairs, (taken.rows[taken.found], taken.blocks))
         temporary = self.lives.note(chunk, ends)
-        self._note_pending(order, batch, taken, ends.row[temporary])
+        self._note_pending(order, chunk, taken, ends.row[temporary])
         self.events += len(events)
 
-    def _settle_restores(self, order: Rows, batch: _Batch) -> npt.NDArray[np.bool_] | None:
+    def _settle_restores(self, order: Rows, chunk: Chunk) -> npt.NDArray[np.bool_] | None:
         """Undoes failed reallocs. Returns which of the order are left, None for all.
 
         Nothing can happen to a block between a realloc's taking it and giving it back,
         so within a batch the two stand next to each other and cancel. Where the taking
         was in an earlier batch, the restore becomes an allocation of the old block.
         """
-        kind, caller = batch.kind, batch.caller
+        kind, caller = chunk.kind, chunk.caller
         restores = np.flatnonzero(kind == EventKind.RESTORE)
         kept = None
         if len(restores):
             settled = np.zeros(len(kind), np.bool_)
-            sorted_kind, address = kind[order], batch.address[order]
+            sorted_kind, address = kind[order], chunk.address[order]
             second = np.flatnonzero(
                 (sorted_kind[1:] == EventKind.RESTORE)
                 & (sorted_kind[:-1] == EventKind.REALLOC_FREE)
@@ -246,7 +189,7 @@ class LiveTable:
             )
             settled[order[second]] = settled[order[second + 1]] = True
             for row in restores[~settled[restores]].tolist():
-                settled[row] = not self._give_back(row, int(caller[row]), batch)
+                settled[row] = not self._give_back(row, int(caller[row]), chunk)
                 kind[row] = EventKind.ALLOC
             kept = ~settled[order]
         if self._pending:
@@ -255,10 +198,10 @@ class LiveTable:
                 del self._pending[tid]
         return kept
 
-    def _give_back(self, row: int, tid: int, batch: _Batch) -> bool:
+    def _give_back(self, row: int, tid: int, chunk: Chunk) -> bool:
         """Turns a restore into an allocation of the old block; False if there is none."""
         pending = self._pending.pop(tid, None)
-        if pending is None or pending.address != int(batch.address[row]):
+        if pending is None or pending.address != int(chunk.address[row]):
             self.oddities.odd_restores += 1
             return False
         block = pending.block
@@ -266,7 +209,7 @@ class LiveTable:
             self.oddities.unmatched_frees -= 1
             self.cohorts.note_strangers(-1)
             return False
-        batch.restored[row] = block
+        chunk.restored[row] = block
         self.totals.free(block.stack, block.size, sign=-1)
         self.lives.take_back(block, tid, temporary=pending.was_temporary)
         self._count_deaths(block, np.array([pending.time_ns], np.uint64), sign=-1)
@@ -281,52 +224,50 @@ class LiveTable:
         self.cohorts.keep(blocks.stack, size_bytes, blocks.birth_ns, sign)
 
     def _settle(
-        self, order: Rows, address: U64, batch: _Batch, made: Sums
+        self, order: Rows, address: U64, chunk: Chunk, made: Sums
     ) -> tuple[_Taken, tuple[Rows, Rows]]:
         """Matches allocations and frees. ``made``: what the batch allocated, per stack.
 
         Returns which frees took what from the table, and the rows that made a block in the
         batch and those that ended it.
         """
-        alloc = batch.kind[order] == EventKind.ALLOC
-        free = ~alloc
-        first = np.ones(len(order), np.bool_)
-        np.not_equal(address[1:], address[:-1], out=first[1:])
-        last = np.ones(len(order), np.bool_)
-        last[:-1] = first[1:]
+        alloc = chunk.kind.take(order) == EventKind.ALLOC
+        same = address[1:] == address[:-1]
+        first = np.append(True, ~same)
+        after_alloc = same & alloc[:-1]
+        second = np.flatnonzero(after_alloc & ~alloc[1:])
         # Two frees, or two allocations, in a row on one address.
-        repeated = ~first[1:] & (alloc[1:] == alloc[:-1])
-        # A free inside another one often is of the same block: that one has freed it.
-        counts = batch.kind != EventKind.INNER_FREE
-        unmatched = int(np.count_nonzero(repeated & free[1:] & counts[order[1:]]))
-        self.oddities.address_reuses += int(np.count_nonzero(repeated & alloc[1:]))
+        self.oddities.address_reuses += int(np.count_nonzero(after_alloc & alloc[1:]))
+        repeated_frees = np.flatnonzero(same & ~(alloc[:-1] | alloc[1:])) + 1
 
-        first_frees = order[free & first]
-        found, taken = self.blocks.take(batch.address[first_frees])
+        first_frees = order.take(np.flatnonzero(first & ~alloc))
+        found, taken = self.blocks.take(chunk.address.take(first_frees))
         self.totals.free(taken.stack, taken.size)
         self._count_alive(taken, -1)
-        self._count_deaths(taken, batch.events["time_ns"][first_frees[found]])
-        unmatched += int(np.count_nonzero(~found & counts[first_frees]))
-        self.oddities.unmatched_frees += unmatched
-        self.cohorts.note_strangers(unmatched)
+        self._count_deaths(taken, chunk.time_ns[first_frees[found]])
+        # A free inside another one often is of the same block: that one has freed it.
+        unmatched = chunk.kind[np.append(first_frees[~found], order[repeated_frees])]
+        strangers = int(np.count_nonzero(unmatched != EventKind.INNER_FREE))
+        self.oddities.unmatched_frees += strangers
+        self.cohorts.note_strangers(strangers)
 
+        last = np.append(~same, True)
         if not self.trusting:
-            stale = self.blocks.take(batch.address[order[alloc & first & ~last]])[1]
+            stale = self.blocks.take(chunk.address[order[alloc & first & ~last]])[1]
             self._close_stale(stale)
-        survivors = order[alloc & last]
-        blocks = batch.blocks(survivors)
+        survivors = order.take(np.flatnonzero(alloc & last))
+        blocks = chunk.blocks(survivors)
         # Every block that was made here counts as freed, but for those that are left.
         self.totals.free_sums(made)
         self.totals.free(blocks.stack, blocks.size, sign=-1)
         self._count_alive(blocks, 1)
-        for row, block in batch.restored.items():
+        for row, block in chunk.restored.items():
             # Not made here: freed by now, or among those that were just taken back.
             self.totals.free(block.stack, block.size)
             if not (survivors == row).any():
-                self._count_deaths(block, batch.events["time_ns"][-1:])
+                self._count_deaths(block, chunk.time_ns[-1:])
         self._close_stale(self.blocks.put(blocks))
-        second = np.flatnonzero(~first[1:] & free[1:] & alloc[:-1])
-        return _Taken(first_frees, found, taken), (order[second], order[second + 1])
+        return _Taken(first_frees, found, taken), (order.take(second), order.take(second + 1))
 
     def _close_stale(self, stale: Blocks) -> None:
         """Blocks whose address was handed out again: their free went unseen."""
@@ -336,37 +277,37 @@ class LiveTable:
             self.oddities.address_reuses += len(stale)
             self.trusting = False
 
-    def _note_pending(self, order: Rows, batch: _Batch, taken: _Taken, temporary: Rows) -> None:
+    def _note_pending(self, order: Rows, chunk: Chunk, taken: _Taken, temporary: Rows) -> None:
         """Keeps what the reallocs took that were still under way at the batch's end.
 
         A thread is in one realloc at most, and its taking is then its last event.
         ``temporary``: rows that ended a temporary block.
         """
-        takings = np.flatnonzero(batch.kind == EventKind.REALLOC_FREE)
+        takings = np.flatnonzero(chunk.kind == EventKind.REALLOC_FREE)
         if not len(takings):
             return
-        caller = batch.caller
-        self._last_event[caller] = np.arange(len(batch))
+        caller = chunk.caller
+        self._last_event[caller] = np.arange(len(chunk))
         unfinished = takings[self._last_event[caller[takings]] == takings]
         for row in unfinished.tolist():
             block = taken.by(row)
             if block is None:
                 at = int(np.flatnonzero(order == row)[0])
                 before = order[at - 1 : at]
-                if len(before) and _made(before[0], row, batch):
-                    block = batch.blocks(before)
+                if len(before) and _made(before[0], row, chunk):
+                    block = chunk.blocks(before)
             self._pending[int(caller[row])] = _Pending(
-                address=int(batch.address[row]),
+                address=int(chunk.address[row]),
                 block=block,
-                time_ns=int(batch.events["time_ns"][row]),
+                time_ns=int(chunk.time_ns[row]),
                 was_temporary=bool((temporary == row).any()),
             )
 
 
-def _made(before: np.intp, row: int, batch: _Batch) -> bool:
+def _made(before: np.intp, row: int, chunk: Chunk) -> bool:
     """Whether the event before made the block that the one in this row is about."""
-    same = batch.address[before] == batch.address[row]
-    return bool(same and batch.kind[before] == EventKind.ALLOC)
+    same = chunk.address[before] == chunk.address[row]
+    return bool(same and chunk.kind[before] == EventKind.ALLOC)
 
 
 def _by_address(address: U64) -> tuple[Rows, U64]:

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import U64, Mask, Rows
-from tracelloc.heap.ends import EARLIER, Chunk, Ends
+from tracelloc.heap.chunk import Chunk
+from tracelloc.heap.ends import Ends
 from tracelloc.heap.threads import ThreadRows
 
 I64 = npt.NDArray[np.int64]
@@ -58,16 +59,15 @@ class TemporaryFinder:
             lives_ns = (chunk.time_ns[ends.row] - ends.birth_ns(chunk)).view(np.int64)
             return ~ends.is_remote & (lives_ns <= self.soon.life_ns)
         self._grow(threads)
-        made = _Made(chunk.made, thread[chunk.made], threads)
+        made = _Made(chunk.made, thread.take(chunk.made), threads)
         # The row from which on a block is no longer among the last ones of its thread.
         limit = np.empty(len(chunk), np.intp)
         limit[made.row] = made.nth_next(self._kept)
-        found = ~ends.is_remote
-        found &= ends.row < limit[ends.made_row]
-        old = ends.made_row == EARLIER
-        if old.any():
-            found[old] = self._was_last(chunk, made, ends.row[old], thread)
-            found[old] &= ~ends.is_remote[old]
+        here = ends.here
+        found = np.empty(len(ends), np.bool_)
+        np.less(ends.row[:here], limit.take(ends.made_row[:here]), out=found[:here])
+        found[here:] = self._was_last(chunk, made, ends.row[here:], thread)
+        found &= ~ends.is_remote
         self._remember(made, chunk.address)
         return found
 
@@ -81,7 +81,8 @@ class TemporaryFinder:
 
         Returns which of the earlier blocks that ended may have been temporary.
         """
-        unknown: Mask = ~ends.is_remote & (ends.made_row == EARLIER)
+        unknown = ~ends.is_remote
+        unknown[: ends.here] = False
         at = np.flatnonzero(unknown)
         at_thread, address = thread[ends.row[at]], chunk.address[ends.row[at]]
         known = at_thread < len(self._last)
@@ -103,12 +104,13 @@ class TemporaryFinder:
         """Which blocks, ended by these events, are among the last that the thread of the
         event had made, if those in this chunk count as well.
         """
-        thread, address = thread[row], chunk.address[row]
+        thread, address = thread.take(row).astype(np.intp), chunk.address.take(row)
         found = np.zeros(len(row), np.bool_)
         for back in range(self._kept):
             # The last but so many before this chunk: few can be in it before the end.
-            column = (self._made[thread] - 1 - back) % self._kept
-            at = np.flatnonzero(self._last[thread, column] == address)
+            column = (self._made - 1 - back) % self._kept
+            last = self._last[np.arange(len(column)), column]
+            at = np.flatnonzero(last.take(thread) == address)
             if len(at):
                 found[at] |= row[at] < made.nth_first(self._kept - back - 1)[thread[at]]
         return found
@@ -129,7 +131,7 @@ class _Made:
         self._ends = np.cumsum(self.count)
         if self.count.max(initial=0) < len(row):
             order = np.argsort(thread, kind="stable")
-            row, thread = row[order], thread[order]
+            row, thread = row.take(order), thread.take(order)
         self.row = row
         self._thread = thread
 

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import U32
-from tracelloc.heap.totals import Amount
+from tracelloc.heap.totals import Amount, sums_by
 
 I64 = npt.NDArray[np.int64]
 ThreadRows = npt.NDArray[np.uint16]
@@ -83,7 +83,7 @@ class ThreadBook:
 
     def rows(self, tids: U32) -> ThreadRows:
         """The rows of threads, new ones included."""
-        rows = self._row_of[tids]
+        rows = self._row_of.take(tids)
         unknown = rows == NOBODY
         if unknown.any():
             fresh = np.unique(tids[unknown])
@@ -161,5 +161,7 @@ def _add(counts: I64, sizes: I64, rows: ThreadRows, amount: Amount, sign: int) -
 
 def _sums(keys: npt.NDArray[Any], amount: Amount) -> tuple[I64, I64]:
     parts, size_bytes = amount
-    counts = np.bincount(keys, parts).astype(np.int64, copy=False)
+    if parts is None:
+        return sums_by(keys, size_bytes)
+    counts = np.bincount(keys, parts).astype(np.int64)
     return counts, np.bincount(keys, size_bytes).astype(np.int64)

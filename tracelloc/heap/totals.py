@@ -13,6 +13,8 @@ from tracelloc.sampling import weights
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
+Stacks = npt.NDArray[np.integer]
+"""Indices."""
 
 Sums = tuple[I64, I64]
 """Blocks and bytes per stack."""
@@ -109,7 +111,7 @@ class Totals:
             column[:old] = getattr(self, name)
             setattr(self, name, column)
 
-    def allocate(self, stack: U32, size: U64, birth_ns: U64, *, in_order: bool = True) -> Sums:
+    def allocate(self, stack: Stacks, size: U64, birth_ns: U64, *, in_order: bool = True) -> Sums:
         """Adds new blocks. Returns what was added. ``in_order``: rows are in order of time."""
         sums = self._sums(stack, size)
         _add(self.allocated_count, self.allocated_bytes, sums)
@@ -119,21 +121,21 @@ class Totals:
             self._note_times(stack, birth_ns)
         return sums
 
-    def _note_late(self, stack: U32, birth_ns: U64) -> None:
+    def _note_late(self, stack: Stacks, birth_ns: U64) -> None:
         """Notes births in any order, which may be older than others that are known."""
         order = np.argsort(birth_ns, kind="stable")
         stack, times_ns = stack[order], birth_ns[order].astype(np.int64)
         self._note_times(stack, np.maximum(times_ns, self.last_ns[stack]))
 
-    def _note_times(self, stack: U32, birth_ns: U64 | I64) -> None:
+    def _note_times(self, stack: Stacks, birth_ns: U64 | I64) -> None:
         # The last of several assignments to one element holds.
         self.last_ns[stack] = birth_ns
-        fresh = self.first_ns[stack] == 0
+        fresh = self.first_ns.take(stack) == 0
         if fresh.any():
             self.first_ns[stack[fresh][::-1]] = birth_ns[fresh][::-1]
 
     def pass_by(
-        self, stack: U32, size: U64, count: I64, total: I64, time_ns: U64
+        self, stack: Stacks, size: U64, count: I64, total: I64, time_ns: U64
     ) -> tuple[int, int]:
         """Adds blocks that were allocated and freed again: ``count`` with ``total`` bytes.
 
@@ -153,15 +155,15 @@ class Totals:
         self._note_late(stack, time_ns)
         return int(count.sum()), int(total.sum())
 
-    def note_temporary(self, stack: U32, size: U64, sign: int = 1) -> None:
+    def note_temporary(self, stack: Stacks, size: U64, sign: int = 1) -> None:
         """Counts some of the freed blocks as temporary; -1 takes that back."""
         _add(self.temporary_count, self.temporary_bytes, self._sums(stack, size), sign)
 
-    def note_remote(self, stack: U32, size: U64, sign: int = 1) -> None:
+    def note_remote(self, stack: Stacks, size: U64, sign: int = 1) -> None:
         """Counts some of the freed blocks as freed by another thread; -1 takes that back."""
         _add(self.remote_count, self.remote_bytes, self._sums(stack, size), sign)
 
-    def free(self, stack: U32, size: U64, sign: int = 1) -> None:
+    def free(self, stack: Stacks, size: U64, sign: int = 1) -> None:
         """Takes blocks away from the stacks that allocated them; -1 takes that back."""
         if len(stack):
             self.free_sums(self._sums(stack, size), sign)
@@ -198,9 +200,9 @@ class Totals:
         """The same of one number."""
         return int(self.whole_counts(np.array([parts], np.int64))[0])
 
-    def _sums(self, stack: U32, size: U64) -> Sums:
+    def _sums(self, stack: Stacks, size: U64) -> Sums:
         if self.sample_bytes is None or not len(stack):
-            return _sums(stack, size)
+            return sums_by(stack, size)
         # Whole numbers, the same each time that a block comes by: what is freed is what
         # was allocated.
         counts = np.bincount(stack, weights=self.parts_of(size))
@@ -224,19 +226,19 @@ def _rounded(parts: I64) -> I64:
     return (parts + COUNT_PARTS // 2) // COUNT_PARTS
 
 
-def _sums(stack: U32, size: U64) -> Sums:
-    """(blocks, bytes) per stack."""
-    if not len(stack):
+def sums_by(keys: npt.NDArray[Any], size: U64) -> Sums:
+    """(blocks, bytes) per stack, or whatever the keys number."""
+    if not len(keys):
         return np.zeros(0, np.int64), np.zeros(0, np.int64)
     largest = int(size.max())
     if largest * len(size) < _COUNT_UNIT and len(size) < _EXACT_FLOAT // _COUNT_UNIT:
         # Both in one go: a float64 is exact up to 2^53, the count rides above the bytes.
-        packed = np.bincount(stack, weights=size + np.uint64(_COUNT_UNIT)).astype(np.int64)
+        packed = np.bincount(keys, weights=size.view(np.int64) + _COUNT_UNIT).astype(np.int64)
         counts: I64 = packed >> _COUNT_BIT
         return counts, packed & (_COUNT_UNIT - 1)
-    counts = np.bincount(stack)
+    counts = np.bincount(keys)
     if largest * len(size) < _EXACT_FLOAT:
-        return counts, np.bincount(stack, weights=size).astype(np.int64)
+        return counts, np.bincount(keys, weights=size).astype(np.int64)
     sizes = np.zeros(len(counts), np.int64)
-    np.add.at(sizes, stack, size.astype(np.int64))
+    np.add.at(sizes, keys, size.astype(np.int64))
     return counts, sizes
