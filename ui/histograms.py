@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tracelloc.snapshots.spread import Bin, SizeCount
+from tracelloc.snapshots.waste import Waste
 from tracelloc.ui.cells import bar, percent, right, span
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.units import NS_PER_S, format_size
@@ -24,6 +25,8 @@ class BarRow:
     high: int | None
     count: int
     size_bytes: int
+    waste: Waste | None = None
+    """What the allocator gives beyond these bytes; None: not looked for."""
 
 
 class BarsView(LineView):
@@ -35,6 +38,8 @@ class BarsView(LineView):
     header_lines = 1
     label_title = ""
     label_width = 18
+    waste_from_width = 76
+    """Where the columns of waste are shown, if there is any to be shown."""
 
     class Chosen(Message):
         """The user wants to see only blocks of this bar; both limits are included."""
@@ -56,6 +61,7 @@ class BarsView(LineView):
         self._rows: list[BarRow | str] = []
         self._total = (0, 0)
         self._highest = (0, 0)
+        self._knows_waste = False
 
     def show_rows(self, rows: Sequence[BarRow | str]) -> None:
         """Replaces the rows; a string is a heading. Shares are of the first section."""
@@ -72,6 +78,7 @@ class BarsView(LineView):
             max((r.size_bytes for r in bars), default=0),
             max((r.count for r in bars), default=0),
         )
+        self._knows_waste = any(row.waste is not None for row in bars)
         for at, row in enumerate(self._rows):
             if isinstance(row, BarRow) and (row.low, row.high) == key:
                 self.cursor = at
@@ -94,6 +101,8 @@ class BarsView(LineView):
         """The titles; those of what bars are drawn by are marked."""
         size, count = ("bytes ▼", "blocks") if self.by_bytes else ("bytes", "blocks ▼")
         title = f"{self.label_title:>{self.label_width}} {size:>10} {count:>11} {'share':>7}"
+        if self._knows_waste and width >= self.waste_from_width:
+            title += f" {'wasted':>10} {'of it':>7}"
         yield title, "lines--header"
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
@@ -108,6 +117,8 @@ class BarsView(LineView):
             f"{right(shown.label, self.label_width)} {format_size(shown.size_bytes):>10} "
             f"{shown.count:>11,} {percent(value / max(self._total[which], 1)):>7} "
         )
+        if self._knows_waste and width >= self.waste_from_width:
+            figures += _wasted(shown)
         yield figures, None if shown.count else "lines--dim"
         room = width - len(figures) - 1
         if room > 0:
@@ -125,21 +136,37 @@ class BarsView(LineView):
         self.refresh()
 
 
+def _wasted(row: BarRow) -> str:
+    """Bytes, and their share of the usable ones; ``?`` where no block's is known."""
+    waste = row.waste
+    if waste is None or not row.count:
+        return " " * 19
+    if not waste.usable_bytes and waste.unknown_count:
+        return f"{'?':>10} {'':>7} "
+    return f"{format_size(waste.waste_bytes):>10} {percent(waste.share):>7} "
+
+
 class SizesView(BarsView):
-    """By powers of two, then by the exact sizes that hold most."""
+    """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
 
     label_title = "size"
 
-    def show(self, bins: Sequence[Bin], frequent: Sequence[SizeCount] = ()) -> None:
-        """Takes what ``spread.size_bins`` and ``spread.frequent_sizes`` give."""
+    def show(
+        self, bins: Sequence[Bin], frequent: Sequence[SizeCount] = (), waste: str | None = None
+    ) -> None:
+        """Takes what ``spread.size_bins`` and ``spread.frequent_sizes`` give, and a sentence."""
         rows: list[BarRow | str] = [
-            BarRow(_sizes(b.low, b.high), b.low, b.high, b.count, b.size_bytes) for b in bins
+            BarRow(_sizes(b.low, b.high), b.low, b.high, b.count, b.size_bytes, b.waste)
+            for b in bins
         ]
         if frequent:
             rows.append("exact sizes that hold most")
             rows += [
-                BarRow(f"{s.size:,} B", s.size, s.size, s.count, s.size_bytes) for s in frequent
+                BarRow(f"{s.size:,} B", s.size, s.size, s.count, s.size_bytes, s.waste)
+                for s in frequent
             ]
+        if waste is not None and rows:
+            rows.append(waste)
         self.show_rows(rows)
 
 

@@ -125,7 +125,7 @@ class LiveScreen(Screen[None]):
                 widget.show(picture.nodes, inverted=picture.settings.inverted, at_once=at_once)
                 widget.search(picture.settings.search or None)
         elif isinstance(widget, SizesView):
-            widget.show(picture.sizes, picture.frequent)
+            widget.show(picture.sizes.bins, picture.sizes.frequent, picture.sizes.waste)
         elif isinstance(widget, AgesView):
             widget.show(picture.ages)
         elif isinstance(widget, ThreadsView):

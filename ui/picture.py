@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,6 +33,7 @@ from tracelloc.snapshots.spread import (
     threads_of,
     threads_then,
 )
+from tracelloc.snapshots.waste import total_waste
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.settings import Settings, Sorting, View
@@ -45,6 +46,7 @@ from tracelloc.views.livetree import LiveTree
 from tracelloc.views.memory import Account, Forecast, account, forecast
 from tracelloc.views.naming import NamedStack
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspect_ranks, verdict_codes
+from tracelloc.views.waste import waste_line
 
 MOST_ROWS: Final = 10_000
 """Rows of a table. Nobody scrolls further; searching looks at everything."""
@@ -96,6 +98,16 @@ class Details:
 
 
 @dataclass(frozen=True, slots=True)
+class Sizes:
+    """Blocks by size."""
+
+    bins: Sequence[Bin] = ()
+    frequent: Sequence[SizeCount] = ()
+    waste: str | None = None
+    """What the allocator gives beyond what was asked for, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Picture:
     """Everything that the screen shows."""
 
@@ -115,8 +127,7 @@ class Picture:
     blocks_by_address: Mapping[int, BlockStat]
     nodes: Nodes | None
     """The call tree, not narrowed by the search: that is marked in it."""
-    sizes: list[Bin]
-    frequent: list[SizeCount]
+    sizes: Sizes
     ages: list[Bin]
     threads: list[ThreadStat]
     details: Details | None
@@ -139,6 +150,8 @@ class Pictures:
         self._ring_share = 0.0
         self._taking_s = 0.0
         self._snapshot: Snapshot | None = None
+        self._measured: tuple[Snapshot, Snapshot] | None = None
+        """The last one that was shown by size, and the same with usable sizes."""
         self._tree: LiveTree | None = None
         self._threads_before: tuple[object, ThreadsBefore] | None = None
 
@@ -176,7 +189,7 @@ class Pictures:
         blocks = self._blocks(snapshot, settings, by_size)
         chosen = self._chosen(snapshot, settings, by_size)
         sampled = snapshot.sample_bytes
-        is_sizes, is_ages = settings.view is View.SIZES, settings.view is View.AGES
+        is_ages = settings.view is View.AGES
         return Picture(
             snapshot=snapshot,
             settings=settings,
@@ -189,8 +202,7 @@ class Pictures:
             blocks=blocks,
             blocks_by_address={} if blocks is None else {b.address: b for b in blocks.largest},
             nodes=self._nodes(snapshot, settings, figures, unsearched),
-            sizes=size_bins(chosen, sampled) if is_sizes else [],
-            frequent=frequent_sizes(chosen, MOST_SIZES, sampled) if is_sizes else [],
+            sizes=self._sizes(snapshot, settings, chosen),
             ages=age_bins(chosen, snapshot.now_ns, sampled) if is_ages else [],
             threads=self._threads(snapshot, settings, chosen),
             details=self._details(snapshot, settings),
@@ -296,6 +308,24 @@ class Pictures:
             limits = replace(limits, tid=None)
         blocks = self._of_stacks(snapshot, settings, stacks)
         return analysis.choose(blocks, snapshot.now_ns, limits)
+
+    def _sizes(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> Sizes:
+        if settings.view is not View.SIZES:
+            self._measured = None
+            return Sizes()
+        if self._measured is None or self._measured[0] is not snapshot:
+            self._measured = snapshot, self._source.measured(snapshot)
+        sampled, sizes = snapshot.sample_bytes, self._measured[1].usable
+        usable = None if sizes is None else sizes.of(blocks)
+        waste = None
+        if sizes is not None and usable is not None:
+            total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+            waste = waste_line(sizes, total, "" if sampled is None else "~")
+        return Sizes(
+            size_bins(blocks, sampled, usable),
+            frequent_sizes(blocks, MOST_SIZES, sampled, usable),
+            waste,
+        )
 
     def _threads(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> list[ThreadStat]:
         if settings.view is not View.THREADS:

@@ -58,6 +58,10 @@ class Source(Protocol):
         """What is outstanding now. Takes milliseconds. Raises TracellocError."""
         ...
 
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """The same with usable sizes of its blocks. Takes up to a quarter of a second."""
+        ...
+
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked, 0 to 1."""
         ...
@@ -116,6 +120,10 @@ class LiveSource:
     def take(self, wanted: Wanted) -> Snapshot:
         """What is outstanding now."""
         return self._suppressions.apply(self._session.snapshot(wanted=wanted), self._namer, 0)
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """The same with usable sizes of its blocks."""
+        return self._session.root.measuring.measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""

@@ -55,6 +55,10 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for(r"^› +\d+ .*;")
         terminal.press("Escape")
         terminal.wait_for("1 Allocators")
+        terminal.press("5")
+        terminal.wait_for(r"usable sizes \(glibc\): .* wasted .*, 4 read from the process")
+        terminal.press("1")
+        terminal.wait_for("recurse ← main")
 
         terminal.press("b")
         terminal.wait_for("nothing has come since the baseline")

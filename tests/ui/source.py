@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,9 @@ from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted, take_snapshot
+from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.target.providers import MainAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.ui.app import LiveApp, make_app
@@ -95,6 +97,8 @@ class FakeSource:
     memory: Memory | None = None
     sample_bytes: int | None = None
     lost: int = 0
+    allocator: MainAllocator | None = None
+    """Whose sizes blocks have."""
     failure: BaseException | None = None
     taken: int = 0
     facts: Facts = field(
@@ -179,6 +183,11 @@ class FakeSource:
             memory=self.memory,
             findings=self.findings,
         )
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        if self.allocator is None:
+            return snapshot
+        return replace(snapshot, usable=UsableSizes(self.allocator, ReadSizes()))
 
     def ring_share(self) -> float:
         return 0.02

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from textual.pilot import Pilot
 
@@ -17,6 +19,7 @@ from tests.ui.screens import (
     text_of,
 )
 from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
+from tracelloc.snapshots.waste import Waste
 from tracelloc.ui.histograms import AgesView, SizesView
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.units import NS_PER_S
@@ -50,6 +53,27 @@ def test_sizes_picture(size: tuple[int, int]) -> None:
         view.show(BINS[:-1], FREQUENT[1:])
         await pilot.press("down", "v")
         await compare("sizes", app, pilot)
+
+    drive(view, size, steps)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_waste_picture(size: tuple[int, int]) -> None:
+    """Where there is room for it: what the allocator wastes, as far as that is known."""
+    view = SizesView()
+    wastes = [
+        Waste(72, 72, 0),
+        Waste(0, 0, 0),
+        Waste(90_000, 10_000, 7),
+        Waste(150_000_000, 30_000_000, 0),
+        Waste(0, 0, 3),
+    ]
+    bins = [replace(b, waste=waste) for b, waste in zip(BINS, wastes, strict=False)]
+    frequent = [replace(FREQUENT[1], waste=Waste(70_000 * 1544, 70_000 * 8, 0))]
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(bins, frequent, "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)")
+        await compare("waste", app, pilot)
 
     drive(view, size, steps)
 

@@ -23,6 +23,7 @@ from tests.ui.source import (
     tick,
 )
 from tracelloc.snapshots.analysis import ALL
+from tracelloc.target.providers import MainAllocator, Provider
 from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.columns import GROWING, growth_cell
@@ -155,6 +156,20 @@ def test_views(source: FakeSource) -> None:
         assert rows(app)[:2] == ["append_log", "dns::Message::decode"]
         await press(app, pilot, "S")
         assert rows(app)[0] == "record_request"
+
+    drive(source, steps)
+
+
+def test_waste(source: FakeSource) -> None:
+    """glibc gives 8 bytes more for each of these blocks."""
+    source.allocator = MainAllocator(Provider.GLIBC, "/usr/lib/libc.so.6", ())
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "5")
+        assert "19.0 KiB wasted (3.4%), 19.0 KiB more in headers" in line_with(app, "usable sizes")
+        assert "18.8 KiB   4.8 %" in line_with(app, "128 - 255 B")
+        await press(app, pilot, "slash", *"cache", "enter")
+        assert "240 B wasted (0.2%), 240 B more in headers" in line_with(app, "usable sizes")
 
     drive(source, steps)
 
