@@ -48,6 +48,18 @@ def test_books(
         assert sum(bin_[column] for bin_ in sizes["bins"]) == whole
 
 
+def test_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Its allocator is known by its functions' names alone."""
+    target = Target([builder.c("usable", "-static")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", directory=tmp_path)
+    books = json.loads(target.ask("fill 3 400000 1"))
+    assert tracer.stop() == 0
+    sizes = tracer.last()["sizes"]
+    assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
+    assert sizes["usable_bytes"] == books["usable"]
+
+
 def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     target = Target([builder.c("usable", compiler="musl-gcc")])
     targets.append(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from tracelloc.abi import EventKind
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
 from tracelloc.filters import Filters
+from tracelloc.heap.blocks import BlockStore
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import json_report
@@ -65,6 +67,17 @@ def test_sizes() -> None:
     assert lines[at + 1] == "                       0-0 B: 0 B in 1 allocation"
     assert "                     32-63 B: 80 B in 2 allocations" in lines
     assert "==> 2 sizes that hold most:" in lines
+
+
+def test_sizes_of_a_process_that_has_ended() -> None:
+    """With descendants, only the sums of those are kept."""
+    snapshot = replace(snapshot_of_sizes(5, 6), blocks=BlockStore().copy())
+    report = json.loads(json_report(snapshot, NAMER, 2, show={"sizes"}))["sizes"]
+    assert (report["bins"], report["dropped_allocations"]) == ([], 2)
+    assert report["waste_bytes"] is None
+    lines = list(text_report(snapshot, NAMER, 2, show={"sizes"}))
+    assert "==> sizes of 2 allocations are not kept: the process has ended" in lines
+    assert not any("by size" in line or "wasted" in line for line in lines)
 
 
 def test_nothing_is_there_unasked() -> None:

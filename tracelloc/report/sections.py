@@ -51,7 +51,11 @@ class Section:
 SECTIONS: Final[Mapping[str, Section]] = {
     "peak": Section("what was outstanding when most was", PeakPart.of),
     "temporary": Section("allocations that were freed soon after", TemporaryPart.of),
-    "sizes": Section("outstanding blocks by size", SizesPart.of, Wanted(blocks=True, usable=True)),
+    "sizes": Section(
+        "outstanding blocks by size, and what the allocator wastes",
+        SizesPart.of,
+        Wanted(blocks=True, usable=True),
+    ),
     "threads": Section("who allocates and who frees", ThreadsPart.of, Wanted(threads=True)),
 }
 """By name, in the order in which reports have them. The names are those of JSON's fields."""

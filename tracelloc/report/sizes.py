@@ -51,6 +51,8 @@ class SizesPart:
     frequent: list[SizeCount]
     wasted: _Wasted | None
     """None: usable sizes were not looked for."""
+    dropped_count: int
+    """Blocks of which nothing but the sums has been kept: the process has ended."""
     about: str
     """``~`` where figures are estimates."""
 
@@ -60,17 +62,16 @@ class SizesPart:
         blocks = snapshot.blocks.blocks() if snapshot.blocks is not None else Blocks.empty()
         sampled, sizes = snapshot.sample_bytes, snapshot.usable
         usable = None if sizes is None else sizes.of(blocks)
+        wasted = None
+        if sizes is not None and usable is not None and len(blocks):
+            total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+            wasted = _Wasted(sizes, total, wasteful_stacks(blocks, sampled, usable, top))
         return cls(
-            size_bins(blocks, sampled, usable),
-            frequent_sizes(blocks, top, sampled, usable),
-            None
-            if sizes is None or usable is None
-            else _Wasted(
-                sizes,
-                total_waste(blocks, sampled, usable, sizes.header_bytes),
-                wasteful_stacks(blocks, sampled, usable, top),
-            ),
-            about_of(snapshot),
+            bins=size_bins(blocks, sampled, usable),
+            frequent=frequent_sizes(blocks, top, sampled, usable),
+            wasted=wasted,
+            dropped_count=0 if len(blocks) else snapshot.live_count,
+            about=about_of(snapshot),
         )
 
     @property
@@ -80,6 +81,10 @@ class SizesPart:
 
     def lines(self, stack: StackLines) -> Iterator[str]:
         """A line per bin and per exact size, then the waste in all and by stack."""
+        if self.dropped_count:
+            count = plural(self.dropped_count, "allocation")
+            yield f"==> sizes of {self.about}{count} are not kept: the process has ended"
+            return
         yield "==> outstanding blocks by size:"
         for bin_ in self.bins:
             yield self._line(f"{bin_.low}-{bin_.high} B", bin_)
@@ -107,13 +112,15 @@ class SizesPart:
 
         A bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
         ``usable_bytes`` and ``waste_bytes`` are of blocks whose usable size is known, all
-        but ``unknown_allocations``; null if it was not looked for.
+        but ``unknown_allocations``; null if it was not looked for. ``dropped_allocations``
+        are in nothing of this, as their process has ended.
         """
         facts: dict[str, Any] = {
             "bins": [
                 {"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in self.bins
             ],
             "top_sizes": [{"size_bytes": size.size, **_held(size)} for size in self.frequent],
+            "dropped_allocations": self.dropped_count,
             **_waste(None if self.wasted is None else self.wasted.total.waste),
         }
         if self.wasted is not None:
