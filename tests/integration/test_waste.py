@@ -48,16 +48,35 @@ def test_books(
         assert sum(bin_[column] for bin_ in sizes["bins"]) == whole
 
 
-def test_static_program(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
+def test_static_program(
+    builder: Builder, targets: list[Target], tmp_path: Path, more: tuple[str, ...]
+) -> None:
     """Its allocator is known by its functions' names alone."""
     target = Target([builder.c("usable", "-static")])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", "--show", "sizes", *more, directory=tmp_path)
     books = json.loads(target.ask("fill 3 400000 1"))
     assert tracer.stop() == 0
-    sizes = tracer.last()["sizes"]
+    sizes = tracer.last_of(target.pid)["sizes"]
     assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
     assert sizes["usable_bytes"] == books["usable"]
+
+
+def test_samples_estimate_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("usable")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--show", "sizes", "--sample", 64, directory=tmp_path
+    )
+    books = json.loads(target.ask("fill 4 1000 0"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    sizes = report["sizes"]
+    # Rounded once here, there for each stack.
+    assert sizes["read_allocations"] == pytest.approx(report["live_allocations"], abs=5)
+    assert (sizes["computed_allocations"], sizes["unknown_allocations"]) == (0, 0)
+    assert sizes["waste_bytes"] == pytest.approx(books["usable"] - books["bytes"], rel=0.25)
 
 
 def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

@@ -122,6 +122,8 @@ def test_main_allocator() -> None:
     assert main_allocator([news]) is None
     assert main_allocator([news, LIBC_FILE]) == MainAllocator(Provider.GLIBC, LIBC_FILE.file, ())
     assert main_allocator([LIBC_FILE, je]) == MainAllocator(Provider.JEMALLOC, je.file, ())
+    loader = FoundAllocator("malloc", "/lib/ld-linux-x86-64.so.2", (), (), Provider.OTHER)
+    assert main_allocator([loader, LIBC_FILE]) == main_allocator([LIBC_FILE])
     assert main_allocator([own, LIBC_FILE]) == MainAllocator(
         Provider.GLIBC, LIBC_FILE.file, ("jemalloc in app",)
     )

@@ -83,9 +83,7 @@ def main_allocator(found: Iterable[FoundAllocator]) -> MainAllocator | None:
     own = [(a, a.provider) for a in found if a.provider is not None]
     if not own:
         return None
-    main, provider = min(
-        own, key=lambda pair: (pair[0].family != LIBC.name, is_c_library(pair[0].file))
-    )
+    main, provider = min(own, key=_precedence)
     others = {
         f"{a.family} in {base_name(a.file)}": None
         for a, whose in own
@@ -93,3 +91,11 @@ def main_allocator(found: Iterable[FoundAllocator]) -> MainAllocator | None:
         and not (a.family == LIBC.name and is_c_library(a.file))
     }
     return MainAllocator(provider, main.file, tuple(others))
+
+
+def _precedence(pair: tuple[FoundAllocator, Provider]) -> tuple[bool, bool, bool]:
+    allocator, provider = pair
+    # Dynamic linkers have a malloc of their own for the time before the C library's.
+    in_c_library = is_c_library(allocator.file)
+    is_loaders = in_c_library and provider is Provider.OTHER
+    return allocator.family != LIBC.name, in_c_library, is_loaders
