@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tests.corpus.programs import HELD_OUT, PROGRAMS, Program
+from tests.corpus.programs import HELD_OUT, PROGRAMS, SPLITTING, Program
 from tests.corpus.recorded import FOLDER, Recording
 from tests.corpus.replay import START_NS, Course, Truth, course_of, events_of, stacks_of, truths
 from tests.corpus.streams import F64
@@ -79,12 +79,12 @@ class Results:
 
 
 def generated(make: Program, name: str, seed: int) -> Case:
-    """A program of ``tests/corpus/programs.py``; leaks with a common function are one."""
+    """A program of ``tests/corpus/programs.py``; leaks of a common function are one."""
     sites = make(np.random.default_rng([seed, *name.encode()]), END_S)
     names = list(sites)
     leaks: dict[str, tuple[set[int], Truth]] = {}
     for stack, truth in truths(sites, END_S).items():
-        function = names[stack - 1].split("/")[0]
+        function = leaking_function(names[stack - 1])
         members, known = leaks.get(function, (set(), Truth(END_S, 0.0, True)))
         onset_s = min(truth.onset_s, known.onset_s)
         leaked = truth.rate_bytes_per_min * (END_S - truth.onset_s)
@@ -93,6 +93,12 @@ def generated(make: Program, name: str, seed: int) -> Case:
         leaks[function] = (members | {stack}, Truth(onset_s, leaked / (END_S - onset_s), never))
     events = events_of(list(sites.values()), END_S)
     return Case(name, events, stacks_of(names), leaks, set(range(1, len(sites) + 1)))
+
+
+def leaking_function(site: str) -> str:
+    """Where a leak is: in the innermost function, or the one below which it is split."""
+    functions = site.split("/")
+    return SPLITTING if SPLITTING in functions else functions[0]
 
 
 def recorded(name: str) -> Case:

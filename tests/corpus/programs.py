@@ -31,6 +31,9 @@ from tests.corpus.streams import (
 Sites = dict[str, Stream]
 Program = Callable[[Random, float], Sites]
 
+SPLITTING = "handle_request"
+"""A function below which many others leak a little each, or do not."""
+
 PROGRAMS: dict[str, Program] = {}
 HELD_OUT: dict[str, Program] = {}
 
@@ -153,6 +156,60 @@ def many_callers(random: Random, end: float) -> Sites:
     for caller in range(60):
         sites[f"session_new/caller_{caller}"] = leak(random, poisson(random, 1 / 120, 0, end), 500)
         sites[f"buffer_new/caller_{caller}"] = churn(random, poisson(random, 0.2, 0, end), 3.0, 500)
+    return sites
+
+
+def parsers(random: Random, end: float, share: float) -> Sites:
+    """Requests go through forty parsers, each with its own temporaries; a share of them stays.
+    Other work allocates beside them and below, in many places as well.
+    """
+    sites = background(random, end)
+    for n in range(40):
+        stream = churn(random, poisson(random, 0.5, 0, end), 0.4, 120 + 10 * n)
+        sites[f"parse_{n}/{SPLITTING}/serve"] = some_leak(random, stream, share)
+        work = churn(random, poisson(random, 0.5, 0, end), 2.0, 300)
+        sites[f"step_{n}/run_task/serve"] = work
+    births = poisson(random, 2, 0, end)
+    sites[f"look_up/{SPLITTING}/serve"] = first_in_first_out(random, births, 100, 2000)
+    return sites
+
+
+@program
+def leak_through_many_functions(random: Random, end: float) -> Sites:
+    """Each of forty functions leaks once in a hundred seconds; what they share is their caller."""
+    return parsers(random, end, 0.02)
+
+
+@program
+def many_innocent_functions(random: Random, end: float) -> Sites:
+    return parsers(random, end, 0.0)
+
+
+@program
+def leak_through_allocating_helper(random: Random, end: float) -> Sites:
+    """As above, but the whole program allocates through one function of its own."""
+    return {f"xmalloc/{name}": stream for name, stream in parsers(random, end, 0.02).items()}
+
+
+@program
+def caches_of_many_functions(random: Random, end: float) -> Sites:
+    """Thirty functions below one caller, each with a small cache that fills for a minute."""
+    sites = background(random, end)
+    for n in range(30):
+        births = poisson(random, 0.3, 0, end)
+        sites[f"cache_{n}/{SPLITTING}/serve"] = first_in_first_out(random, births, 15, 400)
+        births = poisson(random, 0.2, 0, end)
+        sites[f"slots_{n}/{SPLITTING}/serve"] = replaced_at_random(random, births, 8, 400)
+    return sites
+
+
+@program
+def lazily_made(random: Random, end: float) -> Sites:
+    """Eighty functions make what they need at their first use and keep it; uses are random."""
+    sites = background(random, end)
+    for n in range(80):
+        births = np.sort(random.exponential(60, 3))
+        sites[f"instance_{n}/{SPLITTING}/serve"] = kept(random, births[births < end], 500)
     return sites
 
 

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of
-from tests.corpus.streams import churn, every, first_in_first_out, leak, poisson, some_leak
+from tests.corpus.streams import Stream, churn, every, first_in_first_out, leak, poisson, some_leak
 from tests.unit.test_views import FakeSymbolizer
 from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
@@ -72,6 +72,11 @@ def watched(end_s: float = END_S, name: str = "record_request") -> Watched:
     for number in range(HANDLERS):
         births = every(30.0, 2.0 * number, end_s)
         sites[f"session_new/handle_{number:02}"] = leak(random, births, 2000)
+    return judged(sites, end_s)
+
+
+def judged(sites: dict[str, Stream], end_s: float) -> Watched:
+    """Any program, with its sites' functions as names."""
     events, stacks = events_of(list(sites.values()), end_s), stacks_of(list(sites))
     *_, (time_s, table, findings) = looks(events, stacks, end_s)
     names: dict[int, str | None] = {0x401000: "main"}

@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from tests.corpus.programs import parsers
 from tests.unit.leaks import (
     CACHE,
     HANDLERS,
@@ -16,6 +19,7 @@ from tests.unit.leaks import (
     LEAK_BYTES_PER_MIN,
     SESSION_BYTES_PER_MIN,
     SESSIONS,
+    judged,
     watched,
 )
 from tracelloc.export import EXPORTERS
@@ -64,6 +68,24 @@ def test_what_leaks_comes_first_and_says_why() -> None:
         "        0x0000000000400010: serve+0x4/0x10 in /opt/app",
         "        0x0000000000401000: main+0x4/0x10 in /opt/app",
     ]
+
+
+def test_a_leak_through_many_functions_names_their_caller() -> None:
+    found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
+    lines = section(list(text_report(found.snapshot(), found.namer, 1)))
+    rate = format_size(round(found.findings.suspects[0].judgement.rate_bytes_per_min))
+    count = len(found.findings.suspects[0].members)
+    assert lines[3] == f"      these {count} stacks share handle_request: {rate}/min"
+    assert re.fullmatch(
+        rf"      through (parse_\d+ \d+%, ){{4}}parse_\d+ \d+% and {count - 5} more", lines[4]
+    )
+    (group,) = [
+        s["group"] for s in json.loads(json_report(found.snapshot(), found.namer, 9))["suspects"]
+        if s["group"] is not None
+    ]  # fmt: skip
+    assert [caller["name"] for caller in group["callers"]] == ["serve"]
+    assert {callee["name"] for callee in group["callees"]} <= {f"parse_{n}" for n in range(40)}
+    assert len(group["callees"]) == count
 
 
 def test_what_is_not_sure_says_so() -> None:

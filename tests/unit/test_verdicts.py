@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.corpus.programs import HELD_OUT, PROGRAMS
-from tests.corpus.replay import START_NS, Course, Truth, truths, watch
+from tests.corpus.replay import START_NS, Course, Truth, stacks_of, truths, watch
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Verdict
@@ -99,6 +99,33 @@ def test_callers_of_one_function_are_one_suspect() -> None:
     assert sum(member.share for member in suspect.members) == pytest.approx(1)
     shares = [member.share for member in suspect.members]
     assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("name", ["leak_through_many_functions", "leak_through_allocating_helper"])
+def test_functions_below_one_caller_are_one_suspect(name: str) -> None:
+    """Forty functions leak a little each; found early by the caller that they share."""
+    sites, seen = course(name)
+    assert seen.findings is not None
+    frame = seen.findings.suspects[0].frame
+    stacks = stacks_of(list(sites))
+    leaking = truths(sites, END_S)
+    assert frame in (stacks.frames(min(leaking)) or ())
+    assert not any(frame in (stacks.frames(n) or ()) for n, site in enumerate(sites, 1)
+                   if "handle_request" not in site)  # fmt: skip
+    (suspect,) = seen.findings.suspects
+    members = {member.stack for member in suspect.members}
+    assert len(members) >= 38
+    assert members <= set(leaking)
+    assert suspect.judgement.verdict is Verdict.LEAKING
+    truth = sum(s.size[s.is_leaked()].sum() for s in sites.values()) / END_S * 60
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(truth, rel=0.08)
+    called = [
+        time_s for time_s, suspects in zip(seen.times_s, seen.suspects, strict=True)
+        if any(s.frame == frame and s.judgement.verdict is Verdict.LEAKING for s in suspects)
+    ]  # fmt: skip
+    assert called[0] <= 240
+    # It does not fall apart when each of the forty can be told to leak by itself.
+    assert called == seen.times_s[seen.times_s.index(called[0]) :]
 
 
 def test_leaks_through_a_common_wrapper_stay_apart() -> None:

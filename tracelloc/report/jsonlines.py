@@ -194,6 +194,7 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
     return {
         "frame": None if named.shared is None else _frame(named.shared),
         "callers": [{"name": c.name, "share": round(c.share, 4)} for c in named.callers],
+        "callees": [{"name": c.name, "share": round(c.share, 4)} for c in named.callees],
         "stacks": [
             {
                 "stack_id": member.stack,

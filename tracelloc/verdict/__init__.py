@@ -3,7 +3,8 @@
 ``cohorts`` keeps the figures, ``survival`` finds the age from which on blocks stop dying,
 ``rule`` tests windows of time, ``onset`` says since when, ``others`` tells apart what is no
 leak, ``loss`` allows for what was lost, and ``sites`` puts these together for any sites.
-``grouping`` finds leaks that are split over many stacks, ``together`` stacks that leak
+``split`` finds leaks that are split over many stacks, by the innermost frames that they
+share (``grouping``) or the outermost ones (``callers``), ``together`` stacks that leak
 together. ``judge`` does it all every few seconds, with a ``memory`` of what was said before.
 ``judgement``, ``suspects``, ``findings`` and ``sentences`` hold the answers.
 

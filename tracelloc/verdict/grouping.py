@@ -9,6 +9,8 @@ are judged like stacks, and reported by these rules:
 * where its stacks are judged alike (nearly all of them suspects), they are one suspect;
 * where the deeper sums and stacks that are suspects explain most of it, these are;
 * else it is a leak split over its stacks: one suspect.
+
+``callers`` does the same from the outermost frames inwards.
 """
 
 from __future__ import annotations
@@ -24,13 +26,14 @@ from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
+from tracelloc.verdict.survival import Mask
 
 DEPTHS: Final = (1, 2, 3, 5, 8, 12)
 """Innermost frames by which stacks are added up."""
 _FEWEST_NEW: Final = 4
 """Blocks alive from the newer half of the time, for a sum to be worth judging."""
 _MOST_SUMS: Final = 1000
-_EXPLAINED: Final = 0.7
+EXPLAINED: Final = 0.7
 """Of a sum's rate."""
 _ALIKE: Final = 0.8
 """Of a sum's stacks that have made enough blocks to tell."""
@@ -40,8 +43,8 @@ _MOST_FLAGGED: Final = 100
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _SUSPECT: Final = (_LEAKING, CODE_OF[Verdict.GROWING])
 
-Key = tuple[int, int]
-"""Depth and number of a prefix: who a sum is, from look to look."""
+Key = tuple[int, ...]
+"""Depth and number of a prefix (or outermost frames): who a sum is, from look to look."""
 
 
 class Prefixes:
@@ -107,6 +110,17 @@ class Groups:
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 
+    @property
+    def sizes(self) -> Rows:
+        """How many stacks are in each."""
+        return self.ends - self.starts
+
+    def only(self, stacks: Mask) -> Groups:
+        """The same groups without the other stacks; some may be empty, some equal."""
+        chosen = stacks[self.order]
+        before = np.append(0, np.cumsum(chosen))
+        return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
+
     def total(self, of_stacks: F64) -> F64:
         """Added up over each group's stacks."""
         until = np.concatenate([np.zeros(1), np.cumsum(of_stacks[self.order])])
@@ -143,28 +157,35 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
     return Groups(order, start, end, list(keys))
 
 
-def worth_judging(groups: Groups, census: Census) -> Groups:
-    """Those that hold new blocks, most of them if there are too many."""
+def worth_judging(groups: Groups, census: Census) -> Rows:
+    """Those that hold new blocks; the ones with most of them if there are too many."""
     newer = census.edges_s[:-1] >= census.now_s / 2
     new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
     kept = np.flatnonzero(new_blocks >= _FEWEST_NEW)
     if len(kept) > _MOST_SUMS:
         kept = kept[np.argsort(-new_blocks[kept], kind="stable")[:_MOST_SUMS]]
-    return groups.select(kept)
+    return kept
 
 
-def choose(groups: Groups, of_groups: Sites, sites: Sites) -> list[int]:
-    """Which groups to report; they have no stacks in common. ``sites``: the single stacks."""
+def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
+    """How many of each group's stacks are suspects, and whether (nearly) all of them are."""
+    suspect = np.isin(sites.code, _SUSPECT)
+    count = groups.total(suspect.astype(np.float64))
+    told = groups.total(((sites.born >= _ENOUGH) | suspect).astype(np.float64))
+    return count, count >= _ALIKE * np.maximum(1, told)
+
+
+def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[int]:
+    """Which groups to report; they have no stacks in common. ``sites``: the single stacks.
+
+    ``alike``: groups whose stacks are to be one suspect even if they are suspects by themselves.
+    """
     rates = of_groups.rate_bytes_per_min
     flagged = np.flatnonzero(np.isin(of_groups.code, _SUSPECT))
     flagged = flagged[np.argsort(-rates[flagged], kind="stable")][:_MOST_FLAGGED]
     # Outer groups (large) before the deeper ones in them.
-    sizes = groups.ends - groups.starts
-    flagged = flagged[np.argsort(-sizes[flagged], kind="stable")]
+    flagged = flagged[np.argsort(-groups.sizes[flagged], kind="stable")]
     suspect = np.isin(sites.code, _SUSPECT)
-    count = groups.total(suspect.astype(np.float64))
-    told = groups.total(((sites.born >= _ENOUGH) | suspect).astype(np.float64))
-    alike = count >= _ALIKE * np.maximum(1, told)
     explained = groups.total(np.where(suspect, sites.rate_bytes_per_min, 0))
     leaking = groups.total((sites.code == _LEAKING).astype(np.float64)) > 0
     clearer = leaking & (of_groups.code != _LEAKING)
@@ -174,7 +195,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites) -> list[int]:
         start, end = groups.starts[group], groups.ends[group]
         within = (groups.starts[flagged] >= start) & (groups.ends[flagged] <= end)
         inner = flagged[within & (flagged != group)]
-        least = _EXPLAINED * rates[group]
+        least = EXPLAINED * rates[group]
         if covered[start:end].any() or clearer[group] or (rates[inner] >= least).any():
             continue
         by_groups = rates[_outermost(groups, inner)].sum()

@@ -17,7 +17,7 @@ from tracelloc.verdict.findings import Findings, Moment
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.memory import Memory
 from tracelloc.verdict.sites import Circumstances, Sites, judge_in_parts, judge_sites
-from tracelloc.verdict.split import SplitLeaks
+from tracelloc.verdict.split import Look, SplitLeaks
 from tracelloc.verdict.suspects import Group, list_suspects
 from tracelloc.verdict.together import find_tied, shared_caller
 
@@ -98,7 +98,8 @@ class Judge:
         sites = yield from judge_in_parts(count, census.population, circumstances)
         self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        groups = yield from self._split_leaks.find(census, sites, circumstances, stacks, now_ns)
+        one_look = Look(census, sites, circumstances, stacks, now_ns)
+        groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
         suspects, left_out = list_suspects(

@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from tracelloc.heap.cohorts import I64, Census
 from tracelloc.heap.stacks import Stacks
+from tracelloc.verdict.callers import Callers, may_leak, parts_of_nodes
 from tracelloc.verdict.grouping import (
+    EXPLAINED,
     Groups,
     Key,
     Prefixes,
     choose,
     group_by_prefix,
     shared_frame,
+    suspects_in,
     worth_judging,
 )
+from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.memory import Memory
-from tracelloc.verdict.sites import PART, Circumstances, Sites, judge_in_parts
+from tracelloc.verdict.others import WATCH_FIRST_S
+from tracelloc.verdict.rule import Rows
+from tracelloc.verdict.sites import CODE_OF, PART, Circumstances, Sites, judge_in_parts
+from tracelloc.verdict.survival import Mask
 from tracelloc.verdict.suspects import Group
+from tracelloc.verdict.together import shared_caller
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What is known at one moment of all single stacks."""
+
+    census: Census
+    sites: Sites
+    circumstances: Circumstances
+    stacks: Stacks
+    now_ns: int
+    """CLOCK_MONOTONIC."""
 
 
 class SplitLeaks:
@@ -29,54 +49,116 @@ class SplitLeaks:
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._prefixes = Prefixes(is_wrapper)
+        self._callers = Callers()
+        self._functions = _Sums()
+        self._nodes = _Sums()
+
+    def find(self, look: Look) -> Generator[None, None, list[Group]]:
+        """Those that are leaking or growing, in parts."""
+        functions = yield from self._by_innermost_frames(look)
+        nodes = yield from self._by_outermost_frames(look)
+        return most_specific(functions, nodes, may_leak(look.census, look.sites))
+
+    def _by_innermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
+        while self._prefixes.extend(look.stacks, PART):
+            yield None
+        rows = np.flatnonzero(look.census.born.any(axis=0))
+        if not len(rows):
+            return []
+        groups = group_by_prefix(self._prefixes.numbers(look.census.stacks), rows)
+        groups = groups.select(worth_judging(groups, look.census))
+        alike = suspects_in(groups, look.sites)[1]
+        yield None
+        return (yield from self._functions.find(groups, alike, groups.sizes, look, shared_frame))
+
+    def _by_outermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
+        while self._callers.extend(look.stacks, look.census.stacks, PART):
+            yield None
+        if look.census.now_s < WATCH_FIRST_S:
+            return []
+        parts = may_leak(look.census, look.sites)
+        yield None
+        nodes = self._callers.groups(np.any(look.census.born, axis=0))
+        yield None
+        groups, alike, below = parts_of_nodes(nodes, parts, look.sites)
+        kept = worth_judging(groups, look.census)
+        yield None
+        return (
+            yield from self._nodes.find(
+                groups.select(kept), alike[kept], below[kept], look, shared_caller
+            )
+        )
+
+
+class _Sums:
+    """Judges groups of one kind, with what was said of them before."""
+
+    def __init__(self) -> None:
         self._memory = Memory()
         self._number_of: dict[Key, int] = {}
+        self._leaking: set[Key] = set()
+        """Those that were reported as leaking."""
 
     def find(
         self,
-        census: Census,
-        sites: Sites,
-        circumstances: Circumstances,
-        stacks: Stacks,
-        now_ns: int,
+        groups: Groups,
+        alike: Mask,
+        sizes: Rows,
+        look: Look,
+        frame_of: Callable[[Stacks, list[int]], int | None],
     ) -> Generator[None, None, list[Group]]:
-        """Those that are leaking or growing, in parts. ``sites``: all single stacks."""
-        while self._prefixes.extend(stacks, PART):
-            yield None
-        rows = np.flatnonzero(census.born.any(axis=0))
-        if not len(rows):
-            return []
-        groups = group_by_prefix(self._prefixes.numbers(census.stacks), rows)
-        groups = worth_judging(groups, census)
-        yield None
+        """The suspects among these groups. ``alike``: see ``choose``; ``sizes``: of stacks that
+        share their frames.
+        """
         if not len(groups):
             return []
-        sums = yield from census.sums(groups.order, groups.starts, groups.ends)
-        floor = groups.largest(circumstances.loss_floor)
-        judged = yield from judge_in_parts(
-            len(groups), sums.select, replace(circumstances, loss_floor=floor)
-        )
-        numbers = self._numbers(groups)
-        judged = self._memory.settle(judged, numbers, now_ns)
-        yield None
+        judged, taken_back = yield from self._judge(groups, look)
+        # What was one leak does not fall apart once its parts can be told to leak, too.
+        alike |= np.array([key in self._leaking for key in groups.keys])
         found = []
-        for at in choose(groups, judged, sites):
+        chosen = choose(groups, judged, look.sites, alike)
+        for at in chosen:
             members = np.sort(groups.members(at))
-            found.append(
-                Group.of(
-                    census,
-                    members,
-                    judged.select(np.array([at])),
-                    frame=shared_frame(stacks, members.tolist()),
-                    taken_back=int(self._memory.taken_back[numbers[at]]),
-                )
-            )
+            frame = frame_of(look.stacks, members.tolist())
+            one = judged.select(np.array([at]))
+            group = Group.of(look.census, members, one, frame, int(taken_back[at]))
+            found.append(replace(group, sharing=int(sizes[at])))
             yield None
+        leaking = judged.code == CODE_OF[Verdict.LEAKING]
+        self._leaking = {groups.keys[at] for at in chosen if leaking[at]}
         return found
 
-    def _numbers(self, groups: Groups) -> I64:
-        """Who they are, from look to look."""
+    def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
+        """What the sums are, and how often each was called leaking and then no longer."""
+        sums = yield from look.census.sums(groups.order, groups.starts, groups.ends)
+        floor = groups.largest(look.circumstances.loss_floor)
+        circumstances = replace(look.circumstances, loss_floor=floor)
+        judged = yield from judge_in_parts(len(groups), sums.select, circumstances)
         known = self._number_of
         numbers = np.array([known.setdefault(key, len(known)) for key in groups.keys])
         self._memory.grow(len(known))
-        return numbers
+        judged = self._memory.settle(judged, numbers, look.now_ns)
+        yield None
+        return judged, self._memory.taken_back[numbers]
+
+
+def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:
+    """Of what was found by innermost and by outermost frames, that which says more.
+
+    Where the two have stacks in common, a function stands, unless it explains too little of
+    the node, or is shared by more stacks than the node is. Then the node has to explain
+    (nearly) all of it, unless most of the function's stacks have no part in any leak.
+    ``parts``: the stacks that may have.
+    """
+    kept = list(functions)
+    for node in nodes:
+        same = [each for each in kept if np.isin(each.stacks, node.stacks).any()]
+        rate = sum(each.rate_bytes_per_min for each in same)
+        smaller = all(node.sharing < each.sharing for each in same)
+        explains = node.rate_bytes_per_min >= EXPLAINED * rate or all(
+            np.count_nonzero(parts[each.stacks]) < len(each.stacks) / 2 for each in same
+        )
+        if rate < EXPLAINED * node.rate_bytes_per_min or (smaller and explains):
+            kept = [each for each in kept if not any(each is other for other in same)]
+            kept.append(node)
+    return kept

@@ -29,6 +29,13 @@ class Group:
     frame: int | None
     """Return address that they share."""
     taken_back: int
+    sharing: int
+    """How many stacks share the frame, those included that have no part in this."""
+
+    @property
+    def rate_bytes_per_min(self) -> float:
+        """At which they leak together."""
+        return float(self.sites.rate_bytes_per_min[0])
 
     @classmethod
     def of(
@@ -38,7 +45,8 @@ class Group:
         # The share of each slice that is newer than the onset; births are spread evenly.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
         since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
-        return cls(sites, stacks, since @ census.alive_bytes[:, stacks], frame, taken_back)
+        kept = since @ census.alive_bytes[:, stacks]
+        return cls(sites, stacks, kept, frame, taken_back, len(stacks))
 
 
 def list_suspects(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ _STACKS_NAMED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls the function that the stacks of a suspect share."""
+    """Who calls the function that the stacks of a suspect share, or is called by it."""
 
     name: str
     """Not harmless yet."""
@@ -49,6 +49,8 @@ class NamedSuspect:
     """The outermost frame that all its stacks share; None for a single stack."""
     callers: Sequence[Caller]
     """Of the shared frame, the largest share first; empty for a single stack."""
+    callees: Sequence[Caller]
+    """And whom it calls there."""
 
     @property
     def judgement(self) -> Judgement:
@@ -85,7 +87,8 @@ def name_suspects(
                 now_ns=snapshot.now_ns,
                 stack=stack,
                 shared=None if at is None else stack.frames[at],
-                callers=() if at is None else _callers(snapshot, namer, suspect),
+                callers=() if at is None else _beside(snapshot, namer, suspect, _caller),
+                callees=() if at is None else _beside(snapshot, namer, suspect, _callee),
             )
         )
     return found
@@ -103,24 +106,36 @@ def _position(stack: NamedStack, address: int) -> int | None:
     return next(shown, found)
 
 
-def _callers(snapshot: Snapshot, namer: Namer, suspect: Suspect) -> Sequence[Caller]:
+def _beside(
+    snapshot: Snapshot, namer: Namer, suspect: Suspect, name_of: Callable[[NamedStack, int], str]
+) -> Sequence[Caller]:
+    """Who is next to the shared frame. ``name_of``: of a stack in which it is at some place."""
     assert suspect.frame is not None
     shares: defaultdict[str, float] = defaultdict(float)
     for member in suspect.members[:_STACKS_NAMED]:
         stack = namer.stack(snapshot, member.stack)
         at = _position(stack, suspect.frame)
         if at is not None:
-            shares[_caller(stack, at)] += member.share
+            shares[name_of(stack, at)] += member.share
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Caller(name, share) for name, share in ranked)
 
 
 def _caller(stack: NamedStack, at: int) -> str:
     """The next frame outwards that is shown, in another function."""
+    return _next_shown(stack, at, range(at + 1, len(stack.frames)))
+
+
+def _callee(stack: NamedStack, at: int) -> str:
+    """The next frame inwards."""
+    return _next_shown(stack, at, range(at - 1, -1, -1))
+
+
+def _next_shown(stack: NamedStack, at: int, others: range) -> str:
     own = frame_name(stack.frames[at])
-    for frame, hidden in zip(stack.frames[at + 1 :], stack.hidden[at + 1 :], strict=True):
-        if not hidden and frame_name(frame) != own:
-            return frame_name(frame)
+    for other in others:
+        if not stack.hidden[other] and frame_name(stack.frames[other]) != own:
+            return frame_name(stack.frames[other])
     return "[nothing shown]"
 
 
@@ -170,10 +185,11 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     count = len(named.suspect.members)
     rate = format_size(round(judgement.rate_bytes_per_min))
     yield f"these {count} stacks share {printable(frame_name(named.shared))}: {rate}/min"
-    if len(named.callers) > 1:
-        listed = [f"{printable(c.name)} {c.share:.0%}" for c in named.callers[:_CALLERS_LISTED]]
-        more = len(named.callers) - len(listed)
-        yield f"called by {', '.join(listed)}{f' and {more} more' if more else ''}"
+    for how, others in (("called by", named.callers), ("through", named.callees)):
+        if len(others) > 1:
+            listed = [f"{printable(c.name)} {c.share:.0%}" for c in others[:_CALLERS_LISTED]]
+            more = len(others) - len(listed)
+            yield f"{how} {', '.join(listed)}{f' and {more} more' if more else ''}"
 
 
 def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
