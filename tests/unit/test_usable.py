@@ -7,19 +7,28 @@ import mmap
 import os
 import time
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.harness import Builder, Target
+from tests.unit.events import records
+from tests.unit.test_views import snapshot_of
+from tracelloc.abi import EventKind
 from tracelloc.elf import ElfFile
 from tracelloc.heap.blocks import U64, Blocks
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.chunks import read_chunks, read_words
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.target.found import FoundAllocator
+from tracelloc.target.procfs import Process
 from tracelloc.target.providers import MainAllocator, Provider, main_allocator, provider_of
+from tracelloc.target.space import AddressSpace
 from tracelloc.target.usable import formula_for
 from tracelloc.tracing.measuring import Measuring
 
@@ -30,6 +39,7 @@ FILES = {
     Provider.TCMALLOC: "libtcmalloc_minimal.so.4",
     Provider.MIMALLOC: "libmimalloc.so.*",
 }
+OWN = AddressSpace(Process(os.getpid()))
 LIBC_FILE = FoundAllocator("malloc", "/lib/libc.so.6", ("malloc",), (), Provider.GLIBC)
 
 
@@ -196,7 +206,7 @@ def test_blocks_are_read_once() -> None:
     memory = mmap.mmap(-1, mmap.PAGESIZE)
     memory[8:16] = (0x21).to_bytes(8, "little")
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + 16
-    measuring, second = Measuring(os.getpid()), 10**9
+    measuring, second = Measuring(OWN), 10**9
 
     def usable(birth_ns: int, now_ns: int) -> int:
         blocks = blocks_of([address], [20], birth_ns)
@@ -218,24 +228,46 @@ def test_blocks_are_read_once() -> None:
 def test_what_can_not_be_read_is_computed() -> None:
     """Unless it may be another allocator's; a mapping's size is not told by the request."""
     blocks = blocks_of([16, 32, 48], [20, 200_000, 40])
-    measured = Measuring(os.getpid()).measure(blocks, 1, [LIBC_FILE])
+    measured = Measuring(OWN).measure(blocks, 1, [LIBC_FILE])
     assert measured is not None
     usable = measured.of(blocks)
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
     own = FoundAllocator("pool", "/opt/app", (), (), Provider.OTHER)
-    mixed = Measuring(os.getpid()).measure(blocks, 1, [LIBC_FILE, own])
+    mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
     assert mixed is not None
     assert not mixed.of(blocks).known.any()
 
 
 def test_jemalloc_with_finer_classes_is_not_known() -> None:
     je = FoundAllocator("malloc", "/lib/libjemalloc.so.2", (), (), Provider.JEMALLOC)
-    usual = Measuring(1).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
-    finer = Measuring(1).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
+    usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
+    finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
     assert usual is not None
     assert usual.has_sizes
     assert finer is not None
     assert not finer.has_sizes
     assert not finer.of(blocks_of([8], [8])).known.any()
+
+
+def test_allocators_of_an_earlier_program_do_not_count() -> None:
+    """Those that are mapped do, or, if that is not known, all."""
+    libc = replace(LIBC_FILE, file=str(library(Provider.GLIBC).resolve()))
+    gone = FoundAllocator("malloc", "/opt/gone/libjemalloc.so.2", (), (), Provider.JEMALLOC)
+    table = LiveTable(Stacks())
+    table.apply(records([(EventKind.ALLOC, 0x1000, 100, 1, 1)]))
+    snapshot = replace(snapshot_of(table, wanted=Wanted(blocks=True)), allocators=(gone, libc))
+    space = AddressSpace(Process(os.getpid()))
+
+    def provider() -> Provider:
+        usable = Measuring(space).measured(snapshot).usable
+        assert usable is not None
+        return usable.main.provider
+
+    assert provider() is Provider.JEMALLOC
+    space.refresh()
+    try:
+        assert provider() is Provider.GLIBC
+    finally:
+        space.close()

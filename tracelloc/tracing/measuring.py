@@ -19,6 +19,7 @@ from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.chunks import read_chunks
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.providers import Provider, main_allocator
+from tracelloc.target.space import AddressSpace
 from tracelloc.units import NS_PER_S
 
 _LONGEST_S: Final = 0.25
@@ -32,8 +33,9 @@ _LARGE_BYTES: Final = 128 << 10
 class Measuring:
     """Of one process. Not for use with the session's lock held: it takes its time."""
 
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
+    def __init__(self, space: AddressSpace) -> None:
+        """The process's address space."""
+        self._space = space
         self._read = ReadSizes()
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
@@ -41,7 +43,10 @@ class Measuring:
         if snapshot.blocks is None:
             return snapshot
         blocks = snapshot.blocks.blocks()
-        return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, snapshot.allocators))
+        mapped = {module.path for module in self._space.mapped_modules}
+        # Another program that the process was before may have had other ones.
+        found = [a for a in snapshot.allocators if a.file in mapped] or snapshot.allocators
+        return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found))
 
     def measure(
         self, blocks: Blocks, now_ns: int, found: Iterable[FoundAllocator]
@@ -67,7 +72,7 @@ class Measuring:
             rows = np.flatnonzero(chosen)
             rows = rows[np.argsort(blocks.address[rows])]
             sizes[rows], there[rows] = read_chunks(
-                self._pid, blocks.address[rows], blocks.size[rows], end_s
+                self._space.process.pid, blocks.address[rows], blocks.size[rows], end_s
             )
         rows = np.flatnonzero(there)
         rows = rows[np.argsort(blocks.address[rows])]

@@ -75,7 +75,7 @@ class Tracee:
         """What it has in memory; None before tracing begins."""
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
-        self.measuring = Measuring(process.pid)
+        self.measuring = Measuring(self.space)
         """Finds out the usable sizes of its blocks."""
         self.started_ns = 0
         self.is_starting = False
