@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,8 @@ from tests.harness import Builder, Target
 from tracelloc.capture import system
 from tracelloc.errors import TracellocError
 
+# Whoever runs this in the background may have it ignored, and with it all that is started.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Nobody's own filters have a say in what tests see.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # Nor what earlier runs have found out. Root could make any other directory.
@@ -36,9 +40,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory that all processes have which run these tests."""
+    directory = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        directory = directory.parent
+    return directory
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _modules_compiled_once(shared: Path) -> Iterator[None]:
+    """tracelloc is started hundreds of times, and leaves nothing in the source's folders."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPYCACHEPREFIX", str(shared / "pycache"))
+        patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def builder(shared: Path) -> Builder:
     """Compiles the programs in ``tests/targets``, each once per session."""
-    return Builder(tmp_path_factory.mktemp("targets"))
+    directory = shared / "targets"
+    directory.mkdir(exist_ok=True)
+    return Builder(directory)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import os
 import select
@@ -21,19 +23,21 @@ FRAME_POINTERS = ("-fno-omit-frame-pointer", "-fno-optimize-sibling-calls")
 
 
 class Builder:
-    """Compiles target programs into a directory."""
+    """Compiles target programs into a directory, which several of them may share."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._built: dict[tuple[str, ...], Path] = {}
 
     def _build(self, name: str, command: Sequence[str]) -> Path:
-        key = tuple(command)
-        if key not in self._built:
-            out = self._directory / f"{name}-{len(self._built)}"
-            subprocess.run([*command, "-o", str(out)], check=True, timeout=PATIENCE_S)
-            self._built[key] = out
-        return self._built[key]
+        digest = hashlib.blake2b("\0".join(command).encode(), digest_size=4).hexdigest()
+        out = self._directory / f"{name}-{digest}"
+        with (self._directory / f"{out.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not out.exists():
+                part = out.with_suffix(".part")
+                subprocess.run([*command, "-o", str(part)], check=True, timeout=PATIENCE_S)
+                part.rename(out)
+        return out
 
     def c(self, name: str, *flags: str, compiler: str = "gcc") -> Path:
         """``tests/targets/NAME.c``, with frame pointers unless flags say otherwise."""

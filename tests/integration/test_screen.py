@@ -164,7 +164,7 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
         terminal.type(f"{target.pid}")
         terminal.wait_for(rf"^ *{target.pid} .* malloc in libc")
         terminal.press("Enter")
-        terminal.wait_for(rf"chain-0 \({target.pid}\)|\({target.pid}\)   libc")
+        terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)   libc")
         terminal.press("P")
         terminal.wait_for("which process")
         terminal.press("Escape")
