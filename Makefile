@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEMO := $(VENV)/demo
+PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
 .PHONY: help install demo test lint bench screenshots clean
@@ -18,10 +19,9 @@ demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 s
 	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
-	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest \
-	    --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)
-	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest \
-	    tests/integration $(PYTEST_ARGS)
+	$(PYTEST) --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)
+	$(PYTEST) --numprocesses 2 --dist worksteal -m "not alone" tests/integration $(PYTEST_ARGS)
+	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
 
 lint: $(VENV)/.developer ## check types and style
 	$(BIN)/ruff check .

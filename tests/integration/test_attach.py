@@ -28,7 +28,7 @@ METHODS = [
     Method.PERF,
 ]
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
 
 @pytest.fixture

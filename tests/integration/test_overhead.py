@@ -14,7 +14,7 @@ from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.overhead import RateMeter, measure_traps
 from tracelloc.units import NS_PER_S
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
 
 def pairs_ns(target: Target, milliseconds: int) -> float:

@@ -15,7 +15,7 @@ from tracelloc.target.procfs import Process
 from tracelloc.tracing.session import Session
 from tracelloc.verdict.judgement import Suspect, Verdict
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
 VERDICT_S = 300.0
 """Some 125 s after its onset a leak is called so; the machine may be busy."""
