@@ -24,6 +24,7 @@ from tests.harness import (
     tracelloc_command,
 )
 from tests.integration.test_launch import by_function
+from tests.unit.test_export_formats import decoded
 from tracelloc.target.procfs import Process
 
 pytestmark = pytest.mark.bpf
@@ -136,9 +137,9 @@ def test_what_is_spawned(builder: Builder, targets: list[Target], tmp_path: Path
 def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
     """A script that runs programs with constructors, and at last becomes one."""
     program, static = builder.c("early"), builder.c("early", "-static")
-    flames = tmp_path / "out.folded"
+    flames, profile = tmp_path / "out.folded", tmp_path / "out.pb.gz"
     done = run_tracelloc(
-        *QUIET, "-o", flames, "--follow", "--", "sh", "-c",
+        *QUIET, "-o", flames, "-o", profile, "--follow", "--", "sh", "-c",
         f"{program} 0; {static} 0; exec {program} 5",
     )  # fmt: skip
     assert done.returncode == 5, done.stderr
@@ -153,6 +154,12 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
         roots = [(stack.split(";")[0], int(size)) for stack, _, size in folded]
         mine = sum(size for root, size in roots if root.endswith(f"-{pid}"))
         assert mine == report["live_bytes"]
+    live_bytes = dict.fromkeys(reports, 0)
+    message = decoded(profile.read_bytes())
+    for sample in message.sample:
+        (pid,) = [x.num for x in sample.label if message.string_table[x.key] == "pid"]
+        live_bytes[pid] += sample.value[1]
+    assert live_bytes == {pid: report["live_bytes"] for pid, report in reports.items()}
 
 
 def test_in_a_pid_namespace(builder: Builder) -> None:

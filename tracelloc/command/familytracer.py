@@ -5,25 +5,24 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from tracelloc.command.options import Mode, Options
 from tracelloc.command.tracer import Tracer
+from tracelloc.report.combined import combined
 from tracelloc.report.jsonlines import report_of
-from tracelloc.report.profile import Profile, Progress, Sample, profile_of
+from tracelloc.report.profile import Profile, Progress, profile_of
 from tracelloc.report.sections import wanted_by
 from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.symbols import SourceMap, Symbolizer
 from tracelloc.target.procfs import Process
 from tracelloc.text import printable
 from tracelloc.tracing.family import FamilySession
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.tracee import Tracee
 from tracelloc.units import format_size, plural
-from tracelloc.views.calltree import root_name
-from tracelloc.views.naming import NamedStack, Namer
+from tracelloc.views.naming import Namer
 
 Member = tuple[Tracee, Snapshot]
 
@@ -122,42 +121,13 @@ class FamilyTracer(Tracer):
 
     def _profile_of(self, snapshot: Snapshot, *, freed: bool, progress: Progress) -> Profile:
         """All processes in one: each stack begins with its process."""
-        samples: list[Sample] = []
-        notes: list[str] = []
-        first_index = 0
-        for tracee, one in self._members():
-            profile = profile_of(one, self._namer_of(tracee), freed=freed, progress=progress)
-            name = f"{printable(one.target.command)}-{one.target.pid}"
-            samples += (_sample_of(sample, name, first_index) for sample in profile.samples)
-            first_index += len(one.totals)
-            notes += (f"{name}: {note}" for note in profile.notes)
-        samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
-        return Profile(
-            target=snapshot.target,
-            time_s=snapshot.time_s,
-            elapsed_ns=snapshot.elapsed_ns,
-            sample_bytes=snapshot.sample_bytes,
-            samples=samples,
-            notes=notes,
+        return combined(
+            snapshot,
+            (
+                profile_of(one, self._namer_of(tracee), freed=freed, progress=progress)
+                for tracee, one in self._members()
+            ),
         )
-
-
-def _sample_of(sample: Sample, name: str, first_index: int) -> Sample:
-    """The same, of a process among others."""
-    stat = replace(sample.stat, index=first_index + sample.stat.index)
-    return replace(sample, stat=stat, stack=_begun_by(sample.stack, name))
-
-
-def _begun_by(stack: NamedStack, process: str) -> NamedStack:
-    """The stack with its process as the root, above the module that it starts in."""
-    if not stack.frames:
-        return stack
-    outermost = Frame(0, root_name(stack), None, None, None, process, None)
-    return NamedStack(
-        frames=[*stack.frames, outermost],
-        hidden=[*stack.hidden, False],
-        labels=[*stack.all_labels, None],
-    )
 
 
 def _sums(snapshots: Sequence[Snapshot]) -> dict[str, int]:

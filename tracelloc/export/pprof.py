@@ -111,6 +111,9 @@ class _Encoder:
             # As Go's heap profiles have it: -tagfocus=bytes=1mb: shows large blocks only.
             label = number(1, self._string("bytes")) + number(3, mean)
             content += data(3, label + number(4, self._string("bytes")))
+        if sample.pid is not None:
+            # -tagfocus=pid=123 shows one process, -tagroot=pid each by itself.
+            content += data(3, number(1, self._string("pid")) + number(3, sample.pid))
         return data(_SAMPLE, content)
 
     def _stack(self, sample: Sample) -> Sequence[int]:

@@ -43,6 +43,8 @@ class Sample:
     """Of a difference: what the earlier profile had."""
     verdict: str | None = None
     """What kind of memory it is; None if nobody looked."""
+    pid: int | None = None
+    """Of several processes' samples, whose it is; None: the profile's target's."""
 
     def weight(self, metric: Metric) -> int:
         """What it has, or has more; negative only in differences and for growth."""
@@ -202,7 +204,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
         was = old[key].stat if key in old else zero
         now = new[key].stat if key in new else zero
-        samples.append(Sample(_minus(now, was), sample.stack, was))
+        samples.append(Sample(_minus(now, was), sample.stack, was, pid=sample.pid))
     samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
     elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
     return replace(

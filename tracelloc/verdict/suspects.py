@@ -68,7 +68,7 @@ def list_suspects(
         member = Member(row, judgement.rate_bytes_per_min, 1.0)
         suspects.append(Suspect(judgement, (member,), None))
     left_out = max(0, len(groups) + len(rows) - most)
-    return tuple(sorted(suspects, key=_rank)[:most]), left_out
+    return tuple(sorted(suspects, key=rank)[:most]), left_out
 
 
 def _of_group(group: Group, moment: Moment) -> Suspect:
@@ -86,7 +86,8 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
     return Suspect(judgement, members, group.frame)
 
 
-def _rank(suspect: Suspect) -> tuple[bool, float]:
+def rank(suspect: Suspect) -> tuple[bool, float]:
+    """The key by which suspects are sorted, the best first."""
     judgement = suspect.judgement
     weight = judgement.rate_bytes_per_min * max(judgement.confidence, _LEAST_CONFIDENCE)
     return judgement.verdict is not Verdict.LEAKING, -weight
