@@ -84,7 +84,7 @@ def compare(
         stack_ids: dict[int, int] = {}
         apply = session.root.table.apply
 
-        def note(events: np.ndarray) -> None:  # type: ignore[type-arg]
+        def note(events: np.ndarray, *, in_order: bool = True) -> None:  # type: ignore[type-arg]
             kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(15)
             made = events[kinds == EventKind.ALLOC]
             sizes = made["size_tag"] & np.uint64(EVENT_SIZE_MASK)
@@ -93,7 +93,7 @@ def compare(
                     (sizes - np.uint64(FIRST_SIZE)).tolist(), made["stack_id"].tolist(), strict=True
                 )
             )
-            apply(events)
+            apply(events, in_order=in_order)
 
         session.root.table.apply = note  # type: ignore[method-assign]
         session.start()
