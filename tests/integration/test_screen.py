@@ -13,7 +13,7 @@ import pytest
 from tests.harness import Builder, Target, tracelloc_command
 from tests.terminal import Terminal
 
-pytestmark = pytest.mark.bpf
+pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
 LIVE_BYTES = 1111 + 2222 + 4096 + 333
 
