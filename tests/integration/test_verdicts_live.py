@@ -15,7 +15,7 @@ from tracelloc.target.procfs import Process
 from tracelloc.tracing.session import Session
 from tracelloc.verdict.judgement import Suspect, Verdict
 
-pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+pytestmark = pytest.mark.bpf
 
 VERDICT_S = 300.0
 """Some 125 s after its onset a leak is called so; the machine may be busy."""
@@ -40,6 +40,7 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
     raise AssertionError("no suspect")
 
 
+@pytest.mark.alone
 def test_a_leak_is_the_first_suspect(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
