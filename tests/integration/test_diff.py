@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
-from tests.unit.profiles import frame, large, profile, sample
+from tests.unit.profiles import frame, large, peaked, profile, sample, small
 from tests.unit.test_export_formats import decoded
 from tests.unit.test_reading import save
 from tracelloc.report.profile import difference
@@ -45,6 +45,18 @@ def test_text(two: tuple[Path, Path]) -> None:
     result = run_tracelloc("diff", *two, "--metric", "allocated", "--top", "1")
     assert "+2.71 KiB allocated" in result.stdout
     assert "1 of 2 stacks with more, +3.00 KiB together" in result.stdout
+
+
+def test_peaks(tmp_path: Path) -> None:
+    before, after = save(tmp_path / "a.json", small()), save(tmp_path / "b.json", peaked())
+    result = run_tracelloc("diff", before, after, "--metric", "peak")
+    assert "+4.54 KiB outstanding at the peak (0 B to 4.54 KiB)" in result.stdout
+    result = run_tracelloc("diff", before, after, "--metric", "temporary")
+    assert "==> 1 of 1 stack with more, +6 together:" in result.stdout
+    earlier = save(tmp_path / "a.pb.gz", small())
+    result = run_tracelloc("diff", earlier, after, "--metric", "peak")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert f"{earlier} has no figures for --metric peak" in result.stderr
 
 
 def test_every_format(two: tuple[Path, Path], tmp_path: Path) -> None:

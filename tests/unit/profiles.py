@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -81,6 +82,23 @@ def small() -> Profile:
     unknown = Sample(StackStat(0, 16, 1, 16, 1, 0), NamedStack([], []))
     freed = sample(3, [frame("temporary"), main], (0, 0, 5000, 7, 0))
     return profile([one, two, unknown, freed])
+
+
+def peaked() -> Profile:
+    """The same, with a peak, temporary allocations and blocks that others freed."""
+    found = small()
+    more = {
+        1: {"peak_bytes": 350, "peak_count": 2, "remote_bytes": 600, "remote_count": 3},
+        2: {"peak_bytes": 300, "peak_count": 1},
+        3: {"peak_bytes": 4000, "peak_count": 4, "temporary_bytes": 3000, "temporary_count": 6},
+    }
+    return replace(
+        found,
+        samples=[
+            replace(one, stat=replace(one.stat, **more.get(one.stat.index, {})))
+            for one in found.samples
+        ],
+    )
 
 
 def large(stacks: int, depth: int = 40, seed: int = 1, names: int = 3000) -> Profile:

@@ -14,6 +14,7 @@ def path(*names: str) -> list[Step]:
 def weights(size: int, count: int = 1) -> dict[Metric, int]:
     return {
         Metric.BYTES: size, Metric.BLOCKS: count, Metric.ALLOCATED: 2 * size, Metric.GROWTH: -size,
+        Metric.PEAK: 3 * size, Metric.TEMPORARY: size // 2,
     }  # fmt: skip
 
 

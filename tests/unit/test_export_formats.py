@@ -21,16 +21,20 @@ from tests.unit.profiles import (
     frame,
     hostile,
     large,
+    peaked,
     profile,
     sample,
     small,
 )  # fmt: skip
 from tracelloc.export import EXPORTERS
 from tracelloc.export.proto import varint
-from tracelloc.report.profile import Profile, difference
+from tracelloc.report.profile import FIGURES, Profile, difference
 from tracelloc.views.calltree import Metric
 
-SUMS = {Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55}
+SUMS = {
+    Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,
+    Metric.PEAK: 4650, Metric.TEMPORARY: 6,
+}  # fmt: skip
 
 
 def written(suffix: str, found: Profile, metric: Metric = Metric.BYTES) -> bytes:
@@ -63,13 +67,13 @@ def test_varints(number: int) -> None:
 
 @pytest.mark.parametrize("metric", Metric)
 def test_folded_by_metric(metric: Metric) -> None:
-    lines = written(".folded", small(), metric).decode().splitlines()
+    lines = written(".folded", peaked(), metric).decode().splitlines()
     figures = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in lines}
     expected = {
-        "server;main;handle;push;grow": (400, 2, 1000, 60),
-        "server;main;[runtime]": (300, 1, 300, -5),
-        "[unknown];[no call stack]": (16, 1, 16, 0),
-        "server;main;temporary": (0, 0, 5000, 0),
+        "server;main;handle;push;grow": (400, 2, 1000, 60, 350, 0),
+        "server;main;[runtime]": (300, 1, 300, -5, 300, 0),
+        "[unknown];[no call stack]": (16, 1, 16, 0, 0, 0),
+        "server;main;temporary": (0, 0, 5000, 0, 4000, 6),
     }
     at = list(Metric).index(metric)
     assert figures == {stack: row[at] for stack, row in expected.items() if row[at] > 0}
@@ -142,11 +146,27 @@ def test_pprof_recursion_is_no_inlining() -> None:
 @pytest.mark.parametrize(
     ("metric", "name"),
     [(Metric.BLOCKS, "inuse_objects"), (Metric.ALLOCATED, "alloc_space"),
-     (Metric.GROWTH, "inuse_space")],
+     (Metric.GROWTH, "inuse_space"), (Metric.PEAK, "peak_space"),
+     (Metric.TEMPORARY, "temporary_objects")],
 )  # fmt: skip
 def test_pprof_default_sample_type(metric: Metric, name: str) -> None:
     message = decoded(written(".pb.gz", small(), metric))
-    assert message.string_table[message.default_sample_type] == name
+    text = message.string_table
+    assert text[message.default_sample_type] == name
+    assert name in [text[each.type] for each in message.sample_type]
+
+
+def test_go_reads_peaks(tmp_path: Path) -> None:
+    """They are what is shown first, and can be subtracted from files without them."""
+    plain, peak = tmp_path / "a.pb.gz", tmp_path / "peak.pb.gz"
+    plain.write_bytes(written(".pb.gz", peaked()))
+    peak.write_bytes(written(".pb.gz", peaked(), Metric.PEAK))
+    top = go_pprof(tmp_path, "-top", "-unit=B", "-nodefraction=0", peak)
+    assert "Type: peak_space" in top
+    assert "accounting for 4650B, 100% of 4650B total" in top
+    assert "Type: inuse_space" in go_pprof(tmp_path, "-top", plain)
+    message = decoded(written(".pb.gz", peaked(), Metric.TEMPORARY))
+    assert [each.value[4] for each in message.sample] == [0, 0, 0, 6]
 
 
 def test_go_reads_pprof(tmp_path: Path) -> None:
@@ -217,6 +237,25 @@ def test_speedscope() -> None:
     assert first[-1] == {"name": "grow", "file": "src/grow.cpp", "line": 7}
 
 
+def test_speedscope_has_peaks_and_temporary_allocations_if_there_are_any() -> None:
+    content = json.loads(written(".speedscope.json", peaked(), Metric.TEMPORARY))
+    assert [each["endValue"] for each in content["profiles"]] == [716, 4, 6316, 60, 4650, 6]
+    assert content["profiles"][content["activeProfileIndex"]]["name"] == "temporary allocations"
+
+
+def test_figures_of_stacks() -> None:
+    """JSON and CSV have the same ones by the same names."""
+    stacks = json.loads(written(".json", peaked()))["stacks"]
+    rows = list(csv.DictReader(io.StringIO(written(".csv", peaked()).decode(), newline="")))
+    for stack, row in zip(stacks, rows, strict=True):
+        assert {name: str(stack[name]) for name in FIGURES} == {name: row[name] for name in FIGURES}
+    names = ["peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
+             "remote_freed_bytes", "remote_frees"]  # fmt: skip
+    assert [[stack[name] for name in names] for stack in stacks] == [
+        [350, 2, 0, 0, 600, 3], [300, 1, 0, 0, 0, 0], [0] * 6, [4000, 4, 3000, 6, 0, 0],
+    ]  # fmt: skip
+
+
 def test_json_snapshot() -> None:
     content = json.loads(written(".json", small()))
     assert (content["format"], content["version"]) == ("tracelloc-snapshot", 1)
@@ -245,7 +284,8 @@ def test_csv() -> None:
 def test_csv_holds_no_formulas() -> None:
     rows = list(csv.reader(io.StringIO(written(".csv", hostile()).decode(), newline="")))
     assert len(rows) == len(HOSTILE) + 1
-    names = [row[7] for row in rows[1:]]
+    at = rows[0].index("function")
+    names = [row[at] for row in rows[1:]]
     assert not any(name.startswith(("=", "+", "-", "@")) for name in names)
     assert any(name.startswith("'=cmd") for name in names)
 
@@ -269,4 +309,4 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
 
 
 def test_every_metric_adds_up() -> None:
-    assert {metric: small().total(metric) for metric in Metric} == SUMS
+    assert {metric: peaked().total(metric) for metric in Metric} == SUMS

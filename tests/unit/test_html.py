@@ -12,7 +12,7 @@ import pytest
 
 from tests.chrome import Chrome
 from tests.unit.leaks import watched
-from tests.unit.profiles import HOSTILE, frame, hostile, large, profile, sample, small
+from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
 from tracelloc.export import EXPORTERS
 from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.text import printable
@@ -25,9 +25,15 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
         yield browser
 
 
-def open_page(chrome: Chrome, tmp_path: Path, found: Profile, suffix: str = ".html") -> float:
+def open_page(
+    chrome: Chrome,
+    tmp_path: Path,
+    found: Profile,
+    suffix: str = ".html",
+    metric: Metric = Metric.BYTES,
+) -> float:
     path = tmp_path / f"page{suffix}"
-    path.write_bytes(b"".join(EXPORTERS[suffix].write(found, Metric.BYTES)))
+    path.write_bytes(b"".join(EXPORTERS[suffix].write(found, metric)))
     seconds = chrome.open(path.as_uri())
     # Nothing but the page itself was asked for, and it had nothing to complain about.
     assert chrome.troubles == [path.as_uri()]
@@ -172,6 +178,35 @@ def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> 
     assert red > blue + 40, "what grew is red"
     red, _, blue, _ = pixel(chrome, "[runtime]")
     assert blue > red, "what shrank is blue"
+
+
+METRICS = "[...document.querySelectorAll('#metrics button')].map(button => button.innerText)"
+
+
+def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
+    open_page(chrome, tmp_path, small())
+    assert chrome.evaluate(METRICS) == ["Bytes", "Blocks", "Allocated", "Growth"]
+    open_page(chrome, tmp_path, peaked(), metric=Metric.PEAK)
+    assert chrome.evaluate(METRICS) == [
+        "Bytes", "Blocks", "Allocated", "Peak", "Temporary", "Growth",
+    ]  # fmt: skip
+    assert "4.54 KiB outstanding at the peak" in text(chrome, "#subtitle")
+    whole = place(chrome, "all")["width"]
+    at = place(chrome, "temporary")
+    assert at["width"] == pytest.approx(whole * 4000 / 4650, abs=0.5)
+    chrome.mouse(at["x"], at["y"])
+    found = figures(chrome)
+    assert found["outstanding at the peak"] == ["3.91 KiB", "86.0 %"]
+    assert found["temporary allocations"] == ["6", "100 %"]
+    chrome.mouse(1, 1)
+    chrome.key("m")
+    assert place(chrome, "temporary")["width"] == pytest.approx(whole, abs=0.5)
+    # What is shown stays when newer figures have other widths.
+    chrome.evaluate(
+        "page.load({...page.data, metrics: page.data.metrics.filter(m => m.key !== 'peak')}),"
+        "page.refresh()"
+    )
+    assert "6 temporary allocations" in text(chrome, "#subtitle")
 
 
 def test_themes_and_print(chrome: Chrome, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit import profiles
-from tests.unit.profiles import PprofProfile, large, profile, sample, small
+from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
@@ -33,7 +33,11 @@ def folded(found: Profile) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("made", [small(), large(300), profile([])], ids=["small", "large", "none"])
+@pytest.mark.parametrize(
+    "made",
+    [small(), peaked(), large(300), profile([])],
+    ids=["small", "peaked", "large", "none"],
+)
 def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
     back = read_profile(save(tmp_path / "a.json", made))
     for name in ("target", "elapsed_ns", "sample_bytes", "time_s"):
@@ -44,6 +48,30 @@ def test_json_comes_back_as_it_was(made: Profile, tmp_path: Path) -> None:
     for a, b in zip(back.samples, made.samples, strict=True):
         assert list(a.stack.frames) == list(b.stack.frames)
         assert list(a.stack.parts()) == list(b.stack.parts())
+
+
+def test_json_of_earlier_versions(tmp_path: Path) -> None:
+    path = save(tmp_path / "a.json", peaked())
+    content = json.loads(path.read_text())
+    for stack in content["stacks"]:
+        for name in list(stack):
+            if name.startswith(("peak_", "temporary_", "remote_")):
+                del stack[name]
+    path.write_text(json.dumps(content))
+    back = read_profile(path)
+    assert [s.stat for s in back.samples] == [s.stat for s in small().samples]
+    assert back.metrics == set(Metric) - {Metric.PEAK, Metric.TEMPORARY}
+
+
+@pytest.mark.parametrize("metric", [Metric.PEAK, Metric.TEMPORARY])
+def test_pprof_of_one_metric(metric: Metric, tmp_path: Path) -> None:
+    path = tmp_path / "a.pb.gz"
+    path.write_bytes(b"".join(EXPORTERS[".pb.gz"].write(peaked(), metric)))
+    back = read_profile(path)
+    assert {each: back.total(each) for each in back.metrics} == {
+        each: peaked().total(each)
+        for each in (Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED, metric)
+    }
 
 
 @pytest.mark.parametrize("name", ["a.pb.gz", "a.json", "a.folded"])

@@ -12,7 +12,6 @@ from tracelloc.command.tracer import Tracer
 from tracelloc.report.combined import combined
 from tracelloc.report.jsonlines import report_of
 from tracelloc.report.profile import Profile, Progress, profile_of
-from tracelloc.report.sections import wanted_by
 from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import SourceMap, Symbolizer
@@ -102,7 +101,7 @@ class FamilyTracer(Tracer):
         return [
             (tracee, apply(snapshot, self._namer_of(tracee)))
             for tracee, snapshot in self._family.snapshots(
-                options.top, options.min_age_ns, wanted_by(options.show)
+                options.top, options.min_age_ns, options.wanted
             )
         ]
 

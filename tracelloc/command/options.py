@@ -7,6 +7,8 @@ import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -26,6 +28,8 @@ from tracelloc.command.watch import WatchOptions, add_watch, watch_of
 from tracelloc.errors import UsageError
 from tracelloc.heap.temporary import Soon
 from tracelloc.live.address import ListenAddress, PushConfig
+from tracelloc.report.sections import wanted_by
+from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.units import NS_PER_S
 
 _LARGEST_RING: Final = 1 << 30
@@ -101,6 +105,12 @@ class Options:
     since_mark: bool
     """Files hold what has come since the mark, once one is set."""
     debug: bool
+
+    @property
+    def wanted(self) -> Wanted:
+        """What snapshots must have for the reports and files."""
+        files = (output.exporter.wanted for output in self.outputs)
+        return reduce(or_, files, wanted_by(self.show))
 
 
 class Parser(argparse.ArgumentParser):

@@ -12,6 +12,7 @@ from typing import Final
 from tracelloc.command.argumenttypes import count_type, pid_type
 from tracelloc.command.options import Parser
 from tracelloc.command.sharing import add_output, outputs_of
+from tracelloc.errors import UsageError
 from tracelloc.reading import read_profile
 from tracelloc.report.diff import diff_report
 from tracelloc.report.profile import difference
@@ -71,6 +72,13 @@ def diff(arguments: Sequence[str]) -> int:
         before = read_profile(given.before)
         progress.note(f"reading {printable(str(given.after))}")
         after = read_profile(given.after)
+        metric = Metric(given.metric)
+        for path, profile in ((given.before, before), (given.after, after)):
+            if metric not in profile.metrics:
+                raise UsageError(
+                    f"{path} has no figures for --metric {metric.value}",
+                    hint="JSON snapshots have them all",
+                )
         progress.note("comparing")
         found = difference(before, after)
         outputs = tuple(output.at(found.target.pid, found.time_s) for output in outputs)
@@ -83,7 +91,6 @@ def diff(arguments: Sequence[str]) -> int:
         progress.end()
     if not outputs:
         coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-        metric = Metric(given.metric)
         lines = diff_report(before, after, found, metric, given.top, coloured=coloured)
         text = "".join(f"{line}\n" for line in lines)
         sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

@@ -22,7 +22,6 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.report.jsonlines import json_report
 from tracelloc.report.profile import Profile, Progress, difference, profile_of
-from tracelloc.report.sections import wanted_by
 from tracelloc.report.text import losses_line, text_report, traced_line
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import SourceMap, Symbolizer
@@ -245,8 +244,7 @@ class Tracer:
 
     def _snapshot(self) -> Snapshot:
         options = self._options
-        wanted = wanted_by(options.show)
-        snapshot = self._session.snapshot(options.top, options.min_age_ns, wanted)
+        snapshot = self._session.snapshot(options.top, options.min_age_ns, options.wanted)
         return self._watch.suppressions.apply(snapshot, self._namer)
 
     def _tick(self) -> None:

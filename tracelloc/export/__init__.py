@@ -9,7 +9,7 @@ from typing import Final
 from tracelloc.errors import UsageError
 from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
 from tracelloc.report.profile import Profile, profile_of
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.views.calltree import Metric
 from tracelloc.views.naming import Namer
 
@@ -26,6 +26,8 @@ class Exporter:
     """The file's content in pieces. The metric is what it shows, or shows first."""
     one_metric: bool = False
     """Whether it holds figures of one metric only."""
+    wanted: Wanted = NOTHING_ELSE
+    """What a snapshot must have for all that it can hold."""
 
     def needs_freed(self, metric: Metric) -> bool:
         """Whether stacks that hold nothing any more are in it."""
@@ -49,7 +51,7 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".pb.gz": PPROF,
     ".speedscope.json": Exporter("speedscope", speedscope.write),
     ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", chrometrace.write),
-    ".json": Exporter("full snapshot as JSON", jsonfile.write),
+    ".json": Exporter("full snapshot as JSON", jsonfile.write, wanted=Wanted(threads=True)),
     ".csv": Exporter("table of stacks as CSV", csvtable.write),
 }
 """By suffix; where one ends in another, the longer one comes first."""

@@ -8,18 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.export.folded import fold
-from tracelloc.report.profile import Profile, Sample, shown_frames
-from tracelloc.snapshots.snapshot import StackStat
+from tracelloc.report.profile import FIGURES, Profile, Sample, figures_of, shown_frames
 from tracelloc.text import printable
 from tracelloc.views.calltree import Metric
 
-FIGURES: Final = (
-    "bytes",
-    "allocations",
-    "allocated_bytes",
-    "allocated",
-    "growth_bytes_per_min",
-)
 PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
 _PIECE: Final = 256
 """Rows per piece."""
@@ -28,7 +20,7 @@ _PIECE: Final = 256
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
     """The file; of a difference with the earlier figures in columns of their own."""
     earlier = tuple(f"{name}_before" for name in FIGURES) if profile.is_difference else ()
-    rows: list[tuple[object, ...]] = [FIGURES + earlier + PLACE]
+    rows: list[tuple[object, ...]] = [(*FIGURES, *earlier, *PLACE)]
     for sample in profile.samples:
         rows.append(_row(sample))
         if len(rows) >= _PIECE:
@@ -38,9 +30,9 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 
 
 
 def _row(sample: Sample) -> tuple[object, ...]:
-    figures = _figures(sample.stat)
+    figures = tuple(figures_of(sample.stat).values())
     if sample.before is not None:
-        figures += _figures(sample.before)
+        figures += tuple(figures_of(sample.before).values())
     name, frame = next(shown_frames(sample.stack), ("", None))
     place: tuple[object, ...] = (sample.stat.index, sample.verdict or "", _cell(name))
     if frame is None:
@@ -49,16 +41,6 @@ def _row(sample: Sample) -> tuple[object, ...]:
         line = "" if frame.line is None else frame.line
         place += (_cell(frame.module or ""), _cell(frame.file or ""), line)
     return (*figures, *place, _cell(fold(sample.stack, sample.stat.index)))
-
-
-def _figures(stat: StackStat) -> tuple[object, ...]:
-    return (
-        stat.live_bytes,
-        stat.live_count,
-        stat.allocated_bytes,
-        stat.allocated_count,
-        stat.growth_bytes_per_min,
-    )
 
 
 def _cell(text: str) -> str:

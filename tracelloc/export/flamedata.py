@@ -53,10 +53,16 @@ _BLOCKS: Final = Width("blocks", "Blocks", "outstanding blocks", "blocks", _plai
 _ALLOCATED: Final = Width(
     "allocated", "Allocated", "allocated in all", "bytes", _plain(Metric.ALLOCATED)
 )
+_PEAK: Final = Width("peak", "Peak", "outstanding at the peak", "bytes", _plain(Metric.PEAK))
+_TEMPORARY: Final = Width(
+    "temporary", "Temporary", "temporary allocations", "blocks", _plain(Metric.TEMPORARY)
+)
+_IF_ANY: Final = (_PEAK, _TEMPORARY)
 _WIDTHS: Final = (
     _BYTES,
     _BLOCKS,
     _ALLOCATED,
+    *_IF_ANY,
     Width("growth", "Growth", "growth", "bytes/min", _plain(Metric.GROWTH)),
 )
 _DIFFERENCE_WIDTHS: Final = (
@@ -65,6 +71,7 @@ _DIFFERENCE_WIDTHS: Final = (
     Width("less", "Less", "less than before", "bytes", _less),
     _BLOCKS,
     _ALLOCATED,
+    *_IF_ANY,
 )
 
 
@@ -108,9 +115,23 @@ def texts(known: dict[str, int]) -> list[str]:
     return list(map(printable, known))
 
 
-def flame_tree(profile: Profile) -> FlameTree:
-    """Stacks merged by the names and files of what is shown of them, the root module first."""
-    widths = _DIFFERENCE_WIDTHS if profile.is_difference else _WIDTHS
+def _widths(profile: Profile, metric: Metric) -> tuple[Width, ...]:
+    """What there is to be shown, and what is asked for."""
+    return tuple(
+        width
+        for width in (_DIFFERENCE_WIDTHS if profile.is_difference else _WIDTHS)
+        if width not in _IF_ANY
+        or width.key == metric.value
+        or any(width.weight(sample) for sample in profile.samples)
+    )
+
+
+def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
+    """Stacks merged by the names and files of what is shown of them, the root module first.
+
+    ``metric`` is among its widths.
+    """
+    widths = _widths(profile, metric)
     tree = FlameTree(widths, own=[[] for _ in widths])
     tree.add(0, "all", None, None)
     known: dict[tuple[int, str, str | None], int] = {}
@@ -167,7 +188,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
     """What the page reads; ``refresh_s`` is how often it is to ask for newer."""
-    tree = flame_tree(profile)
+    tree = flame_tree(profile, metric)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
     return {
         "title": printable(profile.target.command) or "?",

@@ -12,22 +12,27 @@
     notes             [text]: what was missed, in words
     suspects          what leaks or may leak, the best first, as in a report of --json but
                       without its stack: stack_id says which it is
-    figures           the keys of a report of --json that concern the whole target; {} if
-                      unknown, as in a difference
+    figures           the keys of a report of --json that concern the whole target, and of
+                      its sections peak, temporary and threads (if known) all but their
+                      stacks; {} if unknown, as in a difference
     history           {elapsed_s: [...], bytes: [...]}: outstanding bytes over time
     modules           [{path, start, end, offset, build_id}]: mapped files of code; start
                       and end are addresses in the target, offset is the file's at start
     frames            [{address, symbol, raw_symbol, offset, size, module, module_offset,
                       file, line, inlined, reason}]: each distinct one once; null: unknown
     stacks            [{stack_id, bytes, allocations, allocated_bytes, allocated,
-                      growth_bytes_per_min, verdict, frames, filtered, labels}], by bytes,
-                      largest first; bytes and allocations are outstanding, verdict is null
-                      if unknown
+                      growth_bytes_per_min, peak_bytes, peak_allocations, temporary_bytes,
+                      temporary_allocations, remote_freed_bytes, remote_frees, verdict,
+                      frames, filtered, labels}], by bytes, largest first; bytes and
+                      allocations are outstanding, those of the peak were when the whole
+                      target held most, temporary ones were freed soon after by the thread
+                      that had made them, remote ones by another thread; verdict is null if
+                      unknown
 
 ``frames`` of a stack are positions in the list of frames, innermost first. ``filtered``
 are the positions within the stack of frames that are not shown, ``labels`` is
 ``{position: label}`` for those of collapsed runs; either is left out if empty. Stacks of
-a difference have ``before`` with the five figures of the earlier snapshot.
+a difference have ``before`` with the figures of the earlier snapshot.
 """
 
 from __future__ import annotations
@@ -37,8 +42,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from tracelloc.report.jsonlines import json_suspect
-from tracelloc.report.profile import Profile, Sample
-from tracelloc.snapshots.snapshot import StackStat
+from tracelloc.report.profile import Profile, Sample, figures_of
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
 from tracelloc.views.calltree import Metric
@@ -98,19 +102,9 @@ def _list(name: str, entries: list[dict[str, Any]]) -> Iterator[bytes]:
     yield b"]"
 
 
-def _figures(stat: StackStat) -> dict[str, Any]:
-    return {
-        "bytes": stat.live_bytes,
-        "allocations": stat.live_count,
-        "allocated_bytes": stat.allocated_bytes,
-        "allocated": stat.allocated_count,
-        "growth_bytes_per_min": stat.growth_bytes_per_min,
-    }
-
-
 def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     stack = sample.stack
-    entry: dict[str, Any] = {"stack_id": sample.stat.index, **_figures(sample.stat)}
+    entry: dict[str, Any] = {"stack_id": sample.stat.index, **figures_of(sample.stat)}
     entry["verdict"] = sample.verdict
     entry["frames"] = [frames.setdefault(frame, len(frames)) for frame in stack.frames]
     filtered = [at for at, hidden in enumerate(stack.hidden) if hidden]
@@ -120,7 +114,7 @@ def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     if labels:
         entry["labels"] = labels
     if sample.before is not None:
-        entry["before"] = _figures(sample.before)
+        entry["before"] = figures_of(sample.before)
     return entry
 
 

@@ -2,8 +2,9 @@
 
 Field numbers and their meaning are those of
 https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
-Go's heap profiles. Of a difference all figures are differences, as ``-diff_base`` makes
-them.
+Go's heap profiles, which is what profilers know; of the peak and of temporary allocations
+there is one more if that is asked for. Of a difference all figures are differences, as
+``-diff_base`` makes them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,15 @@ SAMPLE_TYPES: Final = (
     ("alloc_objects", "count"),
     ("alloc_space", "bytes"),
 )
-_DEFAULTS: Final = {Metric.BLOCKS: "inuse_objects", Metric.ALLOCATED: "alloc_space"}
+OWN_TYPES: Final = {
+    Metric.PEAK: ("peak_space", "bytes"),
+    Metric.TEMPORARY: ("temporary_objects", "count"),
+}
+_DEFAULTS: Final = {
+    Metric.BLOCKS: "inuse_objects",
+    Metric.ALLOCATED: "alloc_space",
+    **{metric: name for metric, (name, _) in OWN_TYPES.items()},
+}
 _PIECE_BYTES: Final = 1 << 16
 
 # Fields of Profile, and of the messages in it.
@@ -68,7 +77,8 @@ class _Encoder:
 
     def messages(self) -> Iterator[bytes]:
         """All fields of the profile; the strings last."""
-        for name, unit in SAMPLE_TYPES:
+        own_type = OWN_TYPES.get(self._metric)
+        for name, unit in (*SAMPLE_TYPES, *([own_type] if own_type else [])):
             yield data(_SAMPLE_TYPE, self._type(name, unit))
         for at, file in enumerate(self._files, 1):
             yield data(_MAPPING, self._mapping(at, file))
@@ -104,7 +114,9 @@ class _Encoder:
 
     def _sample(self, sample: Sample) -> bytes:
         stat = sample.stat
-        values = stat.live_count, stat.live_bytes, stat.allocated_count, stat.allocated_bytes
+        values = [stat.live_count, stat.live_bytes, stat.allocated_count, stat.allocated_bytes]
+        if self._metric in OWN_TYPES:
+            values.append(sample.weight(self._metric))
         content = packed(1, self._stack(sample)) + packed(2, values)
         mean = _mean_size(sample)
         if mean:

@@ -18,7 +18,10 @@ _TITLES: Final = {
     Metric.BLOCKS: ("outstanding blocks", "none"),
     Metric.ALLOCATED: ("allocated bytes, freed ones included", "bytes"),
     Metric.GROWTH: ("growth in bytes per minute", "bytes"),
+    Metric.PEAK: ("bytes outstanding at the peak", "bytes"),
+    Metric.TEMPORARY: ("temporary allocations", "none"),
 }
+_IF_ANY: Final = (Metric.PEAK, Metric.TEMPORARY)
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
@@ -31,6 +34,8 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
         weights = [sample.weight(each) for sample in profile.samples]
         if each is metric:
             active = len(profiles)
+        elif each in _IF_ANY and not any(weights):
+            continue
         if profile.is_difference:
             profiles.append(_sampled(f"more {title}", unit, stacks, weights))
             weights = [-weight for weight in weights]

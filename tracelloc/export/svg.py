@@ -45,7 +45,7 @@ class _Box:
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
     """The file."""
-    tree = flame_tree(profile)
+    tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
     totals = _summed(tree.parent, tree.own[at])
     growth = _summed(tree.parent, tree.growth)

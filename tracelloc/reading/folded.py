@@ -10,6 +10,7 @@ from tracelloc.reading.malformed import MalformedError
 from tracelloc.report.profile import Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
+from tracelloc.views.calltree import Metric
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 
@@ -47,4 +48,5 @@ def read(content: bytes, time_s: float) -> Profile:
         samples=samples,
         facts={"difference": True} if has_before else {},
         has_modules=False,
+        metrics=frozenset({Metric.BYTES}),
     )

@@ -9,12 +9,22 @@ from typing import Any, Final
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.report.profile import MappedFile, Profile, Sample
+from tracelloc.report.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
+from tracelloc.views.calltree import Metric
 
+_EVERY_FILE_HAS: Final = (
+    "bytes",
+    "allocations",
+    "allocated_bytes",
+    "allocated",
+    "growth_bytes_per_min",
+)
+"""Of a stack's figures; the others came later."""
+_CAME_LATER: Final = {Metric.PEAK: "peak_bytes", Metric.TEMPORARY: "temporary_allocations"}
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 
@@ -54,6 +64,11 @@ def _profile(entry: dict[str, Any]) -> Profile:
             for time_s, held in zip(history["elapsed_s"], history["bytes"], strict=True)
         ],
         facts=facts,
+        metrics=frozenset(Metric).difference(
+            metric
+            for metric, name in _CAME_LATER.items()
+            if any(name not in each for each in entry["stacks"])
+        ),
     )
 
 
@@ -106,14 +121,11 @@ def _file(entry: dict[str, Any]) -> MappedFile:
 
 
 def _stat(index: int, entry: dict[str, Any]) -> StackStat:
-    return StackStat(
-        index=index,
-        live_bytes=int(entry["bytes"]),
-        live_count=int(entry["allocations"]),
-        allocated_bytes=int(entry["allocated_bytes"]),
-        allocated_count=int(entry["allocated"]),
-        growth_bytes_per_min=int(entry["growth_bytes_per_min"]),
-    )
+    figures = {
+        attribute: int(entry[name] if name in _EVERY_FILE_HAS else entry.get(name, 0))
+        for name, attribute in FIGURES.items()
+    }
+    return StackStat(index=index, **figures)
 
 
 def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:

@@ -7,7 +7,7 @@ the wire format that of https://protobuf.dev/programming-guides/encoding/.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracelloc.filters import NamedStack
@@ -15,9 +15,26 @@ from tracelloc.reading.malformed import MalformedError
 from tracelloc.report.profile import MappedFile, Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
+from tracelloc.views.calltree import Metric
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIGURES: Final = ("inuse_space", "inuse_objects", "alloc_space", "alloc_objects")
+_FIGURES: Final = {
+    "inuse_space": "live_bytes",
+    "inuse_objects": "live_count",
+    "alloc_space": "allocated_bytes",
+    "alloc_objects": "allocated_count",
+    "peak_space": "peak_bytes",
+    "temporary_objects": "temporary_count",
+}
+"""Attributes of ``StackStat`` by sample type."""
+_METRICS: Final = {
+    "live_bytes": Metric.BYTES,
+    "live_count": Metric.BLOCKS,
+    "allocated_bytes": Metric.ALLOCATED,
+    "peak_bytes": Metric.PEAK,
+    "temporary_count": Metric.TEMPORARY,
+}
+_NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
 _MOST_FRAMES: Final = 1 << 24
 """Of all stacks together: a small file may name one long location many times."""
 
@@ -121,8 +138,8 @@ def read(content: bytes, time_s: float) -> Profile:
         if count > _MOST_FRAMES:
             raise MalformedError("its stacks are longer than can be true")
         chain = [frame for number in locations for frame in frames[number]]
-        figures = [_signed(values[at]) if at is not None else 0 for at in columns]
-        stat = StackStat(index, figures[0], figures[1], figures[2], figures[3], 0)
+        figures = {attribute: _signed(values[at]) for attribute, at in columns.items()}
+        stat = replace(_NO_FIGURES, index=index, **figures)
         samples.append(Sample(stat, NamedStack(chain, [False] * len(chain))))
     samples.sort(key=lambda sample: (-sample.stat.live_bytes, sample.stat.index))
     comments = [raw.string(at) for at in raw.comments]
@@ -135,6 +152,7 @@ def read(content: bytes, time_s: float) -> Profile:
         samples=samples,
         files=[_file(raw, mapping) for mapping in raw.mappings.values()],
         notes=comments[1:] if comments[:1] and comments[0].startswith("tracelloc: ") else comments,
+        metrics=frozenset(_METRICS[name] for name in columns if name in _METRICS),
     )
 
 
@@ -184,14 +202,14 @@ def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
     return locations, values
 
 
-def _columns(raw: _Raw) -> list[int | None]:
+def _columns(raw: _Raw) -> dict[str, int]:
     """Where each figure is among a sample's values; the names of other tools as well."""
     at = {raw.string(_number(kind, 1)): n for n, kind in enumerate(raw.types)}
-    aliases = {"inuse_space": "space", "inuse_objects": "objects"}
-    found = [at.get(name, at.get(aliases.get(name, name))) for name in _FIGURES]
-    if all(column is None for column in found):
-        found[0] = len(raw.types) - 1
-    return found
+    for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
+        if alias in at:
+            at.setdefault(name, at[alias])
+    found = {attribute: at[name] for name, attribute in _FIGURES.items() if name in at}
+    return found or {"live_bytes": len(raw.types) - 1}
 
 
 def _location(raw: _Raw, number: int) -> list[Frame]:

@@ -15,6 +15,8 @@ _NOUNS: Final = {
     Metric.BLOCKS: "outstanding blocks",
     Metric.ALLOCATED: "allocated",
     Metric.GROWTH: "growth per minute",
+    Metric.PEAK: "outstanding at the peak",
+    Metric.TEMPORARY: "temporary allocations",
 }
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"
@@ -83,7 +85,7 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
 
 
 def _figure(value: int, metric: Metric) -> str:
-    return f"{value:,}" if metric is Metric.BLOCKS else format_size(value)
+    return f"{value:,}" if metric.counts_blocks else format_size(value)
 
 
 def _signed(value: int, metric: Metric) -> str:

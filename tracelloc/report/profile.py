@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.ranges import MappedStack
 from tracelloc.report.jsonlines import summary
+from tracelloc.report.sections import section_facts
 from tracelloc.report.text import losses_line
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
 from tracelloc.symbols import Frame
@@ -28,6 +29,21 @@ Progress = Callable[[int, int], None]
 
 MAPPED = "[mmap]"
 """The outermost frame of stacks whose figures are mappings and not blocks."""
+
+FIGURES: Final[Mapping[str, str]] = {
+    "bytes": "live_bytes",
+    "allocations": "live_count",
+    "allocated_bytes": "allocated_bytes",
+    "allocated": "allocated_count",
+    "growth_bytes_per_min": "growth_bytes_per_min",
+    "peak_bytes": "peak_bytes",
+    "peak_allocations": "peak_count",
+    "temporary_bytes": "temporary_bytes",
+    "temporary_allocations": "temporary_count",
+    "remote_freed_bytes": "remote_bytes",
+    "remote_frees": "remote_count",
+}
+"""Figures of a stack by their names in files: the attributes of ``StackStat``."""
 
 _STEP = 512
 """Stacks between two notes of progress."""
@@ -91,6 +107,8 @@ class Profile:
     """The figures of the whole target, as JSON reports have them; empty if unknown."""
     has_modules: bool = True
     """Whether frames say in which file they are: folded stacks do not."""
+    metrics: frozenset[Metric] = frozenset(Metric)
+    """What it has figures of; those of others are 0."""
 
     @property
     def is_difference(self) -> bool:
@@ -100,6 +118,11 @@ class Profile:
     def total(self, metric: Metric) -> int:
         """Of all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
+
+
+def figures_of(stat: StackStat) -> dict[str, int]:
+    """As files have them."""
+    return {name: getattr(stat, attribute) for name, attribute in FIGURES.items()}
 
 
 def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
@@ -146,7 +169,7 @@ def profile_of(
         notes=_notes(snapshot),
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
-        facts=summary(snapshot),
+        facts=summary(snapshot) | section_facts(snapshot),
     )
 
 
@@ -216,6 +239,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         suspects=(),
         facts={"difference": True},
         has_modules=with_modules,
+        metrics=before.metrics & after.metrics,
     )
 
 
@@ -244,11 +268,5 @@ def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
 
 
 def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
-    return StackStat(
-        index=a.index,
-        live_bytes=a.live_bytes - sign * b.live_bytes,
-        live_count=a.live_count - sign * b.live_count,
-        allocated_bytes=a.allocated_bytes - sign * b.allocated_bytes,
-        allocated_count=a.allocated_count - sign * b.allocated_count,
-        growth_bytes_per_min=a.growth_bytes_per_min - sign * b.growth_bytes_per_min,
-    )
+    figures = {name: getattr(a, name) - sign * getattr(b, name) for name in FIGURES.values()}
+    return StackStat(index=a.index, **figures)

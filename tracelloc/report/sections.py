@@ -76,6 +76,19 @@ def wanted_by(names: Set[str]) -> Wanted:
     return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
 
 
+def section_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """What the sections say as JSON of the whole target, without their stacks.
+
+    Only of what every snapshot has, and of threads if this one has them.
+    """
+    names = {"peak", "temporary"} | ({"threads"} if snapshot.threads is not None else set())
+    found = {}
+    for name, part in parts_of(snapshot, 0, names).items():
+        facts = part.facts(lambda _stack: [])
+        found[name] = {key: value for key, value in facts.items() if key != "top_allocators"}
+    return found
+
+
 def parts_of(snapshot: Snapshot, top: int, names: Set[str]) -> dict[str, Part]:
     """These sections of a report, in their order."""
     return {

@@ -184,6 +184,14 @@ class Snapshot:
         """Stacks that hold at least one block."""
         return int(np.count_nonzero(self.totals.live_count))
 
+    @property
+    def bytes_at_peak(self) -> I64:
+        """Outstanding bytes per stack when the whole process held most."""
+        held: I64 = np.zeros(len(self.totals), np.int64)
+        if self.peak is not None:
+            held[: len(self.peak.live_bytes)] = self.peak.live_bytes
+        return held
+
     def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
         """The stacks that hold most bytes, largest first; only those that hold a block.
 

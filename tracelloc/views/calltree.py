@@ -44,6 +44,11 @@ class Metric(Enum):
         """Whether stacks that hold nothing any more may have some."""
         return self in (Metric.ALLOCATED, Metric.PEAK, Metric.TEMPORARY)
 
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether figures are numbers of blocks; others are bytes."""
+        return self in (Metric.BLOCKS, Metric.TEMPORARY)
+
     def of(self, stat: StackStat) -> int:
         """The weight of this stack."""
         return {

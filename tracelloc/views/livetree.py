@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.filters import NamedStack
+from tracelloc.heap.blocks import Mask
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
@@ -153,13 +154,17 @@ def _is_unsure(stack: NamedStack) -> bool:
     return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)
 
 
-def weights_of(snapshot: Snapshot) -> dict[Metric, I64]:
-    """What each stack weighs; stacks that hold no block weigh nothing."""
+def weights_of(snapshot: Snapshot, chosen: Mask | None = None) -> dict[Metric, I64]:
+    """What each stack weighs; those not chosen (default: that hold no block) weigh nothing."""
     totals = snapshot.totals
-    holds = totals.live_count != 0
-    return {
-        Metric.BYTES: np.where(holds, totals.live_bytes, 0),
+    if chosen is None:
+        chosen = totals.live_count != 0
+    columns = {
+        Metric.BYTES: totals.live_bytes,
         Metric.BLOCKS: totals.live_count,
-        Metric.ALLOCATED: np.where(holds, totals.allocated_bytes, 0),
-        Metric.GROWTH: np.where(holds, snapshot.growth_per_min, 0),
+        Metric.ALLOCATED: totals.allocated_bytes,
+        Metric.GROWTH: snapshot.growth_per_min,
+        Metric.PEAK: snapshot.bytes_at_peak,
+        Metric.TEMPORARY: totals.temporary_count,
     }
+    return {metric: np.where(chosen, column, 0) for metric, column in columns.items()}

@@ -5,7 +5,6 @@ const $ = (id) => document.getElementById(id);
 class Page {
   constructor(data) {
     this.picture = new Picture($('canvas'));
-    this.metric = 0;
     this.colours = data.difference ? 'growth' : 'module';
     this.isInverted = false;
     this.flipped = false;
@@ -15,7 +14,6 @@ class Page {
     this.hover = -1;
     this.words = '';
     this.load(data);
-    this.metric = Math.max(0, data.metrics.findIndex((metric) => metric.key === data.metric));
     this.listen();
     this.refresh();
   }
@@ -24,6 +22,8 @@ class Page {
   load(data) {
     const names = this.tree ? this.namesTo(this.zoom) : [];
     const chosen = this.tree ? this.namesTo(this.selected) : [];
+    const key = this.data ? this.data.metrics[this.metric].key : data.metric;
+    this.metric = Math.max(0, data.metrics.findIndex((metric) => metric.key === key));
     this.data = data;
     this.upright = Tree.fromData(data);
     this.reversed = null;
