@@ -13,6 +13,13 @@ pytestmark = pytest.mark.bpf
 MIB = 1 << 20
 
 
+def books_of(answer: str) -> dict[str, int]:
+    """What the target says it has mapped, by function."""
+    books: dict[str, int] = json.loads(answer)
+    del books["pid"]
+    return books
+
+
 def by_site(report: dict) -> dict[str, int]:
     """Mapped bytes by the function of ``mapper.c`` that asked for them."""
     sites: dict[str, int] = {}
@@ -32,7 +39,7 @@ def test_mappings_equal_the_books(
         "-p", target.pid, "--json", "--mmap", "--top", 100, "--attach", attach, directory=tmp_path
     )
     target.ask("go")
-    books = json.loads(target.ask("again"))
+    books = books_of(target.ask("again"))
     assert tracer.stop() == 0
     report = tracer.last()
     assert by_site(report) == {site: size for site, size in books.items() if size}
@@ -55,7 +62,7 @@ def test_mappings_in_text_and_not_unless_asked_for(
     tracer = Tracelloc(
         "-p", target.pid, "--text", "--mmap", "--flamegraph", flames, directory=tmp_path
     )
-    books = json.loads(target.ask("go"))
+    books = books_of(target.ask("go"))
     assert tracer.stop() == plain.stop() == 0
     assert "mappings" not in plain.last()
     lines = tracer.text().splitlines()
@@ -88,3 +95,38 @@ def test_what_is_mapped_explains_growth(
     assert unseen["explained_share"] == pytest.approx(8 / 48, abs=0.05)
     assert "direct mmap" in unseen["explanation"]
     assert target.end() == 0
+
+
+@pytest.mark.parametrize("attach", ["auto", "perf"])
+def test_mappings_of_a_family(
+    builder: Builder, targets: list[Target], tmp_path: Path, attach: str
+) -> None:
+    """Children begin with what their parents have mapped, programs with nothing."""
+    target = Target([builder.c("mapper")])
+    targets.append(target)
+    flames = tmp_path / "all.folded"
+    tracer = Tracelloc(
+        "-p", target.pid, "--json", "--mmap", "--follow", "--top", 100, "--interval", 60,
+        "--attach", attach, "-o", flames, directory=tmp_path,
+    )  # fmt: skip
+    target.ask("go")
+    answers = [target.ask("fork 3"), *(target.hear() for _ in range(3))]
+    assert target.ask("exec") == "ready"
+    answers += [target.ask("fork 1"), target.hear()]
+    assert tracer.stop() == 0, tracer.messages
+    books = {json.loads(answer)["pid"]: books_of(answer) for answer in answers}
+    assert len(books) == 5
+    lines = [line.rpartition(" ") for line in flames.read_text().splitlines()]
+    for pid, expected in books.items():
+        report = tracer.last_of(pid)
+        assert by_site(report) == {site: size for site, size in expected.items() if size}
+        assert report["mappings"]["bytes"] == sum(expected.values())
+        assert report["lost"]["lost_mappings"] == report["unmatched_frees"] == 0
+        assert all("main" in symbols(entry) for entry in report["mappings"]["top"])
+        own = [(stack, size) for stack, _, size in lines if stack.split(";")[0].endswith(f"-{pid}")]
+        mapped = [int(size) for stack, size in own if ";[mmap];" in stack]
+        assert sum(mapped) == sum(expected.values())
+
+
+def symbols(entry: dict) -> list[str | None]:
+    return [frame["symbol"] for frame in entry["stack"]]

@@ -2,14 +2,19 @@
 //
 // Parts of mappings are unmapped, mappings are put over others, moved, grown, shrunk, and
 // calls are made to fail; between them malloc makes blocks so large that it maps them.
-// Says "ready", then works once per line it hears and answers with the bytes mapped by each
-// function, as one line of JSON.
+// Says "ready", then works once per line it hears and answers with its number and the bytes
+// mapped by each function, as one line of JSON. "fork N" first makes N descendants, each the
+// child of the one before, that begin with what their parent has, work, answer in the same
+// way, the last one first, and end; before each fork something is mapped that was not seen
+// before. "exec" begins the program again.
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 
 #include "command.h"
 
@@ -160,10 +165,50 @@ static void move_break(unsigned dice)
     sbrk_pages += pages;
 }
 
+static void work(unsigned *dice)
+{
+    for (int n = 0; n < 3000; n++) {
+        *dice = *dice * 1664525 + 1013904223;
+        step(*dice >> 4);
+        if (n % 10 == 0)
+            move_break(*dice >> 12);
+        if (n % 7 == 0)
+            free(malloc(1 << 20));
+    }
+}
+
+static void say_books(void)
+{
+    char line[256];
+
+    snprintf(line, sizeof(line),
+             "{\"pid\":%d,\"by_mmap\":%ld,\"by_fixed\":%ld,\"by_remap\":%ld,\"by_sbrk\":%ld}\n",
+             getpid(), books[BY_MMAP], books[BY_FIXED], books[BY_REMAP], books[BY_SBRK]);
+    say(line);
+}
+
+NOINLINE static void grow(long left, unsigned *dice)
+{
+    int status;
+    pid_t child;
+
+    own(by_mmap(3), 3, BY_MMAP);
+    child = fork();
+    if (!child) {
+        if (left > 1)
+            grow(left - 1, dice);
+        work(dice);
+        say_books();
+        _exit(0);
+    }
+    check(waitpid(child, &status, 0) == child && !status);
+}
+
 int main(void)
 {
     char line[256];
     unsigned dice = 99;
+    long descendants;
 
     // From here on malloc leaves the break alone: large blocks are always mapped.
     mallopt(M_MMAP_THRESHOLD, 128 << 10);
@@ -171,17 +216,11 @@ int main(void)
     say("ready\n");
     for (;;) {
         hear(line, sizeof(line));
-        for (int n = 0; n < 3000; n++) {
-            dice = dice * 1664525 + 1013904223;
-            step(dice >> 4);
-            if (n % 10 == 0)
-                move_break(dice >> 12);
-            if (n % 7 == 0)
-                free(malloc(1 << 20));
-        }
-        snprintf(line, sizeof(line),
-                 "{\"by_mmap\":%ld,\"by_fixed\":%ld,\"by_remap\":%ld,\"by_sbrk\":%ld}\n",
-                 books[BY_MMAP], books[BY_FIXED], books[BY_REMAP], books[BY_SBRK]);
-        say(line);
+        if (!strcmp(line, "exec"))
+            execl("/proc/self/exe", "mapper", (char *)NULL);
+        if (sscanf(line, "fork %ld", &descendants) == 1)
+            grow(descendants, &dice);
+        work(&dice);
+        say_books();
     }
 }

@@ -6,10 +6,10 @@ import random
 
 import numpy as np
 
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind
+from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.stacks import NO_STACK, Stacks
 
 PAGE = 4096
 
@@ -74,3 +74,17 @@ def test_what_is_left_keeps_its_birth_and_thread() -> None:
     )  # fmt: skip
     assert {left.birth_ns, right.birth_ns} == {1}
     assert {left.tid, right.tid} == {3}
+
+
+def test_a_child_knows_no_stack_that_came_after_its_fork() -> None:
+    stacks = Stacks()
+    table = RangeTable(stacks)
+    known = stacks.add(11, (1, 2), StackFlag(0))
+    table.apply(events((EventKind.MAP, 5, PAGE, 11, 1)))
+    copied = stacks.fork()
+    stacks.add(12, (3, 4), StackFlag(0))
+    table.apply(events((EventKind.MAP, 9, PAGE, 12, 2)))
+    child = table.fork(copied)
+    assert pages_of(child) == {5: known, 9: NO_STACK}
+    assert child.mapped_bytes == 2 * PAGE
+    assert NO_STACK not in pages_of(table).values()

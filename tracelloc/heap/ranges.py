@@ -13,7 +13,7 @@ from typing import Final
 
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.capture.ring import Events
-from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.stacks import NO_STACK, Stacks
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 
@@ -85,12 +85,16 @@ class RangeTable:
     def fork(self, stacks: Stacks) -> RangeTable:
         """What a child process has mapped that has a copy of the memory.
 
-        ``stacks``: of the child. What came and went before is not the child's.
+        ``stacks``: of the child. What came and went before is not the child's. What another
+        thread has mapped since ``stacks`` were copied may have a stack that is not among them.
         """
         child = RangeTable(stacks)
         child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
         child._starts = list(self._starts)
-        child._ranges = list(self._ranges)
+        child._ranges = [
+            each if each.stack < len(stacks) else replace(each, stack=NO_STACK)
+            for each in self._ranges
+        ]
         return child
 
     def apply(self, events: Events) -> None:
