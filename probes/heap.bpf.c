@@ -394,7 +394,8 @@ int process_execs(u64 *arguments)
 	space->loader_state = 0;
 	space->unloading = 0;
 	__sync_fetch_and_add(&space->loads, 1);
-	space->moves += (u32)arguments[1] != id >> 32;
+	/* Both by the kernel's own numbers. */
+	space->moves += (u32)arguments[1] != bpf_get_current_pid_tgid() >> 32;
 	/* From here on everything is of another image: what is reported later of this one is
 	   of a memory that is no more. */
 	space->image += 1;

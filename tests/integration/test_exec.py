@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,31 @@ def test_a_program_without_an_allocator(
     assert tracer.stop() == 0
     assert tracer.last()["live_allocations"] == 0
     assert tracer.last()["command"] == "bare"
+
+
+IN_A_NAMESPACE = """
+import sys
+from tests.harness import Target
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
+target = Target([sys.argv[1]])
+session = Session(Process(target.pid), CaptureConfig())
+session.start()
+for way in ("exec", "texec", "exec"):
+    target.ask(way)
+    print(session.root.words.moves)
+session.close()
+target.kill()
+"""
+
+
+def test_only_another_thread_moves_the_process_in_a_pid_namespace(builder: Builder) -> None:
+    """The kernel's numbers are others there: probes stay unless the first thread was not it."""
+    done = subprocess.run(
+        ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_A_NAMESPACE,
+         builder.c("lineage")],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["0", "1", "1"]
