@@ -24,6 +24,7 @@ STACK_COLUMNS: Final = (
     Column("verdict", "verdict", 9, right=False, from_width=72),
     Column("rate", "alloc/s", 9, from_width=108),
     Column("age", "mean age", 10, from_width=100),
+    Column("temporary", "temporary", 10, from_width=132),
     Column("past", "past", 8, from_width=90, sorts=False),
     Column("name", "allocated by", 0, right=False),
 )
@@ -85,6 +86,7 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
     snapshot, figures, settings = picture.snapshot, picture.figures, picture.settings
     past = snapshot.history.held()[1] if snapshot.history is not None else None
     about = "~" if snapshot.sample_bytes is not None else ""
+    temporary = snapshot.totals.temporary_share
 
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
@@ -108,6 +110,7 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
             "share": lambda: percent(float(figures.share[key])),
             "count": lambda: f"{about}{int(figures.live_count[key]):,}",
             "rate": lambda: short_count(float(figures.allocations_per_s[key])),
+            "temporary": lambda: percent(float(temporary[key])),
         }[column]()
 
     sorting = settings.stacks

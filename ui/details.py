@@ -17,6 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from tracelloc.filters import Rule
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.frame_rules import rule_for
@@ -248,6 +249,8 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
         f"newest {_age(figures.last_age_ns)}"
     )
     lines = [name, held, life]
+    if (work := _work(details.index, picture.snapshot, about)) is not None:
+        lines.append(Text(work))
     threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4]]
     if threads:
         more = len(figures.threads) - len(threads)
@@ -260,6 +263,20 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
         why = textwrap.wrap("; ".join(reasons(details)), max(20, width - 2))[:_REASON_LINES]
         lines[2:2] = [Text(f" {part}", "dim") for part in why]
     return Text("\n").join(lines)
+
+
+def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
+    """What else there is to be said of all that it has allocated; None: nothing."""
+    stat, peak = snapshot.stack_stat(index), snapshot.peak
+    words = []
+    if peak is not None:
+        share = percent(stat.peak_bytes / max(peak.size_bytes, 1))
+        words.append(f"at the peak of all {about}{format_size(stat.peak_bytes)} ({share})")
+    counts = {"temporary": stat.temporary_count, "freed by other threads": stat.remote_count}
+    for what, count in counts.items():
+        if count:
+            words.append(f"{what} {about}{count:,} ({percent(count / stat.allocated_count)})")
+    return f" {'   '.join(words)}" if words else None
 
 
 def _age(age_ns: int | None) -> str:

@@ -210,15 +210,16 @@ class FlameView(NodesView):
         totals = nodes.tree.totals
         growth = int(totals[Metric.GROWTH][node])
         parts = [
-            f" {format_size(int(totals[Metric.BYTES][node]))}",
+            f" {nodes.about}{format_size(int(totals[Metric.BYTES][node]))}",
             percent(nodes.share(node)),
-            f"{int(totals[Metric.BLOCKS][node]):,} blocks",
+            f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
             *(["inverted"] if self.inverted else []),
             f"colours: {self.colouring.value}",
         ]
-        if nodes.metric is Metric.ALLOCATED:
-            parts.insert(2, f"allocated {format_size(nodes.weight(node))}")
+        if nodes.metric.needs_freed:
+            # Of these it is the share.
+            parts.insert(1, f"{nodes.metric.value} {nodes.figure(nodes.weight(node))}")
         found = ""
         if self._pattern is not None:
             found = f" found: {percent(self._matching / max(nodes.weight(ROOT), 1))} "

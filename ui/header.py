@@ -6,12 +6,12 @@ from rich.text import Text
 from textual.widget import Widget
 
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.ui.cells import fit, percent, signed_size, trend
+from tracelloc.ui.cells import fit, percent, signed_size, span, trend
 from tracelloc.ui.figures import clean, clock, gauge, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.verdicts import leaks_text
-from tracelloc.units import format_roughly, format_size
+from tracelloc.units import NS_PER_S, format_roughly, format_size
 from tracelloc.views.memory import Forecast
 
 _BAD = "bold red"
@@ -112,8 +112,20 @@ def _figures(picture: Picture) -> list[Text]:
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
         Text(f"{figures.live_stacks:,} stacks"),
+        _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
+
+
+def _peak(snapshot: Snapshot, about: str) -> Text | None:
+    """When most was outstanding, and how much."""
+    peak = snapshot.peak
+    if peak is None:
+        return None
+    # Peaks that came and went while the buffer was full were not seen.
+    least = "at least " if snapshot.losses.overflows else ""
+    ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
+    return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {span(ago_s)} ago")
 
 
 def _resident(picture: Picture) -> Text:

@@ -21,9 +21,10 @@ from tracelloc.ui.histograms import AgesView, BarsView, SizesView
 from tracelloc.ui.keys import LIVE_KEYS
 from tracelloc.ui.logview import log_lines
 from tracelloc.ui.nodesview import NodesView
+from tracelloc.ui.notes import notes_of, why_empty
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Flag, Plot, curves_of
-from tracelloc.ui.settings import Settings, View, describe_limits
+from tracelloc.ui.settings import TREES, Settings, View
 from tracelloc.ui.source import Facts
 from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of
 from tracelloc.ui.state import State
@@ -108,7 +109,7 @@ class LiveScreen(Screen[None]):
                     flags.append(Flag("b", picture.settings.baseline.now_ns))
                 curves = curves_of(snapshot.series)
                 self.query_one(Plot).show(curves, flags, start_ns, snapshot.now_ns)
-            self.query_one(TabLine).show(self.settings.view, self.notes(picture))
+            self.query_one(TabLine).show(self.settings.view, notes_of(picture))
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self._show_view(picture, at_once=not same)
@@ -119,7 +120,7 @@ class LiveScreen(Screen[None]):
         widget = self.query_one(f"#{view.value}")
         if isinstance(widget, Table):
             rows = stack_rows if view is View.STACKS else block_rows
-            widget.show(rows(picture, self._empty(picture)), at_once=at_once)
+            widget.show(rows(picture, why_empty(picture)), at_once=at_once)
         elif isinstance(widget, FlameView | TreeView):
             if picture.nodes is not None:
                 widget.show(picture.nodes, inverted=picture.settings.inverted, at_once=at_once)
@@ -129,7 +130,9 @@ class LiveScreen(Screen[None]):
         elif isinstance(widget, AgesView):
             widget.show(picture.ages)
         elif isinstance(widget, ThreadsView):
-            widget.show(picture.threads, at_once=at_once)
+            about = "~" if picture.snapshot.sample_bytes is not None else ""
+            activity = picture.snapshot.threads
+            widget.show(picture.threads, activity, about=about, at_once=at_once)
         elif view is View.LOG:
             lines = log_lines(picture, self._facts, self._messages(), self.state.costs)
             self.query_one("#log-lines", Static).update(lines)
@@ -143,40 +146,6 @@ class LiveScreen(Screen[None]):
         pane.border_title = verdict_line(details, picture) or "stack of the selected row"
         lines = lines_of(details.stack, details.index, everything=False)
         pane.show(frame_rows(lines), at_once=True)
-
-    def notes(self, picture: Picture) -> str:
-        """What narrows the views, for the line of the tabs."""
-        settings = picture.settings
-        notes = describe_limits(settings.limits)
-        if settings.baseline is not None:
-            notes.append("since baseline (b)")
-        if settings.difference is not None:
-            notes.append(f"change {settings.difference.title} (d)")
-        if settings.verdicts:
-            notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
-        if settings.search:
-            notes.append(f"/{settings.search}: {picture.found:,}")
-        if not settings.filters_on:
-            notes.append("filters off (n)")
-        if picture.names_pending:
-            notes.append(f"naming {picture.names_pending:,} more")
-        return "  ".join(notes)
-
-    def _empty(self, picture: Picture) -> str:
-        """Why there is no row."""
-        settings = picture.settings
-        if settings.search or settings.verdicts:
-            what = f"matches /{settings.search}" if settings.search else "is judged so"
-            return f"nothing {what} (Esc shows all)"
-        if settings.difference is not None:
-            return f"nothing has changed from {settings.difference.title} (Esc goes back)"
-        if settings.baseline is not None:
-            return "nothing has come since the baseline and stayed (b switches it off)"
-        if not settings.limits.is_open:
-            return "no block within the limits (L changes them, Esc lifts them)"
-        if picture.snapshot.events:
-            return "everything that was allocated has been freed"
-        return "no allocations seen yet: is the target idle?"
 
     # --- views ---
 
@@ -349,7 +318,14 @@ class LiveScreen(Screen[None]):
     def action_invert(self) -> None:
         """Flame and tree the other way round."""
         self.state.change(inverted=not self.settings.inverted)
-        if self.settings.view not in (View.FLAME, View.TREE):
+        if self.settings.view not in TREES:
+            self.action_view(View.TREE.value)
+
+    def action_metric(self) -> None:
+        """Flame and tree by the next metric."""
+        if self.settings.view in TREES:
+            self.state.next_metric()
+        else:
             self.action_view(View.TREE.value)
 
     def action_noise(self) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from tracelloc.filters.rules import LONGEST_SUBJECT
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
+from tracelloc.units import format_size
 from tracelloc.views.calltree import CallTree, Metric, Step
 
 ROOT: Final = 0
@@ -25,9 +26,14 @@ Path = tuple[Step, ...]
 class Nodes:
     """Weights and order of a tree's nodes. Weights below zero count as nothing."""
 
-    def __init__(self, tree: CallTree, metric: Metric = Metric.BYTES) -> None:
+    def __init__(
+        self, tree: CallTree, metric: Metric = Metric.BYTES, *, sampled: bool = False
+    ) -> None:
+        """``sampled``: figures are estimates."""
         self.tree = tree
         self.metric = metric
+        self.about = "~" if sampled else ""
+        """What goes before figures."""
         own = tree.own[metric]
         self.totals: I64
         """Per node, its children included; never negative."""
@@ -60,6 +66,10 @@ class Nodes:
     def weight(self, node: int) -> int:
         """With children."""
         return int(self.totals[node])
+
+    def figure(self, value: int) -> str:
+        """A weight in words."""
+        return self.about + (f"{value:,}" if self.metric.counts_blocks else format_size(value))
 
     def below(self, node: int) -> int:
         """Without what is its own."""

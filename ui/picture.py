@@ -25,7 +25,6 @@ from tracelloc.snapshots.spread import (
     SizeCount,
     StackDetails,
     ThreadsBefore,
-    ThreadStat,
     age_bins,
     frequent_sizes,
     size_bins,
@@ -34,18 +33,20 @@ from tracelloc.snapshots.spread import (
     threads_then,
 )
 from tracelloc.snapshots.waste import total_waste
+from tracelloc.ui.choice import blocks_of_stacks, chosen_blocks, difference, listed_stacks
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.settings import Settings, Sorting, View
+from tracelloc.ui.settings import TREES, Settings, Sorting, View
 from tracelloc.ui.source import Source
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF, Codes
 from tracelloc.views.calltree import Metric
-from tracelloc.views.livetree import LiveTree
+from tracelloc.views.livetree import LiveTree, weight_of
 from tracelloc.views.memory import Account, Forecast, account, forecast
 from tracelloc.views.naming import NamedStack
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspect_ranks, verdict_codes
+from tracelloc.views.threads import ThreadRow, thread_rows
 from tracelloc.views.waste import waste_line
 
 MOST_ROWS: Final = 10_000
@@ -129,7 +130,7 @@ class Picture:
     """The call tree, not narrowed by the search: that is marked in it."""
     sizes: Sizes
     ages: list[Bin]
-    threads: list[ThreadStat]
+    threads: list[ThreadRow]
     details: Details | None
     thread_names: Mapping[int, str]
     found: int
@@ -155,10 +156,12 @@ class Pictures:
         self._tree: LiveTree | None = None
         self._threads_before: tuple[object, ThreadsBefore] | None = None
 
-    def take(self) -> Snapshot:
-        """Asks for a new snapshot, and notes it for rates."""
+    def take(self, settings: Settings) -> Snapshot:
+        """Asks for a new snapshot that has what these need, and notes it for rates."""
         began_s = self._now_s()
-        snapshot = self._source.take(Wanted(blocks=True, history=True, series=True))
+        threads = settings.view is View.THREADS
+        wanted = Wanted(blocks=True, history=True, series=True, threads=threads)
+        snapshot = self._source.take(wanted)
         self._ring_share = self._source.ring_share()
         self._snapshot = snapshot
         self._moments.append(analysis.mark(snapshot, ""))
@@ -173,10 +176,8 @@ class Pictures:
         self._taking_s = 0.0
         before = self._moments[0] if len(self._moments) > 1 else None
         figures = analysis.stack_figures(snapshot, before, settings.all_limits)
-        change = _difference(snapshot, settings)
-        listed = np.flatnonzero(figures.live_count if change is None else change)
-        weight = figures.live_bytes if change is None else np.abs(change)
-        by_size = listed[np.argsort(-weight[listed], kind="stable")]
+        change = difference(snapshot, settings)
+        by_size = listed_stacks(snapshot, settings, figures, change)
         verdicts = verdict_codes(snapshot)
         if settings.verdicts and verdicts is not None:
             wanted = [CODE_OF[verdict] for verdict in settings.verdicts]
@@ -187,7 +188,7 @@ class Pictures:
             by_size = by_size[self.names.found(Search(settings.search), by_size.tolist())]
         order = self._sorted(by_size, snapshot, figures, change, settings.stacks)
         blocks = self._blocks(snapshot, settings, by_size)
-        chosen = self._chosen(snapshot, settings, by_size)
+        chosen = chosen_blocks(snapshot, settings, by_size)
         sampled = snapshot.sample_bytes
         is_ages = settings.view is View.AGES
         return Picture(
@@ -255,6 +256,7 @@ class Pictures:
             "growth": snapshot.growth_per_min,
             "rate": figures.allocations_per_s,
             "age": figures.mean_age_ns,
+            "temporary": snapshot.totals.temporary_share,
         }[sorting.column]
         assert column is not None
         column = column[rows]
@@ -265,9 +267,8 @@ class Pictures:
     def _blocks(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> BlockSelection | None:
         if settings.view is not View.BLOCKS:
             return None
-        snapshot = replace(
-            snapshot, blocks=BlockCopy([self._of_stacks(snapshot, settings, stacks)])
-        )
+        left = BlockCopy([blocks_of_stacks(snapshot, settings, stacks)])
+        snapshot = replace(snapshot, blocks=left)
         sorting = settings.blocks
         order = _BLOCK_ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
         found = analysis.list_blocks(snapshot, MOST_BLOCKS, order, settings.all_limits)
@@ -288,27 +289,6 @@ class Pictures:
             return replace(found, largest=tuple(ordered))
         return found
 
-    def _of_stacks(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> Blocks:
-        """The blocks of the stacks that a search, a verdict or a difference leaves."""
-        assert snapshot.blocks is not None
-        every = snapshot.blocks.blocks()
-        if not settings.narrows_stacks:
-            return every
-        chosen = np.zeros(len(snapshot.totals), np.bool_)
-        chosen[stacks] = True
-        return every.select(chosen[every.stack])
-
-    def _chosen(self, snapshot: Snapshot, settings: Settings, stacks: I64) -> Blocks:
-        """The blocks that histograms and threads are about."""
-        if settings.view not in (View.SIZES, View.AGES, View.THREADS):
-            return Blocks.empty()
-        limits = settings.all_limits
-        if settings.view is View.THREADS:
-            # Choosing one thread must not make the others vanish from their list.
-            limits = replace(limits, tid=None)
-        blocks = self._of_stacks(snapshot, settings, stacks)
-        return analysis.choose(blocks, snapshot.now_ns, limits)
-
     def _sizes(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> Sizes:
         if settings.view is not View.SIZES:
             self._measured = None
@@ -327,7 +307,7 @@ class Pictures:
             waste,
         )
 
-    def _threads(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> list[ThreadStat]:
+    def _threads(self, snapshot: Snapshot, settings: Settings, blocks: Blocks) -> list[ThreadRow]:
         if settings.view is not View.THREADS:
             self._threads_before = None
             return []
@@ -344,24 +324,23 @@ class Pictures:
         )
         if before is None:
             self._threads_before = key, threads_then(found, snapshot.now_ns)
-        return found
+        return thread_rows(found, snapshot.threads, narrowed=settings.narrows)
 
     def _nodes(
         self, snapshot: Snapshot, settings: Settings, figures: StackFigures, stacks: I64
     ) -> Nodes | None:
-        if settings.view not in (View.FLAME, View.TREE):
+        if settings.view not in TREES:
             return None
         if self._tree is None or self._tree.inverted != settings.inverted:
             self._tree = LiveTree(snapshot.target.command, inverted=settings.inverted)
         chosen = np.zeros(len(snapshot.totals), np.bool_)
         chosen[stacks] = True
-        weights = {
-            Metric.BYTES: np.where(chosen, figures.live_bytes, 0),
-            Metric.BLOCKS: np.where(chosen, figures.live_count, 0),
-            Metric.ALLOCATED: np.where(chosen, snapshot.totals.allocated_bytes, 0),
-            Metric.GROWTH: np.where(chosen, snapshot.growth_per_min, 0),
-        }
-        return Nodes(self._tree.update(snapshot, self._source.namer, weights))
+        columns = {Metric.BYTES: figures.live_bytes, Metric.BLOCKS: figures.live_count}
+        for metric in (Metric.GROWTH, settings.metric):
+            columns.setdefault(metric, weight_of(snapshot, metric))
+        weights = {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
+        tree = self._tree.update(snapshot, self._source.namer, weights)
+        return Nodes(tree, settings.metric, sampled=snapshot.sample_bytes is not None)
 
     def _details(self, snapshot: Snapshot, settings: Settings) -> Details | None:
         index = settings.selected
@@ -379,14 +358,3 @@ class Pictures:
             judgement=None if findings is None else findings.judgement(index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
         )
-
-
-def _difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
-    """Bytes per stack that have come between the two moments; None if none are compared."""
-    if settings.difference is None:
-        return None
-    before, after = settings.difference.before, settings.difference.after
-    grown = analysis.change(before, snapshot if after is None else after).live_bytes
-    whole: I64 = np.zeros(len(snapshot.totals), np.int64)
-    whole[: len(grown)] = grown
-    return whole

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.picture import Picture, Pictures
-from tracelloc.ui.settings import Settings
+from tracelloc.ui.settings import Settings, View
 from tracelloc.ui.source import Source
 
 
@@ -122,8 +122,11 @@ class Refresher:
                 assert settings is not None
             now_s = time.monotonic()
             left_s = self._left_s(next_s)
-            if snapshot is None or tick or (left_s is not None and left_s <= 0):
-                snapshot = self._pictures.take()
+            lacks_threads = settings.view is View.THREADS and not (
+                self._paused or snapshot is None or snapshot.threads is not None
+            )
+            if snapshot is None or tick or lacks_threads or (left_s is not None and left_s <= 0):
+                snapshot = self._pictures.take(settings)
                 # Ticks that were missed are not made up for.
                 next_s = now_s + (self._interval_s or 0.0)
             picture = self._pictures.make(snapshot, settings)

@@ -9,6 +9,7 @@ from typing import Final
 from tracelloc.snapshots.analysis import ALL, Limits, Mark
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.calltree import Metric
 
 
 class View(Enum):
@@ -36,6 +37,8 @@ TITLES: Final = {
 }
 
 
+TREES: Final = (View.FLAME, View.TREE)
+"""What is drawn by a metric."""
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),
     (Verdict.LEAKING, Verdict.GROWING),
@@ -84,6 +87,8 @@ class Settings:
     """Only what has come since and is still there."""
     difference: Difference | None = None
     inverted: bool = False
+    metric: Metric = Metric.BYTES
+    """What flame graph and tree are drawn by."""
     filters_on: bool = True
     selected: int | None = None
     """The stack whose details are wanted."""
@@ -100,6 +105,11 @@ class Settings:
     def narrows(self) -> bool:
         """Whether anything keeps stacks out of the views."""
         return self.narrows_stacks or not self.all_limits.is_open
+
+    @property
+    def shows_freed(self) -> bool:
+        """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
+        return self.view in TREES and self.metric.needs_freed and self.all_limits.is_open
 
     @property
     def narrows_stacks(self) -> bool:

@@ -28,6 +28,7 @@ from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings, Sorting, View
 from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
+from tracelloc.views.calltree import Metric
 
 _COSTS: Final = 32
 LEFT_TO_PICKER = "processes"
@@ -84,6 +85,12 @@ class State:
         new = Sorting(column, not now.descending if same else column != "name")
         name = "blocks" if self.settings.view is View.BLOCKS else "stacks"
         self.change(**{name: new})
+
+    def next_metric(self) -> None:
+        """Flame graph and tree by the next one."""
+        metrics = list(Metric)
+        at = metrics.index(self.settings.metric) + 1
+        self.change(metric=metrics[at % len(metrics)])
 
     def lift_limits(self) -> None:
         """Everything counts again."""

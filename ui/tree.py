@@ -12,7 +12,6 @@ from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
 from tracelloc.ui.nodesview import NodesView
-from tracelloc.units import format_size
 from tracelloc.views.calltree import Metric, Step
 
 _WORTH_OPENING: Final = 0.01
@@ -156,15 +155,13 @@ class TreeView(NodesView):
         assert self._data is not None
         node, indent = self._rows[row]
         nodes, tree = self._data, self._data.tree
-        blocks = nodes.metric is Metric.BLOCKS
-        figure = f"{nodes.weight(node):,}" if blocks else format_size(nodes.weight(node))
-        figures = f"{figure:>11} {percent(nodes.share(node)):>7}"
+        figures = f"{nodes.figure(nodes.weight(node)):>11} {percent(nodes.share(node)):>7}"
         yield figures, None
         used = len(figures)
         if width >= _WIDE:
             own = int(tree.own[nodes.metric][node])
-            owned = f"{own:,}" if blocks else format_size(own)
-            more = f" {owned if own else '':>10} {int(tree.totals[Metric.BLOCKS][node]):>9,}"
+            blocks = f"{nodes.about}{int(tree.totals[Metric.BLOCKS][node]):,}"
+            more = f" {nodes.figure(own) if own else '':>10} {blocks:>9}"
             growth = int(tree.totals[Metric.GROWTH][node])
             grown = f" {signed_size(growth) + ' ' + trend(growth):>14}"
             yield more, None

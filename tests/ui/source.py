@@ -182,6 +182,7 @@ class FakeSource:
             wanted=wanted,
             memory=self.memory,
             findings=self.findings,
+            thread_names=self.thread_names(),
         )
 
     def measured(self, snapshot: Snapshot) -> Snapshot:

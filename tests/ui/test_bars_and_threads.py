@@ -18,11 +18,13 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
+from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
 from tracelloc.snapshots.waste import Waste
 from tracelloc.ui.histograms import AgesView, SizesView
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.units import NS_PER_S
+from tracelloc.views.threads import thread_rows
 
 BINS = [
     Bin(0, 0, 3, 0),
@@ -37,12 +39,25 @@ AGES = [
     Bin(low * NS_PER_S, high and high * NS_PER_S, 10 * at, 1000 * at * at)
     for at, (low, high) in enumerate(zip(AGE_STEPS_S, [*AGE_STEPS_S[1:], None], strict=True))
 ]
-THREADS = [
+HELD = [
     ThreadStat(4242, "api-server", 52 * MIB, 1200, 0.7, 2 * MIB),
     ThreadStat(4243, "tokio-runtime-w", 10 * MIB, 90_000, 0.2, -3000),
     ThreadStat(4250, None, 5 * MIB, 3, 0.1, 0),
     ThreadStat(4_194_303, "漢字", 0, 0, 0.0, None),
 ]
+ACTIVITY = ThreadActivity(
+    (
+        ThreadWork(4242, "api-server", 90 * MIB, 5000, 40 * MIB, 2900, 2 * MIB, 100, MIB, 30),
+        ThreadWork(4243, "tokio-runtime-w", 20 * MIB, 99_000, 11 * MIB, 9060, MIB, 60, 0, 0),
+        ThreadWork(4250, None, 5 * MIB, 3, 0, 0, 0, 0, 0, 0),
+        ThreadWork(0, None, 4096, 4, 0, 0, 0, 0, 2 * MIB, 130),
+        ThreadWork(4300, "reaper", 0, 0, 3 * MIB, 40, 0, 0, 0, 0),
+    ),
+    (ThreadFlow(0, 4242, 100, 2 * MIB), ThreadFlow(4242, 4243, 30, MIB // 2),
+     ThreadFlow(0, 4243, 30, MIB // 2)),
+    {4242: "api-server", 4243: "tokio-runtime-w", 4300: "reaper"},
+)  # fmt: skip
+THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -95,11 +110,43 @@ def test_threads_picture(size: tuple[int, int]) -> None:
     view = ThreadsView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(THREADS)
+        view.show(THREADS, ACTIVITY)
         await pilot.press("down")
         await compare("threads", app, pilot)
 
     drive(view, size, steps)
+
+
+def test_what_threads_did() -> None:
+    assert [row.tid for row in thread_rows(HELD, ACTIVITY, narrowed=True)] == [
+        4242, 4243, 4250, 4_194_303,
+    ]  # fmt: skip
+    view = ThreadsView()
+
+    def order() -> list[int]:
+        return [row.tid for row in view._threads]
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(THREADS, ACTIVITY)
+        await pilot.pause()
+        text = "\n".join(text_of(app))
+        assert "freed by other threads: 3.00 MiB in 160 blocks" in text
+        assert "1.3 % of all that were freed" in text
+        assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
+        for _ in range(6):
+            await pilot.press("s")
+        assert view.sort_title == "freed"
+        assert order() == [4242, 4243, 4300, 0, 4250, 4_194_303], "who frees only is there"
+        await pilot.press("home", "down", "down")
+        assert text_of(app)[-1] == " 4300 reaper: no blocks to or from others"
+        await pilot.press("down", "enter")
+        assert not app.sent, "there are no blocks to be shown of what is nobody's"
+        view.show(THREADS, ACTIVITY, about="~", at_once=True)
+        await pilot.pause()
+        assert "~3.00 MiB in ~160 blocks" in text_of(app)[-2]
+        assert "~52.0 MiB" in text_of(app)[1]
+
+    drive(view, (130, 24), steps)
 
 
 def test_choosing_a_bar() -> None:
@@ -141,10 +188,10 @@ def test_sorting_threads() -> None:
     view = ThreadsView()
 
     def order() -> list[int]:
-        return [stat.tid for stat in view._stats]
+        return [row.tid for row in view._threads]
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(THREADS)
+        view.show(THREADS[:4])
         await pilot.press("end", "s")
         assert view.sort_title == "growth/min"
         assert order() == [4242, 4250, 4_194_303, 4243]
@@ -181,7 +228,11 @@ def test_hostile_threads(size: tuple[int, int]) -> None:
     view = ThreadsView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show([ThreadStat(n, name, MIB, 1, 0.1, 1) for n, name in enumerate(HOSTILE)])
+        names = dict(enumerate(HOSTILE, 1))
+        held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
+        flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
+        activity = ThreadActivity((), flows, names)
+        view.show(thread_rows(held, activity, narrowed=False), activity)
         await pilot.press("down")
         assert harmless(app)
 

@@ -17,6 +17,7 @@ from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.ui.tree import TreeView
 from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.threads import thread_rows
 
 REFRESH_S = 0.05
 """The budget. Processor time is measured, which others' load makes longer, too."""
@@ -60,7 +61,8 @@ def test_trees() -> None:
 
 def test_threads() -> None:
     view = ThreadsView()
-    stats = [ThreadStat(n, f"thread {n}", 100 * n, n, 0.1, n) for n in range(10_000)]
+    held = [ThreadStat(n, f"thread {n}", 100 * n, n, 0.1, n) for n in range(10_000)]
+    stats = thread_rows(held, None, narrowed=False)
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         assert median_s(app, lambda: view.show(stats, at_once=True)) < 2 * REFRESH_S

@@ -118,7 +118,7 @@ def test_sorting(source: FakeSource) -> None:
         await press(app, pilot, "s")
         assert app.state.sorting.column == "count"
         assert "blocks ▼" in line_with(app, "outstanding")
-        await press(app, pilot, *"sssss")
+        await press(app, pilot, *"ssssss")
         assert app.state.sorting.column == "name"
         assert rows(app) == sorted(BY_BYTES)
         # A click on a title sorts, another one turns the order round.

@@ -287,7 +287,7 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
 
 def test_pictures_say_what_they_cost(source: FakeSource) -> None:
     pictures = Pictures(source)
-    picture = pictures.make(pictures.take(), Settings())
+    picture = pictures.make(pictures.take(Settings()), Settings())
     assert 0 < picture.took_s < 5
     assert picture.names_pending == 0
 

@@ -100,6 +100,12 @@ class Totals:
         """Outstanding blocks per stack."""
         return self.allocated_count - self.freed_count
 
+    @property
+    def temporary_share(self) -> npt.NDArray[np.float64]:
+        """Per stack, of the blocks that it has allocated: 0 to 1."""
+        share: npt.NDArray[np.float64] = self.temporary_count / np.maximum(self.allocated_count, 1)
+        return share
+
     def grow(self, stacks: int) -> None:
         """Makes room for this many stacks; arrays at least double."""
         old = len(self)

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.filters import NamedStack
-from tracelloc.heap.blocks import Mask
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
@@ -154,17 +153,23 @@ def _is_unsure(stack: NamedStack) -> bool:
     return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)
 
 
-def weights_of(snapshot: Snapshot, chosen: Mask | None = None) -> dict[Metric, I64]:
-    """What each stack weighs; those not chosen (default: that hold no block) weigh nothing."""
+def weight_of(snapshot: Snapshot, metric: Metric) -> I64:
+    """What each stack weighs."""
     totals = snapshot.totals
-    if chosen is None:
-        chosen = totals.live_count != 0
-    columns = {
-        Metric.BYTES: totals.live_bytes,
-        Metric.BLOCKS: totals.live_count,
-        Metric.ALLOCATED: totals.allocated_bytes,
-        Metric.GROWTH: snapshot.growth_per_min,
-        Metric.PEAK: snapshot.bytes_at_peak,
-        Metric.TEMPORARY: totals.temporary_count,
-    }
-    return {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
+    if metric is Metric.BYTES:
+        return totals.live_bytes
+    if metric is Metric.BLOCKS:
+        return totals.live_count
+    if metric is Metric.ALLOCATED:
+        return totals.allocated_bytes
+    if metric is Metric.GROWTH:
+        return snapshot.growth_per_min
+    if metric is Metric.PEAK:
+        return snapshot.bytes_at_peak
+    return totals.temporary_count
+
+
+def weights_of(snapshot: Snapshot) -> dict[Metric, I64]:
+    """What each stack weighs; stacks that hold no block weigh nothing."""
+    holds = snapshot.totals.live_count != 0
+    return {metric: np.where(holds, weight_of(snapshot, metric), 0) for metric in Metric}
