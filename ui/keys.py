@@ -42,7 +42,7 @@ LIVE_KEYS: Final[list[BindingType]] = [
     _key("d", "difference", "Difference", "What changed: last mark to now, mark to mark, off"),
     _key("space", "pause", "Pause", "Freeze the screen; capture goes on", show=True),
     _key("i", "invert", "Invert", "Flame and tree the other way round"),
-    _key("w", "metric", "Weight", "Flame and tree by bytes, blocks, allocated, growth, peak …"),
+    _key("w", "metric", "Weight", "Flame and tree by bytes, blocks, peak …"),
     _key("L", "limits", "Limits", "Only blocks of some age and size"),
     _key("m", "threads", "Threads", "All threads together, or the first one's blocks"),
     _key("greater_than_sign", "thread(1)", "Next thread", "Blocks of the next thread only"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import ClassVar
 
+from textual.binding import Binding, BindingType
 from textual.message import Message
 
 from tracelloc.ui.lines import LineView
@@ -13,6 +15,15 @@ from tracelloc.views.calltree import CallTree, Metric
 
 class NodesView(LineView):
     """A view of ``Nodes``. A subclass says how they are taken, and which one is selected."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "w",
+            "screen.metric",
+            "Weight",
+            tooltip="By outstanding bytes, blocks, bytes allocated, growth, peak, temporary blocks",
+        ),
+    ]
 
     class Opened(Message):
         """The user wants to see a stack."""

@@ -154,6 +154,8 @@ class Pictures:
         self._measured: tuple[Snapshot, Snapshot] | None = None
         """The last one that was shown by size, and the same with usable sizes."""
         self._tree: LiveTree | None = None
+        self._tree_of = (0, False)
+        """Programs executed before the one that the tree is of, and whether it is inverted."""
         self._threads_before: tuple[object, ThreadsBefore] | None = None
 
     def take(self, settings: Settings) -> Snapshot:
@@ -331,8 +333,10 @@ class Pictures:
     ) -> Nodes | None:
         if settings.view not in TREES:
             return None
-        if self._tree is None or self._tree.inverted != settings.inverted:
+        program = snapshot.target.exec_count
+        if self._tree is None or self._tree_of != (program, settings.inverted):
             self._tree = LiveTree(snapshot.target.command, inverted=settings.inverted)
+            self._tree_of = program, settings.inverted
         chosen = np.zeros(len(snapshot.totals), np.bool_)
         chosen[stacks] = True
         columns = {Metric.BYTES: figures.live_bytes, Metric.BLOCKS: figures.live_count}

@@ -1,0 +1,235 @@
+"""The peak, temporary allocations and threads on the screen: a made-up shop of known figures."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import text_of
+from tests.ui.source import (
+    CACHE,
+    LEAK,
+    LIVE,
+    LOG,
+    PAGE,
+    SECONDS,
+    STACKS,
+    FakeSource,
+    drive,
+    press,
+    shop,
+    tick,
+)  # fmt: skip
+from tracelloc.heap.table import LiveTable
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.nodes import ROOT, Nodes
+from tracelloc.ui.threads import ThreadsView
+from tracelloc.views.calltree import Metric
+
+PAGE_BYTES = 50_000
+PEAK_BYTES = sum(LIVE.values()) + PAGE_BYTES
+"""Each second a page is made, while all that stays is there, and freed at once."""
+HANDED = SECONDS - 30
+"""Entries of the cache that another thread has freed."""
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    return shop(tmp_path)
+
+
+def nodes_of(app: LiveApp) -> Nodes:
+    assert app.state.picture is not None
+    nodes = app.state.picture.nodes
+    assert nodes is not None
+    return nodes
+
+
+def own(app: LiveApp, function: str) -> int:
+    """What the stacks weigh that end in a function."""
+    nodes = nodes_of(app)
+    return sum(
+        int(nodes.tree.own[nodes.metric][node])
+        for node, step in enumerate(nodes.tree.steps)
+        if step.name == function
+    )
+
+
+def line_of(app: LiveApp, word: str) -> str:
+    return next(line for line in text_of(app) if word in line)
+
+
+def test_tree_by_each_metric(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "w")
+        assert nodes_of(app).metric is Metric.BYTES, "elsewhere it leads to the tree"
+        assert nodes_of(app).weight(ROOT) == sum(LIVE.values())
+        found = {}
+        for metric in (Metric.BLOCKS, Metric.ALLOCATED, Metric.GROWTH, Metric.PEAK):
+            await press(app, pilot, "w")
+            assert nodes_of(app).metric is metric
+            assert f"by {metric.value} (w)" in line_of(app, "4 Tree")
+            found[metric] = nodes_of(app).weight(ROOT)
+        assert found[Metric.BLOCKS] == SECONDS * 20 + 30 + 2
+        assert found[Metric.ALLOCATED] == PEAK_BYTES + HANDED * 4096 + (SECONDS - 1) * PAGE_BYTES
+        assert found[Metric.PEAK] == PEAK_BYTES
+        assert own(app, "render_page") == PAGE_BYTES, "though it holds nothing"
+        assert own(app, "cache_lookup") == 30 * 4096
+        assert "peak" in line_of(app, "callees")
+        await press(app, pilot, "w")
+        assert (nodes_of(app).weight(ROOT), own(app, "render_page")) == (SECONDS, SECONDS)
+        await press(app, pilot, "3")
+        assert f"temporary {SECONDS}" in line_of(app, "colours: module")
+        await press(app, pilot, "w")
+        assert app.state.settings.metric is Metric.BYTES
+
+    drive(source, steps)
+
+
+def test_limits_leave_out_what_is_freed(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, *"4wwww")
+        assert own(app, "render_page") == PAGE_BYTES
+        limits = replace(app.state.settings.limits, min_size_bytes=4096)
+        app.state.change(limits=limits)
+        await tick(app, pilot)
+        assert own(app, "render_page") == own(app, "record_request") == 0
+        assert nodes_of(app).weight(ROOT) == LIVE["cache_lookup"] + LIVE["append_log"] + 5 * 1024
+
+    drive(source, steps)
+
+
+def test_threads(source: FakeSource) -> None:
+    # Somebody who only ever frees.
+    block = source.allocate(LOG, 10_000, tid=101)
+    source.apply([(2, block, 0, 0, 104)])
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert app.state.picture is not None
+        assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
+        taken = source.taken
+        await press(app, pilot, "7")
+        assert source.taken == taken + 1
+        moved = (HANDED * 4096 + 10_000) / 1024
+        share = 100 * (HANDED + 1) / (SECONDS + HANDED + 1)
+        assert line_of(app, "freed by other threads").strip() == (
+            f"freed by other threads: {moved:.0f} KiB in {HANDED + 1} blocks, "
+            f"{share:.1f} % of all that were freed"
+        )
+        view = app.screen.query_one(ThreadsView)
+        rows = {row.tid: row for row in view._threads}
+        assert set(rows) == {101, 102, 103, 104}
+        work = rows[101].work
+        assert (work.freed_count, work.remote_freed_bytes) == (SECONDS + HANDED, HANDED * 4096)
+        assert (work.handed_bytes, rows[104].work.remote_freed_bytes) == (10_000, 10_000)
+        assert rows[104].held.live_bytes == 0
+        assert rows[102].work.handed_count == HANDED
+        view.move_to([row.tid for row in view._threads].index(101))
+        await tick(app, pilot)
+        assert "101 worker-1: 9.77 KiB to 104 [ended], 360 KiB from 102 worker-2" in line_of(
+            app, " to 104"
+        )
+        # What it has freed is no matter of limits, but who holds nothing is not in the way.
+        app.state.change(search="cache_lookup")
+        await tick(app, pilot)
+        assert [row.tid for row in view._threads] == [102]
+        app.state.change(search="")
+        await press(app, pilot, "1")
+        await tick(app, pilot)
+        assert app.state.picture.snapshot.threads is None
+
+    drive(source, steps)
+
+
+def test_threads_while_nothing_moves(source: FakeSource) -> None:
+    """What was not asked for before is not there; the rest is as ever."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        taken = source.taken
+        await press(app, pilot, "space", "7")
+        assert source.taken == taken
+        assert "worker-2" in "\n".join(text_of(app))
+        assert "freed by other threads" not in "\n".join(text_of(app))
+        await press(app, pilot, "space")
+        await tick(app, pilot)
+        assert app.state.picture is not None
+        assert app.state.picture.snapshot.threads is not None
+
+    drive(source, steps)
+
+
+def test_header_says_when_most_was_held(source: FakeSource) -> None:
+    source.now_ns += 34_000_000_000
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert "peak 581 KiB 35 s ago" in text_of(app)[1]
+
+    assert round(PEAK_BYTES / 1024) == 581
+    drive(source, steps, (160, 40))
+
+
+@pytest.mark.parametrize(
+    ("stack", "words"),
+    [
+        (CACHE, f"at the peak of all 120 KiB (20.7 %)   freed by other threads {HANDED} (75.0 %)"),
+        (LEAK, "at the peak of all 375 KiB (64.6 %)"),
+        (PAGE, f"at the peak of all 48.8 KiB (8.4 %)   temporary {SECONDS} (100.0 %)"),
+    ],
+)
+def test_details(source: FakeSource, stack: int, words: str) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        app.state.open_details(stack)
+        await tick(app, pilot)
+        assert line_of(app, "at the peak of all") == f" {words}"
+
+    drive(source, steps)
+
+
+def test_temporary_column(source: FakeSource) -> None:
+    block = source.allocate(LOG, 7)
+    source.free(block)
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert "50.0 %" in line_of(app, "append_log")
+        app.state.sort("temporary")
+        await tick(app, pilot)
+        first = next(line for line in text_of(app) if line.startswith("›"))
+        assert "append_log" in first
+
+    drive(source, steps, (160, 40))
+
+
+def test_estimates_are_marked(tmp_path: Path) -> None:
+    source = FakeSource(STACKS, tmp_path, sample_bytes=512)
+    source.allocate(LOG, 1 << 20)
+    source.free(source.allocate(PAGE, 1 << 20))
+    source.pass_second()
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        assert "peak ~2.00 MiB" in text_of(app)[1]
+        await press(app, pilot, *"4wwww")
+        assert "~2.00 MiB" in line_of(app, "▾ shop-server")
+        await press(app, pilot, "7")
+        assert "~1.00 MiB" in line_of(app, "worker-1")
+
+    drive(source, steps, (160, 40))
+
+
+def test_another_program_begins_anew(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, *"4wwww")
+        source.table = LiveTable(source.table.stacks)
+        source.table.cohorts.begin(source.now_ns)
+        source.target = replace(source.target, command="other", exec_count=1)
+        source.allocate(LOG, 1000, tid=103)
+        await tick(app, pilot)
+        assert nodes_of(app).weight(ROOT) == own(app, "append_log") == 1000
+        assert nodes_of(app).tree.steps[ROOT].name == "other"
+        await press(app, pilot, "7")
+        assert app.state.picture is not None
+        assert [row.tid for row in app.state.picture.threads] == [103]
+
+    drive(source, steps)
