@@ -126,7 +126,7 @@ class LiveApp(App[str]):
 
     def end(self, why: str, stop: Callable[[], None]) -> None:
         """The target is gone: ``stop`` is called, a last picture made, and that stays."""
-        self.state.ended = f"{why}: final state (q quits)"
+        self.state.ended = "ended: final state"
         self._said.append(f"{time.strftime('%H:%M:%S')} {why}")
         self.refresher.pause(True)
         self.refresher.do(stop)

@@ -78,6 +78,8 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
             del left[drop]
     while len(right) > 1 and _length(left) + _length(right) + 3 > width:
         del right[0]
+    if state and _length(left) + _length(right) + 3 > width:
+        del left[-2]
     return _spread(left, right, width)
 
 

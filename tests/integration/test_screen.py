@@ -90,7 +90,7 @@ def test_the_target_ends(target: Target, tmp_path: Path) -> None:
         terminal.wait_for("no allocations seen yet")
         assert target.ask("go") == "done"
         assert target.end() == 0
-        terminal.wait_for("has ended: final state")
+        terminal.wait_for("ended: final state")
         terminal.wait_for(r"Heap +7\.58 KiB")
         terminal.press("8")
         terminal.wait_for("libc")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
+from tracelloc.ui.header import header
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.table import HOLD_S, Column, Rows, Table
@@ -121,8 +123,18 @@ def test_the_end_of_the_target(source: FakeSource) -> None:
         app.end("process 2954 has ended", lambda: stopped.append(1))
         await settle(app, pilot)
         assert stopped == [1]
-        assert "process 2954 has ended: final state (q quits)" in text_of(app)[0]
+        assert "ended: final state" in text_of(app)[0]
         assert any("2,401" in line for line in text_of(app))
+        # There is room for it, however long the name is.
+        picture = app.state.picture
+        assert picture is not None
+        longest = replace(picture.snapshot.target, command="x" * 15, pid=1 << 22)
+        picture = replace(picture, snapshot=replace(picture.snapshot, target=longest))
+        for width in (60, 80):
+            text = header(picture, source.facts, app.state.condition, width, 2).plain
+            first = text.splitlines()[0]
+            assert "final state" in first
+            assert "lost 0" in first
         # Everything but new figures goes on.
         taken = source.taken
         await press(app, pilot, "2", "1", "enter", "escape", "a")
