@@ -128,7 +128,7 @@ class LiveApp(App[str]):
         """The target is gone: ``stop`` is called, a last picture made, and that stays."""
         self.state.ended = "ended: final state"
         self._said.append(f"{time.strftime('%H:%M:%S')} {why}")
-        self.refresher.pause(True)
+        self.refresher.stand()
         self.refresher.do(stop)
         self.refresher.ask(self.state.settings, tick=True)
 

@@ -36,6 +36,7 @@ class Refresher:
         self._settings: Settings | None = None
         self._tick = False
         self._paused = False
+        self._final = False
         self._closed = False
         self._in_flight = False
         self._busy = False
@@ -69,6 +70,11 @@ class Refresher:
         with self._changed:
             self._paused = paused
             self._changed.notify_all()
+
+    def stand(self) -> None:
+        """Nothing changes any more: snapshots are taken for what the last one lacks only."""
+        self._final = True
+        self.pause(True)
 
     def shown(self) -> None:
         """The last picture is on the screen."""
@@ -123,7 +129,9 @@ class Refresher:
             now_s = time.monotonic()
             left_s = self._left_s(next_s)
             lacks_threads = settings.view is View.THREADS and not (
-                self._paused or snapshot is None or snapshot.threads is not None
+                (self._paused and not self._final)
+                or snapshot is None
+                or snapshot.threads is not None
             )
             if snapshot is None or tick or lacks_threads or (left_s is not None and left_s <= 0):
                 snapshot = self._pictures.take(settings)

@@ -98,6 +98,27 @@ def test_the_target_ends(target: Target, tmp_path: Path) -> None:
         assert terminal.wait_for_end() == 0
 
 
+def test_what_an_ended_process_did(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Threads are asked for after the end only; the figures are the program's own."""
+    relay = Target([builder.c("relay", "-pthread")])
+    targets.append(relay)
+    with trace(relay, tmp_path, width=150, height=40) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        assert relay.ask("go") == "done"
+        terminal.wait_for(r"peak 4\.84 MiB")
+        assert relay.end() == 0
+        terminal.wait_for("ended: final state")
+        terminal.press("7")
+        terminal.wait_for(r"freed by other threads: 293 KiB in 300 blocks, 5\.2 % of all")
+        terminal.press("4")
+        for metric in ("blocks", "allocated", "growth", "peak"):
+            terminal.press("w")
+            terminal.wait_for(rf"by {metric} \(w\)")
+        terminal.wait_for(r"4\.77 MiB  98\.6 % .* rise")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None:
     flames = tmp_path / "app.folded"
