@@ -66,8 +66,11 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for("recurse ← main")
 
         terminal.press("e")
-        terminal.wait_for("Export: the suffix")
+        suggestion = f"-{target.pid}-"
+        terminal.wait_for(suggestion)
+        # Textual runs a key's action after it has taken in what is typed meanwhile.
         terminal.press("C-u")
+        terminal.wait_until(lambda lines: suggestion not in "".join(lines), "an empty line")
         terminal.type("mine.folded")
         terminal.wait_for(r"mine\.folded")
         terminal.press("Enter")
