@@ -49,8 +49,7 @@ def _measure(program: Program, terminal: Terminal, seconds: float) -> dict[str, 
     assert program.process.stdin is not None
     whole_s = 2 * SETTLE_S + 5 * seconds + 20
     program.process.stdin.write(f"{int(whole_s * 1000)}\n".encode())
-    terminal.wait_for(r"16,3\d\d stacks")
-    terminal.wait_for(r"32\d,\d{3} blocks")
+    terminal.wait_for(rf"{BLOCKS << DEPTH:,} blocks")
     time.sleep(SETTLE_S)
     shares = {}
     for key, view in (("1", "allocators"), ("4", "tree"), ("3", "flame")):
@@ -89,7 +88,7 @@ def _key_times_ms(terminal: Terminal) -> list[float]:
     """From a key to the order it asks for being on the screen, looking included."""
     times = []
     for number in range(KEYS):
-        marker = "outstanding ▲" if number % 2 == 0 else "outstanding ▼"
+        marker = "verdict ▲" if number % 2 == 0 else "verdict ▼"
         began_s = time.monotonic()
         terminal.press("S")
         terminal.wait_for(marker)

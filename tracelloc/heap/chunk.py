@@ -13,8 +13,11 @@ from tracelloc.heap.blocks import U32, U64, Blocks, Rows
 from tracelloc.heap.stacks import Stacks
 
 _WORDS: Final = RECORD_DTYPE.itemsize // 8
-_WORD: Final = {name: field[1] // 8 for name, field in (RECORD_DTYPE.fields or {}).items()}
+_FIELDS: Final = {name: field[1] // 8 for name, field in (RECORD_DTYPE.fields or {}).items()}
 """In which 64-bit word of a record each field begins."""
+_FIRST: Final = _FIELDS["address"]
+"""The words before are the ring's own."""
+_WORD: Final = {name: word - _FIRST for name, word in _FIELDS.items()}
 _KIND_SHIFT: Final = np.uint64(EVENT_SIZE_BITS)
 _KIND_MASK: Final = np.uint8(EVENT_KIND_MASK)
 _SIZE_MASK: Final = np.uint64(EVENT_SIZE_MASK)
@@ -31,7 +34,7 @@ class Chunk:
     def __init__(self, events: Events, stacks: Stacks, *, in_order: bool) -> None:
         """``in_order``: no events are missing in between, and they are in the order of time."""
         # All words in one pass: numpy picks fields one by one, slowly.
-        words = events.view(np.uint64).reshape(len(events), _WORDS).T.copy()
+        words = events.view(np.uint64).reshape(len(events), _WORDS)[:, _FIRST:].T.copy()
         tags = words[_WORD["size_tag"]]
         self.address: U64 = words[_WORD["address"]]
         self.time_ns: U64 = words[_WORD["time_ns"]]

@@ -53,6 +53,10 @@ class PeakFinder:
         live_bytes = totals.live_bytes
         size_bytes = int(live_bytes.sum())
         highest = 0 if self.peak is None else self.peak.size_bytes
+        # Nothing can have been outstanding but what is now, and what was freed here.
+        freed = int(totals.bytes_of(ends.size).sum()) if chunk.in_order else 0
+        if self.peak is not None and size_bytes + freed <= highest:
+            return
         row = len(chunk) - 1
         sizes = None
         if chunk.in_order:
