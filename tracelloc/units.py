@@ -93,6 +93,11 @@ def format_roughly(seconds: float) -> str:
     return f"{minutes // 1440}d{minutes % 1440 // 60:02}h"
 
 
+def about_of(sample_bytes: int | None) -> str:
+    """What stands before figures: ``~`` where blocks were sampled, and they are estimates."""
+    return "" if sample_bytes is None else "~"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 free``, ``12 frees``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

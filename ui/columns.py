@@ -12,7 +12,7 @@ from tracelloc.ui.figures import clean, short_count
 from tracelloc.ui.naming import Search, labels_of
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.table import Cell, Column, Rows
-from tracelloc.units import NS_PER_S, format_size
+from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.sites import VERDICTS
 
@@ -85,7 +85,7 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
     """The table of stacks."""
     snapshot, figures, settings = picture.snapshot, picture.figures, picture.settings
     past = snapshot.history.held()[1] if snapshot.history is not None else None
-    about = "~" if snapshot.sample_bytes is not None else ""
+    about = about_of(snapshot.sample_bytes)
     temporary = snapshot.totals.temporary_share
 
     def cell(key: Hashable, column: str) -> Cell:

@@ -27,7 +27,7 @@ from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
 from tracelloc.ui.table import Table
 from tracelloc.ui.verdicts import reasons, verdict_text
-from tracelloc.units import NS_PER_S, format_size
+from tracelloc.units import NS_PER_S, about_of, format_size
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
@@ -228,7 +228,7 @@ class DetailScreen(Screen[None]):
 def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:
     """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
-    about = "~" if picture.snapshot.sample_bytes is not None else ""
+    about = about_of(picture.snapshot.sample_bytes)
     # Peaks that came and went while the buffer was full were not seen.
     least = "at least " if picture.snapshot.losses.overflows else ""
     growth = figures.growth_bytes_per_min

@@ -11,7 +11,7 @@ from tracelloc.ui.figures import clean, clock, gauge, short_count
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.verdicts import leaks_text
-from tracelloc.units import NS_PER_S, format_roughly, format_size
+from tracelloc.units import NS_PER_S, about_of, format_roughly, format_size
 from tracelloc.views.memory import Forecast
 
 _BAD = "bold red"
@@ -96,7 +96,7 @@ def _lost(snapshot: Snapshot) -> Text:
 
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
-    about = "~" if snapshot.sample_bytes is not None else ""
+    about = about_of(snapshot.sample_bytes)
     growth = figures.growth_bytes_per_min
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [

@@ -33,6 +33,7 @@ from tracelloc.ui.tabline import TabLine
 from tracelloc.ui.threads import ThreadsView
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.verdicts import verdict_line
+from tracelloc.units import about_of
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -130,7 +131,7 @@ class LiveScreen(Screen[None]):
         elif isinstance(widget, AgesView):
             widget.show(picture.ages)
         elif isinstance(widget, ThreadsView):
-            about = "~" if picture.snapshot.sample_bytes is not None else ""
+            about = about_of(picture.snapshot.sample_bytes)
             activity = picture.snapshot.threads
             widget.show(picture.threads, activity, about=about, at_once=at_once)
         elif view is View.LOG:

@@ -38,7 +38,7 @@ from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.settings import TREES, Settings, Sorting, View
 from tracelloc.ui.source import Source
-from tracelloc.units import NS_PER_S
+from tracelloc.units import NS_PER_S, about_of
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF, Codes
 from tracelloc.views.calltree import Metric
@@ -302,7 +302,7 @@ class Pictures:
         waste = None
         if sizes is not None and usable is not None:
             total = total_waste(blocks, sampled, usable, sizes.header_bytes)
-            waste = waste_line(sizes, total, "" if sampled is None else "~")
+            waste = waste_line(sizes, total, about_of(sampled))
         return Sizes(
             size_bins(blocks, sampled, usable),
             frequent_sizes(blocks, MOST_SIZES, sampled, usable),

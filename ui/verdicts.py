@@ -7,7 +7,7 @@ from rich.text import Text
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.columns import VERDICT_STYLES
 from tracelloc.ui.picture import Details, Picture
-from tracelloc.units import format_size
+from tracelloc.units import about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import headline, sentences, suspects_of
 
@@ -20,7 +20,7 @@ def verdict_text(details: Details, snapshot: Snapshot) -> Text:
     style = VERDICT_STYLES.get(judgement.verdict, "bold")
     if details.suspect is None:
         return Text(judgement.verdict.value, style)
-    about = "~" if snapshot.sample_bytes is not None else ""
+    about = about_of(snapshot.sample_bytes)
     return Text(headline(judgement, snapshot.now_ns, about=about), style)
 
 
@@ -44,7 +44,7 @@ def leaks_text(snapshot: Snapshot) -> Text | None:
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
         rates = [j.rate_bytes_per_min for j in judgements if j.verdict is verdict]
         if rates:
-            about = "~" if snapshot.sample_bytes is not None else ""
+            about = about_of(snapshot.sample_bytes)
             rate = f"{about}{format_size(round(sum(rates)))}/min"
             return Text(f"{len(rates)} {words} {rate}", VERDICT_STYLES[verdict])
     return None

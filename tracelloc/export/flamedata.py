@@ -14,7 +14,7 @@ from typing import Any, Final
 from tracelloc.filters import NamedStack
 from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_duration
+from tracelloc.units import NS_PER_S, about_of, format_duration
 from tracelloc.views.calltree import Metric, frame_name, root_name, steps
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
@@ -175,7 +175,7 @@ def _elapsed(profile: Profile) -> str:
 def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
     """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
     path = [printable(name) for name, *_ in reversed(_steps(named.stack, named.suspect.stack))]
-    about = "" if profile.sample_bytes is None else "~"
+    about = about_of(profile.sample_bytes)
     shared = None if named.shared is None else printable(frame_name(named.shared))
     return {
         "name": shared or path[-1],

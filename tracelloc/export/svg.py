@@ -20,7 +20,7 @@ from tracelloc.export.flamedata import FlameTree, flame_tree, texts
 from tracelloc.report.profile import Profile
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
-from tracelloc.units import format_duration, format_size, plural
+from tracelloc.units import about_of, format_duration, format_size, plural
 from tracelloc.views.calltree import Metric
 
 _WIDTH: Final = 1180
@@ -136,7 +136,7 @@ def _figure(value: int, unit: str) -> str:
 def _head(profile: Profile, total: str, height: int) -> str:
     target = profile.target
     title = f"{printable(target.command)} (process {target.pid})"
-    about = "~" if profile.sample_bytes is not None else ""
+    about = about_of(profile.sample_bytes)
     seconds = round(profile.elapsed_ns / 1e9)
     kind = "apart" if profile.is_difference else "traced"
     subtitle = f"{about}{total}" + (f", {format_duration(seconds)} {kind}" if seconds else "")

@@ -60,6 +60,10 @@ class NamedStack:
         """One label or None per frame."""
         return self.labels or (None,) * len(self.frames)
 
+    def below(self, caller: Frame) -> NamedStack:
+        """The same with one more caller, outside of all others, which is shown."""
+        return NamedStack([*self.frames, caller], [*self.hidden, False], [*self.all_labels, None])
+
     def parts(self) -> Iterator[Part]:
         """What to show, innermost first. All counts and plain frames add up to the stack."""
         filtered = 0

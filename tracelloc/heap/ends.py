@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,15 +11,12 @@ import numpy.typing as npt
 from tracelloc.heap.blocks import U32, U64, Blocks, Mask, Rows
 from tracelloc.heap.chunk import Chunk
 
-EARLIER: Final = -1
-"""In place of a row: the block was there before these events."""
-
 T = TypeVar("T", bound=np.generic)
 
 
 @dataclass(slots=True)
 class Ends:
-    """A row for each block; all columns are of one length, in no order.
+    """A row for each block: first those that were made in the same chunk, then earlier ones.
 
     Blocks that were closed because their address was handed out again are not among them:
     nobody was seen to end those.
@@ -28,7 +25,7 @@ class Ends:
     row: Rows
     """Of the event that ended it."""
     made_row: Rows
-    """Of the event that made it, or ``EARLIER``: these come last."""
+    """Of the event that made it; only of the first ones."""
     stack: U32
     """That allocated it."""
     size: U64
@@ -45,12 +42,12 @@ class Ends:
 
     @property
     def here(self) -> int:
-        """How many were made in the same chunk: the first ones."""
-        return len(self.row) - len(self.earlier)
+        """How many were made in the same chunk."""
+        return len(self.made_row)
 
     def birth_ns(self, chunk: Chunk) -> U64:
         """When each was made; of the chunk's events."""
-        return _joined(chunk.time_ns, self.made_row[: self.here], self.earlier.birth_ns)
+        return _joined(chunk.time_ns, self.made_row, self.earlier.birth_ns)
 
 
 def ends_of(chunk: Chunk, pairs: tuple[Rows, Rows], taken: tuple[Rows, Blocks]) -> Ends:
@@ -68,11 +65,9 @@ def ends_of(chunk: Chunk, pairs: tuple[Rows, Rows], taken: tuple[Rows, Blocks]) 
         made_rows, end_rows = made_rows[~given_back], end_rows[~given_back]
     row = np.concatenate([end_rows, later_rows])
     maker = _joined(chunk.tid, made_rows, blocks.tid)
-    made_row = np.full(len(row), EARLIER, np.intp)
-    made_row[: len(made_rows)] = made_rows
     return Ends(
         row=row,
-        made_row=made_row,
+        made_row=made_rows,
         stack=_joined(chunk.stack, made_rows, blocks.stack),
         size=_joined(chunk.size, made_rows, blocks.size),
         is_remote=maker != chunk.tid.take(row),

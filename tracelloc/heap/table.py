@@ -24,6 +24,7 @@ from tracelloc.heap.ends import ends_of
 from tracelloc.heap.lives import Lives
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.heap.threads import TID_LIMIT
 from tracelloc.heap.totals import Sums, Totals
 
 Kinds = npt.NDArray[np.uint8]
@@ -34,8 +35,6 @@ CHUNK: Final = 1 << 16
 """Events handled at once: their numbers fit beside an address in 64 bits."""
 _ADDRESS_BITS: Final = 48
 _POSITION_BITS: Final = np.uint64(64 - _ADDRESS_BITS)
-_TID_LIMIT: Final = 1 << 22
-"""Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class LiveTable:
         self._pending: dict[int, _Pending] = {}
         # By thread id. Only what a chunk has just written is ever read, so that nothing
         # needs to be set beforehand: pages of threads that don't exist stay unused.
-        self._last_event = np.empty(_TID_LIMIT, np.int64)
+        self._last_event = np.empty(TID_LIMIT, np.int64)
 
     def apply(self, events: Events, *, in_order: bool = True) -> None:
         """Applies records of ``ring.RECORD_DTYPE`` in their order.

@@ -65,7 +65,7 @@ class TemporaryFinder:
         limit[made.row] = made.nth_next(self._kept)
         here = ends.here
         found = np.empty(len(ends), np.bool_)
-        np.less(ends.row[:here], limit.take(ends.made_row[:here]), out=found[:here])
+        np.less(ends.row[:here], limit.take(ends.made_row), out=found[:here])
         found[here:] = self._was_last(chunk, made, ends.row[here:], thread)
         found &= ~ends.is_remote
         self._remember(made, chunk.address)
@@ -83,12 +83,11 @@ class TemporaryFinder:
         """
         unknown = ~ends.is_remote
         unknown[: ends.here] = False
+        # Threads that are new have made nothing before.
+        unknown &= thread.take(ends.row) < len(self._last)
         at = np.flatnonzero(unknown)
-        at_thread, address = thread[ends.row[at]], chunk.address[ends.row[at]]
-        known = at_thread < len(self._last)
-        unknown[at] = False
-        at, at_thread, address = at[known], at_thread[known], address[known]
-        unknown[at] = (self._last[at_thread] == address[:, None]).any(axis=1)
+        row = ends.row[at]
+        unknown[at] = (self._last[thread[row]] == chunk.address[row, None]).any(axis=1)
         self._last[:] = 0
         return unknown
 

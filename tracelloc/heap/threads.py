@@ -25,7 +25,7 @@ MOST_THREADS: Final = 1 << 16
 """Rows, at most."""
 MOST_FLOWS: Final = 1 << 14
 """Pairs of threads, at most; what goes between others is counted from and to ``NOBODY``."""
-_TID_LIMIT: Final = 1 << 22
+TID_LIMIT: Final = 1 << 22
 """Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
 _DENSE: Final = 1 << 16
 """Pairs of threads that are counted in an array, not by sorting."""
@@ -63,7 +63,7 @@ class ThreadBook:
 
     def __init__(self) -> None:
         # Pages of threads that don't exist stay unused.
-        self._row_of = np.zeros(_TID_LIMIT, np.uint16)
+        self._row_of = np.zeros(TID_LIMIT, np.uint16)
         self._totals = ThreadTotals(*(np.zeros(16, np.int64) for _ in fields(ThreadTotals)))
         self.count = 1
         """Rows in use."""

@@ -62,9 +62,4 @@ def _begun_by(stack: NamedStack, process: str) -> NamedStack:
     """The stack with its process as the root, above the module that it starts in."""
     if not stack.frames:
         return stack
-    outermost = Frame(0, root_name(stack), None, None, None, process, None)
-    return NamedStack(
-        frames=[*stack.frames, outermost],
-        hidden=[*stack.hidden, False],
-        labels=[*stack.all_labels, None],
-    )
+    return stack.below(Frame(0, root_name(stack), None, None, None, process, None))

@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.units import format_size, plural
 
 StackLines = Callable[[int], Iterator[str]]
@@ -39,11 +38,6 @@ def largest(column: I64, top: int) -> tuple[int, list[int]]:
     """How many stacks have any, and those that have most, the first of equal ones first."""
     having = np.flatnonzero(column)
     return len(having), having[np.lexsort((having, -column[having]))][:top].tolist()
-
-
-def about_of(snapshot: Snapshot) -> str:
-    """``~`` where figures are estimates."""
-    return "" if snapshot.sample_bytes is None else "~"
 
 
 def amount(size_bytes: int, count: int, about: str, one: str = "allocation") -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
+from tracelloc.report.part import StackFrames, StackLines, amount, entry_lines, largest
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.units import NS_PER_S, format_age, format_size
+from tracelloc.units import NS_PER_S, about_of, format_age, format_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class PeakPart:
     @classmethod
     def of(cls, snapshot: Snapshot, top: int) -> PeakPart:
         """The ``top`` stacks of it."""
-        peak, about = snapshot.peak, about_of(snapshot)
+        peak, about = snapshot.peak, about_of(snapshot.sample_bytes)
         if peak is None:
             return cls(0, 0, 0, snapshot.live_bytes, 0, (), about)
         holding, order = largest(peak.live_bytes, top)

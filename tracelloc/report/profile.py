@@ -178,13 +178,7 @@ def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
     stat = StackStat(
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )
-    marked = replace(
-        stack,
-        frames=[*stack.frames, Frame(0, MAPPED, None, None, None, None, None)],
-        hidden=[*stack.hidden, False],
-        labels=[*stack.all_labels, None],
-    )
-    return Sample(stat, marked)
+    return Sample(stat, stack.below(Frame(0, MAPPED, None, None, None, None, None)))
 
 
 def _notes(snapshot: Snapshot) -> list[str]:

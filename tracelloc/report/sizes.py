@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelloc.heap.blocks import Blocks
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines
+from tracelloc.report.part import StackFrames, StackLines, amount, entry_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
 from tracelloc.snapshots.usable import UsableSizes
 from tracelloc.snapshots.waste import StackWaste, TotalWaste, Waste, total_waste, wasteful_stacks
-from tracelloc.units import plural
+from tracelloc.units import about_of, plural
 from tracelloc.views.waste import waste_line, waste_text, why_uncertain
 
 
@@ -71,7 +71,7 @@ class SizesPart:
             frequent=frequent_sizes(blocks, top, sampled, usable),
             wasted=wasted,
             dropped_count=0 if len(blocks) else snapshot.live_count,
-            about=about_of(snapshot),
+            about=about_of(snapshot.sample_bytes),
         )
 
     @property

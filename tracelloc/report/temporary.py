@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from tracelloc.heap.temporary import Soon
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
+from tracelloc.report.part import StackFrames, StackLines, amount, entry_lines, largest
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
-from tracelloc.units import NS_PER_S, format_duration, plural
+from tracelloc.units import NS_PER_S, about_of, format_duration, plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class TemporaryPart:
             soon=snapshot.soon,
             making=making,
             entries=tuple(snapshot.stack_stat(index) for index in order),
-            about=about_of(snapshot),
+            about=about_of(snapshot.sample_bytes),
         )
 
     @property

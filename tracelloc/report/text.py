@@ -17,6 +17,7 @@ from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.units import (
     NS_PER_S,
+    about_of,
     format_age,
     format_duration,
     format_size,
@@ -290,7 +291,7 @@ def traced_line(snapshot: Snapshot) -> str:
     """What has been traced so far, for progress."""
     elapsed_s = snapshot.elapsed_ns / NS_PER_S
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
-    about = "" if snapshot.sample_bytes is None else "~"
+    about = about_of(snapshot.sample_bytes)
     return (
         f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
         f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "

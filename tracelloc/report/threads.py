@@ -6,10 +6,11 @@ from collections.abc import Iterator, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tracelloc.report.part import StackFrames, StackLines, about_of, amount, entry_lines, largest
+from tracelloc.report.part import StackFrames, StackLines, amount, entry_lines, largest
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.text import printable
+from tracelloc.units import about_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class ThreadsPart:
             top=top,
             wandering=wandering,
             entries=tuple(snapshot.stack_stat(index) for index in order),
-            about=about_of(snapshot),
+            about=about_of(snapshot.sample_bytes),
         )
 
     @property

@@ -114,11 +114,11 @@ def activity_of(lives: Lives, totals: Totals, names: Mapping[int, str]) -> Threa
 
 
 def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:
-    """The peak in whole blocks, of the first ``stacks`` stacks."""
+    """The peak in whole blocks, of so many stacks: those that came later held nothing."""
     if peak is None:
         return None
-    return replace(
-        peak,
-        live_bytes=peak.live_bytes[:stacks],
-        live_count=totals.whole_counts(peak.live_count[:stacks]),
-    )
+    live_bytes, live_count = np.zeros(stacks, np.int64), np.zeros(stacks, np.int64)
+    known = min(stacks, len(peak.live_bytes))
+    live_bytes[:known] = peak.live_bytes[:known]
+    live_count[:known] = totals.whole_counts(peak.live_count[:known])
+    return replace(peak, live_bytes=live_bytes, live_count=live_count)

@@ -187,10 +187,9 @@ class Snapshot:
     @property
     def bytes_at_peak(self) -> I64:
         """Outstanding bytes per stack when the whole process held most."""
-        held: I64 = np.zeros(len(self.totals), np.int64)
-        if self.peak is not None:
-            held[: len(self.peak.live_bytes)] = self.peak.live_bytes
-        return held
+        if self.peak is None:
+            return np.zeros(len(self.totals), np.int64)
+        return self.peak.live_bytes
 
     def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
         """The stacks that hold most bytes, largest first; only those that hold a block.
@@ -206,7 +205,6 @@ class Snapshot:
     def stack_stat(self, index: int) -> StackStat:
         """The figures of one stack."""
         totals, peak = self.totals, self.peak
-        at_peak = peak is not None and index < len(peak.live_bytes)
         return StackStat(
             index=index,
             live_bytes=int(totals.allocated_bytes[index] - totals.freed_bytes[index]),
@@ -214,8 +212,8 @@ class Snapshot:
             allocated_bytes=int(totals.allocated_bytes[index]),
             allocated_count=int(totals.allocated_count[index]),
             growth_bytes_per_min=int(self.growth_per_min[index]),
-            peak_bytes=int(peak.live_bytes[index]) if peak is not None and at_peak else 0,
-            peak_count=int(peak.live_count[index]) if peak is not None and at_peak else 0,
+            peak_bytes=0 if peak is None else int(peak.live_bytes[index]),
+            peak_count=0 if peak is None else int(peak.live_count[index]),
             temporary_bytes=int(totals.temporary_bytes[index]),
             temporary_count=int(totals.temporary_count[index]),
             remote_bytes=int(totals.remote_bytes[index]),
