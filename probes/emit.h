@@ -17,22 +17,26 @@ static __always_inline u64 waiting_bytes(void)
 	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
 }
 
+/* The timer's ticks in control.clock: as many bits of its nanoseconds are left out, 1 ms. */
+#define TICK_MASK ((1ULL << 20) - 1)
+
 /*
  * The time of the timer's last tick. Reading the clock for each event would cost more than
  * all the rest of emitting: it is read by the first event after a tick, for all of them.
- * Two processors may do that at once; the tick is written last, so that whoever sees it
- * sees a time that belongs to it.
+ * Time and tick are one word, so that nobody takes a time for another tick's, whoever was
+ * preempted on the way here. User space clears it before the ticks' lowest bits recur.
  */
 static __always_inline u64 tick_ns(struct control *words)
 {
-	volatile struct control *shared = words;
-	u64 tick = bpf_jiffies64();
+	volatile u64 *clock = &words->clock;
+	u64 tick = bpf_jiffies64() & TICK_MASK;
+	u64 seen = *clock;
 
-	if (shared->tick != tick) {
-		shared->time_ns = bpf_ktime_get_ns();
-		shared->tick = tick;
+	if (!seen || (seen & TICK_MASK) != tick) {
+		seen = (bpf_ktime_get_ns() & ~TICK_MASK) | tick;
+		*clock = seen;
 	}
-	return shared->time_ns;
+	return seen & ~TICK_MASK;
 }
 
 /* Whether this record is one of those, about one in sixteen, that look after the ring. */

@@ -182,8 +182,7 @@ enum counter {
 struct control {
 	__u32 live;       /* probes do nothing until user space sets this to 1 */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
-	__u64 tick;       /* jiffies when time_ns was read; probes only */
-	__u64 time_ns;    /* CLOCK_MONOTONIC then; probes only */
+	__u64 clock;      /* CLOCK_MONOTONIC at a tick, and which tick (emit.h); cleared by the reader */
 	__u64 large_misses; /* whether misses bring the larger copy of the stack */
 	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */
 	__u32 full[2];    /* by the epoch's parity: events go to map `spill`. Set by the probes,

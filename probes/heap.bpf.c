@@ -3,10 +3,10 @@
  * Probes on the malloc family: which blocks a process has, and who asked for them.
  *
  * Contract
- *   Needs Linux 5.10 (ring buffer, jiffies). User space attaches an entry program (see the
- *   end) to each allocator function, at a place where the argument registers and the stack
- *   pointer are as at entry, and `call_return` to its return; the kernel calls them for the
- *   target's memory only. Nothing is reported until control.live.
+ *   Needs Linux 6.1. User space attaches an entry program (see the end) to each allocator
+ *   function, at a place where the argument registers and the stack pointer are as at entry,
+ *   and `call_return` to its return; the kernel calls them for the target's memory only, and
+ *   may preempt them (preemption.h). Nothing is reported until control.live.
  *
  * Pairing
  *   An allocation is reported when the allocator returns, so its arguments are kept
@@ -41,6 +41,7 @@
 #include <uapi/linux/ptrace.h>
 #include "event.h"
 #include "maps.h"
+#include "preemption.h"
 #include "read.h"
 #include "space.h"
 #include "stack.h"
@@ -360,6 +361,7 @@ int loader_changes(struct pt_regs *ctx)
 	struct space *space = get_space(current_id());
 	u32 state = RT_DELETE;
 
+	use_thread_stack(ctx);
 	if (!words || !space)
 		return 0;
 	__sync_fetch_and_add(&space->loader_calls, 1);
@@ -384,6 +386,7 @@ int process_execs(u64 *arguments)
 	u64 id = current_id();
 	struct space *space = get_space(id);
 
+	use_thread_stack(arguments);
 	if (!words || !words->live || !space || !is_traced(words, id))
 		return 0;
 	/* The call that a thread with this id was in is over. */
@@ -416,6 +419,7 @@ int process_forks(u64 *arguments)
 	u64 id = bpf_get_current_pid_tgid();
 	u64 flags = arguments[1];
 
+	use_thread_stack(arguments);
 	if (flags & (CLONE_THREAD | CLONE_UNTRACED))
 		return 0;
 	if (words && words->live && get_space(id))
@@ -448,6 +452,7 @@ int exception_enter(struct pt_regs *ctx)
 	u64 id = current_id();
 	struct call *call = calls.lookup(&id);
 
+	use_thread_stack(ctx);
 	if (!words || !words->live || !call || !call->sp || !call->return_address)
 		return 0;
 	take_back(words, id, call);
@@ -512,6 +517,7 @@ int call_return(struct pt_regs *ctx)
 	struct call *call = end_call(ctx, words, id);
 	u64 address;
 
+	use_thread_stack(ctx);
 	if (!call)
 		return 0;
 	address = call_result(ctx, call);
@@ -534,6 +540,7 @@ int call_return(struct pt_regs *ctx)
 #define ENTRY(name, begin) \
 	int name(struct pt_regs *ctx) \
 	{ \
+		use_thread_stack(ctx); \
 		begin; \
 		return 0; \
 	}
@@ -542,8 +549,10 @@ int call_return(struct pt_regs *ctx)
 #define THROWING_ENTRY(name, begin) \
 	int name(struct pt_regs *ctx) \
 	{ \
-		struct call *call = begin; \
+		struct call *call; \
 \
+		use_thread_stack(ctx); \
+		call = begin; \
 		if (call) { \
 			call->ip = PT_REGS_IP(ctx); \
 			call->return_address = word_at(call->sp); \

@@ -99,6 +99,7 @@ int mapping_return(struct pt_regs *ctx)
 	struct call *call = end_call(ctx, words, id);
 	u64 end;
 
+	use_thread_stack(ctx);
 	if (!call)
 		return 0;
 	if (call->kind == CALL_UNMAP ? (u32)result != 0 : result == MAP_FAILED) {

@@ -49,6 +49,17 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _probes_compiled_once(shared: Path) -> Iterator[None]:
+    """What is compiled for one test serves the others; what stacks came by does not."""
+    cache = shared / "cache"
+    (cache / "tracelloc").mkdir(parents=True, exist_ok=True)
+    (cache / "tracelloc/call-sites").touch()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _modules_compiled_once(shared: Path) -> Iterator[None]:
     """tracelloc is started hundreds of times, and leaves nothing in the source's folders."""
     with pytest.MonkeyPatch.context() as patch:

@@ -5,7 +5,8 @@ set -eu
 
 seconds=${DEMO_SECONDS:-15}
 report=$3
-"$1" $((seconds + 30)) >/dev/null 2>&1 </dev/null &
+# It is ended here, however long tracelloc takes to start.
+"$1" $((seconds + 900)) >/dev/null 2>&1 </dev/null &
 target=$!
 trap 'kill $target 2>/dev/null || true' EXIT INT TERM
 

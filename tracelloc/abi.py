@@ -60,8 +60,7 @@ STACK_HEAD_FIELDS: Final = [
 CONTROL_FIELDS: Final = [
     ("live", "<u4"),
     ("woken", "<u4"),
-    ("tick", "<u8"),
-    ("time_ns", "<u8"),
+    ("clock", "<u8"),
     ("large_misses", "<u8"),
     ("epoch", "<u8"),
     ("full", ("<u4", (2,))),

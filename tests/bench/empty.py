@@ -12,7 +12,7 @@ from tests.bench.allocator import Allocator
 from tests.bench.processes import SkippedError
 from tracelloc import probes
 from tracelloc.capture.attach import Attachment, Method
-from tracelloc.capture.bpf import import_bcc
+from tracelloc.capture.compiler import import_bcc
 from tracelloc.errors import TracellocError
 
 TEXT = b"""

@@ -16,7 +16,7 @@ import numpy as np
 
 from tests.bench.processes import figures_of
 from tracelloc.caller import caller
-from tracelloc.capture.bpf import import_bcc
+from tracelloc.capture.compiler import import_bcc
 from tracelloc.filters import load_filters
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.module import ModuleSymbols

@@ -42,6 +42,7 @@ class PlainTable:
     reuses: int = 0
     odd_restores: int = 0
     pending: dict[int, tuple[int, Block | None, int]] = field(default_factory=dict)
+    tick_ns: int = 1
     time: int = 0
     between: int = 1
     """At most so many other allocations come between those of a temporary block."""
@@ -80,7 +81,7 @@ class PlainTable:
 
     def apply(self, event: Event) -> None:
         kind, address, size, stack, tid = event
-        self.time += 1
+        self.time += self.tick_ns
         pending = self.pending.pop(tid, None)
         if kind is EventKind.ALLOC:
             self._add(self.allocated, stack, size, 1)

@@ -71,9 +71,9 @@ def test_layers(path: Path) -> None:
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_only_one_place_knows_a_library(path: Path) -> None:
     names = {name.split(".")[0] for name in imports(path)}
-    assert "bcc" not in names, "bcc is imported by name in capture/bpf.py"
+    assert "bcc" not in names, "bcc is imported by name in capture/compiler.py"
     assert ('import_module("bcc")' in path.read_text()) == (
-        path.parts[-2:] == ("capture", "bpf.py")
+        path.parts[-2:] == ("capture", "compiler.py")
     )
     if room(path) != "ui":
         assert not names & {"textual", "rich"}

@@ -26,6 +26,8 @@ from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 
+TICK_NS = 1 << 20
+"""Something happens at each of the shim's ticks."""
 SHIM = Path(__file__).parents[1] / "shim/emit.c"
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
 ROOM = 65536
@@ -119,7 +121,7 @@ class Run:
         self.dice = random.Random(seed)
         self.probes = Probes(library, spill_entries)
         self.table = LiveTable(Stacks())
-        self.plain = PlainTable()
+        self.plain = PlainTable(tick_ns=TICK_NS)
         self.kinds_of_entries: set[int] = set()
 
     def apply(self, batch: Batch) -> None:
@@ -258,7 +260,7 @@ def test_entries(
     if entry is not None and SpillFlag.TAKEN in entry:
         tid = unread[-1][4]
         run.probes.happen(99, (X, 16, 0, 0, tid), OK)
-        run.plain.time = 98
+        run.plain.time = 98 * TICK_NS
         run.plain.apply((X, 16, 0, 0, tid))
         run.apply(run.probes.drain.take())
     assert outcome(run) == expected(run.plain)

@@ -1,18 +1,11 @@
-"""The only module that knows bcc: compiles the probes, loads them, shares their memory.
-
-bcc is part of the distribution (python3-bpfcc on Debian and Ubuntu), never of PyPI,
-where that name belongs to a crystal-lattice package.
-"""
+"""The probes in the kernel: how they are compiled and loaded, and the memory that is shared."""
 
 from __future__ import annotations
 
 import ctypes
-import importlib
 import mmap
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -20,7 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
+from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
+from tracelloc.capture.precompiled import compiled
+from tracelloc.capture.programs import (
+    KPROBE,
+    RAW_TRACEPOINT,
+    Programs,
+    delete_entry,
+    keys_of,
+    set_entry,
+)
 from tracelloc.capture.ring import EventRing, MissRing, StackRing
 from tracelloc.capture.rowtable import RowMemory
 from tracelloc.capture.spacewords import SpaceWords
@@ -41,12 +44,6 @@ only where children are followed."""
 
 STOP_SIGNAL: Final = signal.SIGURG
 """What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
-
-INSTALL_HINT: Final = (
-    "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
-    "dnf install python3-bcc (Fedora, RHEL); a virtual environment must be made by "
-    "/usr/bin/python3 with --system-site-packages"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,42 +124,14 @@ class CaptureConfig:
             flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
         return flags
 
-
-def import_bcc() -> Any:
-    """The distribution's bcc module. Raises UnsupportedError if it isn't there."""
-    try:
-        bcc = importlib.import_module("bcc")
-    except ImportError as error:
-        if getattr(error, "name", None) in ("bcc", None):
-            raise UnsupportedError("bcc is not installed", hint=INSTALL_HINT) from error
-        raise UnsupportedError(f"bcc cannot be imported: {error}", hint=INSTALL_HINT) from error
-    except OSError as error:
-        raise UnsupportedError(f"bcc cannot be loaded: {error}", hint=INSTALL_HINT) from error
-    if not hasattr(bcc, "BPF"):
-        raise UnsupportedError(
-            "the installed bcc is PyPI's crystal-lattice package, not the BPF compiler",
-            hint=f"pip uninstall bcc, then {INSTALL_HINT}",
+    def compile(self, *, debug: bool = False) -> CompiledProbes:
+        """The probes compiled so. Raises UnsupportedError."""
+        text = probes.source_text(
+            use_rows=self.use_rows,
+            trace_mappings=self.trace_mappings,
+            entries=self.entries.values(),
         )
-    return bcc
-
-
-@contextmanager
-def _stderr_kept(lines: list[str], *, quiet: bool) -> Iterator[None]:
-    """Collects what libbcc writes to descriptor 2 instead of showing it, if ``quiet``."""
-    if not quiet:
-        yield
-        return
-    saved = os.dup(2)
-    scratch = os.memfd_create("bcc-messages")
-    os.dup2(scratch, 2)
-    try:
-        yield
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        with os.fdopen(scratch, "rb") as messages:
-            messages.seek(0)
-            lines.extend(messages.read().decode(errors="replace").splitlines())
+        return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
 
 class Capture:
@@ -170,22 +139,10 @@ class Capture:
 
     def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
         """Compiles the probes and makes their maps. Raises UnsupportedError."""
-        self._bcc: Any = import_bcc()
-        self._debug = debug
-        os.environ["BCC_KERNEL_SOURCE"] = str(probes.kernel_headers())
-        entries = config.entries
-        text = probes.source_text(
-            use_rows=config.use_rows,
-            trace_mappings=config.trace_mappings,
-            entries=entries.values(),
-        ).encode()
         mapping = ("mapping_return",) if config.trace_mappings else ()
-        self._names = (*PROGRAMS, *mapping, *entries)
-        with self._explained():
-            self._bpf: Any = self._bcc.BPF(text=text, cflags=config.cflags())
-        self._programs: dict[str, int] = {}
-        self._calls: Any = self._bpf[b"calls"]
-        self.events_fd: int = self._bpf[b"events"].map_fd
+        self._names = (*PROGRAMS, *mapping, *config.entries)
+        self._bpf = Programs(config.compile(debug=debug), debug=debug)
+        self.events_fd = self._bpf.map_fd("events")
         """Readable for epoll when the ring is half full."""
         self.misses: MissRing | None = None
         self.misses_fd = -1
@@ -193,45 +150,45 @@ class Capture:
         self.rows: RowMemory | None = None
         """The rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
-            self.misses_fd = self._bpf[b"misses"].map_fd
+            self.misses_fd = self._bpf.map_fd("misses")
             self.misses = MissRing(self.misses_fd, config.misses_size_bytes)
-            self.rows = RowMemory(self._shared(b"rows", abi.ROW_SET_DTYPE, config.row_sets))
-        self._counters = self._shared(b"counters", np.dtype(np.uint64), len(abi.Counter))
-        self._control = self._shared(b"control", abi.CONTROL_DTYPE, 1)
+            self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
+        self._counters = self._shared("counters", np.dtype(np.uint64), len(abi.Counter))
+        self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
         self.drain = self._make_drain(config)
         self.mappings: EventRing | None = None
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
-            self.mappings = EventRing(self._bpf[b"mappings"].map_fd, MAPPINGS_SIZE_BYTES)
+            self.mappings = EventRing(self._bpf.map_fd("mappings"), MAPPINGS_SIZE_BYTES)
         spaces = config.max_spaces if config.follow else 1
-        self._spaces = self._shared(b"spaces", abi.SPACE_DTYPE, spaces)
-        self._space_of: Any = self._bpf[b"space_of"] if config.follow else None
+        self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
+        self._follow = config.follow
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self.stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
-            self._shared(b"gaps", lengths.dtype, len(lengths))[:] = lengths
+            self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
 
     def _make_drain(self, config: CaptureConfig) -> Drain:
         ring = EventRing(self.events_fd, config.events_size_bytes)
         if not config.spill_entries:
             return Drain(ring, self._control, None)
         try:
-            spill = Spill(self._bpf[b"spill"].map_fd, self._bpf[b"pairs"].map_fd)
+            spill = Spill(self._bpf.map_fd("spill"), self._bpf.map_fd("pairs"))
         except OSError as error:
             raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
         return Drain(ring, self._control, spill)
 
     def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
-        ring = StackRing(self._bpf[b"stacks"].map_fd, config.stacks_size_bytes)
-        kept = self._bpf[b"kept_stacks"].map_fd if config.spill_entries else None
+        ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
+        kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
         return StackDrain(ring, self._control, kept, config.max_frames)
 
-    def _shared(self, table: bytes, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
+    def _shared(self, table: str, dtype: np.dtype[Any], entries: int) -> npt.NDArray[Any]:
         """The memory of a mappable array map, which lives as long as the array."""
         pages = -(-dtype.itemsize * entries // mmap.PAGESIZE)
-        memory = mmap.mmap(self._bpf[table].map_fd, pages * mmap.PAGESIZE)
+        memory = mmap.mmap(self._bpf.map_fd(table), pages * mmap.PAGESIZE)
         return np.frombuffer(memory, dtype, entries)
 
     def load(self, attach_type: int | None) -> None:
@@ -239,37 +196,22 @@ class Capture:
 
         May be called again with another one. Raises UnsupportedError.
         """
-        self._programs.clear()
-        with self._explained():
-            for name in self._names:
-                loaded = self._bpf.funcs.pop(name.encode(), None)
-                if loaded is not None:
-                    os.close(loaded.fd)
-                kind = {} if attach_type is None else {"attach_type": attach_type}
-                function = self._bpf.load_func(name.encode(), self._bcc.BPF.KPROBE, **kind)
-                self._programs[name] = function.fd
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        """Turns what bcc raises and prints into one UnsupportedError."""
-        messages: list[str] = []
-        try:
-            with _stderr_kept(messages, quiet=not self._debug):
-                yield
-        except Exception as error:
-            raise UnsupportedError(
-                _last_words(messages) or f"bcc could not load the probes: {error}",
-                hint="run again with --debug to see the compiler's and verifier's messages",
-            ) from error
+        for name in self._names:
+            self._bpf.load(name, KPROBE, attach_type or 0)
 
     @property
     def programs(self) -> dict[str, int]:
-        """The descriptors of all loaded programs, by name."""
-        return dict(self._programs)
+        """The descriptors of the programs for uprobes, by name."""
+        return {name: fd for name, fd in self.loaded.items() if name in self._names}
+
+    @property
+    def loaded(self) -> dict[str, int]:
+        """The descriptors of all loaded programs, those at tracepoints included, by name."""
+        return self._bpf.loaded
 
     def program(self, name: str) -> int:
         """The descriptor of a loaded program."""
-        return self._programs[name]
+        return self.loaded[name]
 
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""
@@ -279,9 +221,13 @@ class Capture:
         """Whether threads get the stop signal when the loader has mapped something."""
         self._control["stop_at_loads"][0] = stop
 
-    def clear_woken(self) -> None:
-        """Allows the next wake-up; to be called before the ring is read."""
+    def begin_reading(self) -> None:
+        """To be called before the ring is read: allows the next wake-up.
+
+        The probes' clock is set anew as well, long before their count of ticks recurs.
+        """
         self._control["woken"][0] = 0
+        self._control["clock"][0] = 0
 
     def new_space(self) -> SpaceWords:
         """What the probes are told of one more address space. Raises UnsupportedError."""
@@ -295,26 +241,22 @@ class Capture:
 
     def assign(self, pid: int, words: SpaceWords) -> None:
         """Which address space a process has, where children are traced."""
-        if self._space_of is not None:
-            self._space_of[ctypes.c_uint32(pid)] = ctypes.c_uint32(words.slot)
+        if self._follow:
+            slot = ctypes.c_uint32(words.slot)
+            set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
 
     def unassign(self, pid: int) -> None:
         """The process is not traced any more."""
-        with suppress(KeyError):
-            del self._space_of[ctypes.c_uint32(pid)]
+        delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def watch(self, pid: int) -> None:
         """Has this process report when it begins another program. Raises UnsupportedError."""
         self._control["tgid"][0] = pid
         for name, tracepoint in TRACEPOINTS.items():
-            if name == "process_forks" and self._space_of is None:
+            if name == "process_forks" and not self._follow:
                 continue
-            with self._explained():
-                function = self._bpf.load_func(name.encode(), self._bcc.BPF.RAW_TRACEPOINT)
-            descriptor = self._bcc.lib.bpf_attach_raw_tracepoint(function.fd, tracepoint.encode())
-            if descriptor < 0:
-                raise UnsupportedError(f"the kernel refused to watch {tracepoint}")
-            self._tracepoints.append(descriptor)
+            self._bpf.load(name, RAW_TRACEPOINT)
+            self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
 
     def set_large_misses(self, large: bool) -> None:
         """Whether misses bring the larger copy of the stack."""
@@ -330,14 +272,10 @@ class Capture:
         The probes see PIDs of the initial namespace: where ours is another one, nothing
         matches and nothing is dropped.
         """
-        gone = [
-            key.value
-            for key in self._calls.keys()  # noqa: SIM118 - bcc's table is no dict
-            if key.value >> 32 == pid and key.value & 0xFFFFFFFF not in alive
-        ]
+        calls = self._bpf.map_fd("calls")
+        gone = [key for key in keys_of(calls) if key >> 32 == pid and key & 0xFFFFFFFF not in alive]
         for key in gone:
-            with suppress(KeyError):
-                del self._calls[ctypes.c_uint64(key)]
+            delete_entry(calls, ctypes.c_uint64(key))
         return len(gone)
 
     def close(self) -> None:
@@ -346,15 +284,4 @@ class Capture:
         for descriptor in self._tracepoints:
             os.close(descriptor)
         self._tracepoints.clear()
-        self._bpf.cleanup()
-
-
-def _last_words(messages: list[str]) -> str:
-    """One line out of libbcc's messages: the first compile error, or what the kernel said."""
-    for line in messages:
-        if "error:" in line:
-            return f"bcc could not compile the probes: {line.strip()}"
-    for line in messages:
-        if "Operation not permitted" in line:
-            return "the kernel refused to load the probes: Operation not permitted"
-    return ""
+        self._bpf.close()

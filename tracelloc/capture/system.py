@@ -14,9 +14,9 @@ from typing import Final
 from tracelloc import syscalls
 from tracelloc.errors import PrivilegeError, UnsupportedError
 
-MINIMUM_KERNEL: Final = (5, 10)
-"""Ring buffers came with 5.8; this is the first long-lived kernel whose probes may read
-the timer's ticks."""
+MINIMUM_KERNEL: Final = (6, 1)
+"""Below it, maps that take memory as they need it taint the kernel ("trace type BPF program
+uses run-time allocation"), and probes that preempt each other may be skipped."""
 UPROBE_MULTI_KERNEL: Final = (6, 6)
 """The first with uprobe_multi links."""
 MACHINES: Final = ("x86_64",)
@@ -55,7 +55,7 @@ def check_kernel(release: str) -> None:
     if not kernel_is_at_least(release, MINIMUM_KERNEL):
         needed = ".".join(map(str, MINIMUM_KERNEL))
         raise UnsupportedError(
-            f"Linux {release} has no BPF ring buffer", hint=f"tracelloc needs {needed} or newer"
+            f"Linux {release} is too old for tracelloc", hint=f"it needs {needed} or newer"
         )
 
 

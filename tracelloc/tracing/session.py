@@ -299,7 +299,7 @@ class Session:
     def _drain(self) -> Batch:
         """Applies what the probes have reported. Returns it."""
         assert self._capture is not None
-        self._capture.clear_woken()
+        self._capture.begin_reading()
         assert self._feed is not None
         batch = self._capture.drain.take()
         # Only now: whatever stack these events name was sent before them.

@@ -1,0 +1,89 @@
+"""No program of ours has a stack that another thread's probe could overwrite.
+
+Linux 6.13 and newer give programs that use 64 bytes of stack or more a private stack per
+processor, although they can be preempted (probes/preemption.h): the kernel oopses.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+
+import pytest
+
+from tests.unit.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
+from tracelloc import probes
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import TRACEPOINTS, Capture, CaptureConfig
+from tracelloc.capture.programs import has_private_stack
+from tracelloc.capture.system import kernel_is_at_least
+from tracelloc.errors import UnsupportedError
+
+pytestmark = pytest.mark.bpf
+
+CONFIGS = {
+    f"follow={follow} mmap={mappings} sample={sample} rows={rows} spill={spill}": CaptureConfig(
+        follow=follow,
+        trace_mappings=mappings,
+        sample_bytes=sample,
+        use_rows=rows,
+        spill_entries=spill,
+    )
+    for follow, mappings, sample, rows, spill in itertools.product(
+        (False, True), (False, True), (None, 4096), (False, True), (0, 1 << 10)
+    )
+}
+SOME = [name for name in CONFIGS if "rows=True spill=1024" in name]
+
+
+def all_programs(capture: Capture, method: Method) -> dict[str, int]:
+    """Loads every program, those of tracepoints included."""
+    capture.load(method.attach_type)
+    capture.watch(1)
+    wanted = [*capture.programs, *TRACEPOINTS]
+    return {name: fd for name, fd in capture.loaded.items() if name in wanted}
+
+
+@pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
+def test_bytecode(config: CaptureConfig) -> None:
+    """Each program uses less stack than gets a private one, or may tail-call."""
+    for name, code in config.compile().programs.items():
+        assert stack_bytes(code) < STACK_LIMIT_BYTES or "tail_call" in calls_of(code), name
+
+
+@pytest.mark.parametrize("method", Method)
+@pytest.mark.parametrize("name", SOME)
+def test_native_code(name: str, method: Method) -> None:
+    """What this very kernel has made of them."""
+    if method is Method.MULTI and not kernel_is_at_least(platform.release(), (6, 6)):
+        pytest.skip("uprobe_multi came with Linux 6.6")
+    capture = Capture(CONFIGS[name])
+    try:
+        programs = all_programs(capture, method)
+        assert len(programs) > 20
+        assert [name for name, fd in programs.items() if has_private_stack(fd)] == []
+    finally:
+        capture.close()
+
+
+def test_these_tests_bite(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the tail call that is never made."""
+    text = probes.source_text
+
+    def without(**options: object) -> str:
+        source = text(**options)  # type: ignore[arg-type]
+        assert source.count("if (reached)") == 1
+        return source.replace("if (reached)", "if (0)")
+
+    monkeypatch.setattr(probes, "source_text", without)
+    config = next(iter(CONFIGS.values()))
+    code = config.compile().programs["call_return"]
+    assert stack_bytes(code) >= STACK_LIMIT_BYTES
+    assert "tail_call" not in calls_of(code)
+    if kernel_is_at_least(platform.release(), (6, 13)):
+        capture = Capture(config)
+        try:
+            with pytest.raises(UnsupportedError, match="other threads' probes overwrite"):
+                capture.load(None)
+        finally:
+            capture.close()

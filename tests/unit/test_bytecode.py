@@ -1,0 +1,93 @@
+"""BPF instructions as the compiler hands them over: what other tests ask of them."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+from tracelloc.capture.compiler import CompiledProbes, MapSpec, with_maps
+
+STACK_LIMIT_BYTES = 64
+"""BPF_PRIV_STACK_MIN_SIZE, include/linux/bpf_verifier.h."""
+FRAME = 10
+"""The register that points behind the program's stack."""
+HELPERS = {12: "tail_call"}
+"""enum bpf_func_id, include/uapi/linux/bpf.h."""
+
+
+def instructions(code: bytes) -> Iterator[tuple[int, int, int, int, int]]:
+    """(operation, destination, source, offset, immediate operand) of each; linux/bpf.h."""
+    for operation, registers, offset, immediate in struct.iter_unpack("<BBhi", code):
+        yield operation, registers & 15, registers >> 4, offset, immediate
+
+
+def stack_bytes(code: bytes) -> int:
+    """How much of its stack a program uses, at least: by accesses and by addresses taken."""
+    deepest = 0
+    copies: set[int] = set()
+    for operation, to, source, offset, immediate in instructions(code):
+        kind = operation & 7
+        if (kind == 1 and source == FRAME) or (kind in (2, 3) and to == FRAME):  # LDX
+            deepest = min(deepest, offset)
+        elif operation == 0xBF and source == FRAME:  # mov
+            copies.add(to)
+        elif operation == 0x07 and to in copies:  # add an immediate
+            deepest = min(deepest, immediate)
+            copies.discard(to)
+    return -deepest
+
+
+def calls_of(code: bytes) -> set[str]:
+    """The helpers that it calls, as far as they have a name here."""
+    return {
+        HELPERS[immediate]
+        for operation, _, source, _, immediate in instructions(code)
+        if operation == 0x85 and source == 0 and immediate in HELPERS
+    }
+
+
+def assembled(*lines: tuple[int, int, int, int, int]) -> bytes:
+    return b"".join(
+        struct.pack("<BBhi", operation, source << 4 | to, offset, immediate)
+        for operation, to, source, offset, immediate in lines
+    )
+
+
+EXIT = (0x95, 0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([EXIT], 0),
+        ([(0x7B, FRAME, 1, -72, 0), EXIT], 72),  # *(u64 *)(r10 - 72) = r1
+        ([(0x62, FRAME, 0, -8, 5), (0x79, 1, FRAME, -16, 0), EXIT], 16),
+        ([(0xBF, 2, FRAME, 0, 0), (0x07, 2, 0, 0, -80), EXIT], 80),  # r2 = r10 - 80
+        ([(0xBF, 2, 1, 0, 0), (0x07, 2, 0, 0, -80), EXIT], 0),  # of another register
+    ],
+)
+def test_stack_bytes(lines: list[tuple[int, int, int, int, int]], expected: int) -> None:
+    assert stack_bytes(assembled(*lines)) == expected
+
+
+def test_calls() -> None:
+    assert calls_of(assembled((0x85, 0, 0, 0, 12), EXIT)) == {"tail_call"}
+    assert calls_of(assembled((0x85, 0, 1, 0, 12), EXIT)) == set()  # of a subprogram
+
+
+def test_maps_are_named_by_their_place_and_back() -> None:
+    lines = [(0x18, 1, 1, 0, 17), (0, 0, 0, 0, 0), (0x18, 2, 0, 0, 17), (0, 0, 0, 0, 0), EXIT]
+    code = assembled(*lines)
+    placed = with_maps(code, {17: 3})
+    # The second one is a plain number.
+    assert [line[4] for line in instructions(placed)] == [3, 0, 17, 0, 0]
+    assert with_maps(placed, {3: 17}) == code
+
+
+def test_what_is_kept_is_what_was_compiled() -> None:
+    made = CompiledProbes((MapSpec("events", 27, 0, 0, 4096, 0),), {"do_nothing": assembled(EXIT)})
+    assert CompiledProbes.from_json(made.to_json()) == made
+    with pytest.raises((KeyError, TypeError)):
+        CompiledProbes.from_json({"maps": [{"name": "events"}], "programs": {}})

@@ -1,0 +1,151 @@
+"""Compiles the probes: the only module that knows bcc, and a program of its own.
+
+bcc brings LLVM, 150 MiB of it, for which nobody has any use afterwards: so
+``precompiled`` runs this file in a child process, where it imports nothing of ours.
+
+bcc is part of the distribution (python3-bpfcc on Debian and Ubuntu), never of PyPI,
+where that name belongs to a crystal-lattice package.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import importlib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+INSTALL_HINT: Final = (
+    "install the distribution's package: apt install python3-bpfcc (Debian, Ubuntu), "
+    "dnf install python3-bcc (Fedora, RHEL); a virtual environment must be made by "
+    "/usr/bin/python3 with --system-site-packages"
+)
+INSTRUCTION_BYTES: Final = 8
+LOAD_MAP: Final = (0x18, 1)
+"""Operation (BPF_LD | BPF_IMM | BPF_DW) and source (BPF_PSEUDO_MAP_FD) of an instruction that
+takes the address of a map: the immediate operand says of which one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapSpec:
+    """A BPF map to be made."""
+
+    name: str
+    kind: int
+    """enum bpf_map_type, include/uapi/linux/bpf.h."""
+    key_bytes: int
+    value_bytes: int
+    max_entries: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledProbes:
+    """BPF programs as instructions, and the maps that they use."""
+
+    maps: tuple[MapSpec, ...]
+    programs: dict[str, bytes]
+    """By name. Instructions that name a map have its place in ``maps`` as their operand."""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the cache, and for the way out of the child."""
+        return {
+            "maps": [asdict(spec) for spec in self.maps],
+            "programs": {
+                name: base64.b64encode(code).decode() for name, code in self.programs.items()
+            },
+        }
+
+    @classmethod
+    def from_json(cls, content: Any) -> CompiledProbes:
+        """The inverse. Raises ValueError, KeyError or TypeError if it isn't that."""
+        return cls(
+            tuple(MapSpec(**spec) for spec in content["maps"]),
+            {name: base64.b64decode(code) for name, code in content["programs"].items()},
+        )
+
+
+class _BccError(Exception):
+    """bcc can't be used."""
+
+
+def import_bcc() -> Any:
+    """The distribution's bcc module. Raises an exception that says what is wrong with it."""
+    try:
+        bcc = importlib.import_module("bcc")
+    except ImportError as error:
+        if getattr(error, "name", None) in ("bcc", None):
+            raise _BccError("bcc is not installed", INSTALL_HINT) from error
+        raise _BccError(f"bcc cannot be imported: {error}", INSTALL_HINT) from error
+    except OSError as error:
+        raise _BccError(f"bcc cannot be loaded: {error}", INSTALL_HINT) from error
+    if not hasattr(bcc, "BPF"):
+        raise _BccError(
+            "the installed bcc is PyPI's crystal-lattice package, not the BPF compiler",
+            f"pip uninstall bcc, then {INSTALL_HINT}",
+        )
+    return bcc
+
+
+def compile_here(source: str, cflags: list[str], kernel_source: str) -> CompiledProbes:
+    """Compiles by bcc, in this process. Raises whatever bcc does."""
+    bcc = import_bcc()
+    os.environ["BCC_KERNEL_SOURCE"] = kernel_source
+    module = bcc.BPF(text=source.encode(), cflags=cflags)
+    lib, handle = bcc.lib, module.module
+    lib.bpf_table_name.restype = ctypes.c_char_p
+    lib.bpf_table_name.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    maps, places = [], {}
+    for number in range(lib.bpf_num_tables(handle)):
+        # It has made the maps already; the instructions name them by their descriptors.
+        name = lib.bpf_table_name(handle, number)
+        places[lib.bpf_table_fd_id(handle, number)] = number
+        maps.append(
+            MapSpec(
+                name.decode(),
+                lib.bpf_table_type_id(handle, number),
+                lib.bpf_table_key_size_id(handle, number),
+                lib.bpf_table_leaf_size_id(handle, number),
+                lib.bpf_table_max_entries_id(handle, number),
+                lib.bpf_table_flags_id(handle, number),
+            )
+        )
+    programs = {}
+    for number in range(lib.bpf_num_functions(handle)):
+        name = lib.bpf_function_name(handle, number)
+        programs[name.decode()] = with_maps(module.dump_func(name), places)
+    return CompiledProbes(tuple(maps), programs)
+
+
+def with_maps(code: bytes, places: dict[int, int]) -> bytes:
+    """Instructions that take maps by other numbers: ``places`` has the new ones by the old."""
+    changed = bytearray(code)
+    for at in range(0, len(code), INSTRUCTION_BYTES):
+        if (code[at], code[at + 1] >> 4) == LOAD_MAP:
+            old = int.from_bytes(code[at + 4 : at + 8], "little")
+            changed[at + 4 : at + 8] = places[old].to_bytes(4, "little")
+    return bytes(changed)
+
+
+def main() -> int:
+    """The child: reads what to compile from standard input, answers on standard output."""
+    answer_fd = os.dup(1)
+    os.dup2(2, 1)  # libbcc may print
+    wish = json.load(sys.stdin)
+    try:
+        answer = compile_here(wish["source"], wish["cflags"], wish["kernel"]).to_json()
+    except _BccError as error:
+        message, hint = error.args
+        answer = {"error": message, "hint": hint}
+    except Exception as error:  # noqa: BLE001 - bcc raises no narrower one
+        answer = {"error": f"bcc could not compile the probes: {error}"}
+    with os.fdopen(answer_fd, "w") as out:
+        json.dump(answer, out)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
