@@ -7,7 +7,7 @@ DEMO := $(VENV)/demo
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench screenshots clean
+.PHONY: help install demo test lint bench kernels screenshots clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
@@ -31,6 +31,10 @@ lint: $(VENV)/.developer ## check types and style
 bench: $(VENV)/.tools ## measure the cost beside other tools' (BENCH_ARGS='--plot cost.svg')
 	$(SUDO) tests/bench/peers.sh
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.bench $(BENCH_ARGS)
+
+kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERNELS='6.18 full'; hours)
+	@tests/system-packages.sh kernels
+	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.kernels $(KERNELS)
 
 screenshots: $(VENV)/.tools ## make the pictures in img/ again
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.screenshots

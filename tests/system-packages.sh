@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what is missing of the system's packages. Argument: run, demo or test.
+# Installs what is missing of the system's packages. Argument: run, demo, test or kernels.
 set -eu
 
 missing=
@@ -67,6 +67,16 @@ test)
         is_there "$libraries/libpython3.*.so.1.0"
     need_any "libssl3 libssl3t64" is_there "$libraries/libcrypto.so.3"
     need_any "libllvm14 libllvm18 libllvm19" is_there "$libraries/libLLVM-1*.so*"
+    ;;
+kernels)
+    need qemu-system-x86 has qemu-system-x86_64
+    need mmdebstrap has mmdebstrap
+    need busybox-static is_there "/bin/busybox"
+    need cpio has cpio
+    need zstd has zstd
+    need xz-utils has xz
+    need e2fsprogs has mke2fs
+    need debian-archive-keyring test -e /usr/share/keyrings/debian-archive-keyring.gpg
     ;;
 esac
 

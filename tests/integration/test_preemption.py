@@ -33,7 +33,7 @@ CONFIGS = {
         (False, True), (False, True), (None, 4096), (False, True), (0, 1 << 10)
     )
 }
-SOME = [name for name in CONFIGS if "rows=True spill=1024" in name]
+EXTREMES = {"usual": CaptureConfig(), "most": CONFIGS[max(CONFIGS)]}
 
 
 def all_programs(capture: Capture, method: Method) -> dict[str, int]:
@@ -52,12 +52,12 @@ def test_bytecode(config: CaptureConfig) -> None:
 
 
 @pytest.mark.parametrize("method", Method)
-@pytest.mark.parametrize("name", SOME)
-def test_native_code(name: str, method: Method) -> None:
+@pytest.mark.parametrize("config", EXTREMES.values(), ids=EXTREMES)
+def test_native_code(config: CaptureConfig, method: Method) -> None:
     """What this very kernel has made of them."""
     if method is Method.MULTI and not kernel_is_at_least(platform.release(), (6, 6)):
         pytest.skip("uprobe_multi came with Linux 6.6")
-    capture = Capture(CONFIGS[name])
+    capture = Capture(config)
     try:
         programs = all_programs(capture, method)
         assert len(programs) > 20

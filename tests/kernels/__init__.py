@@ -1,0 +1,1 @@
+"""Runs the tests on kernels of several distributions' releases, in virtual machines."""

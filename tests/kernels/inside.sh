@@ -1,0 +1,15 @@
+#!/bin/sh
+# What is run in each virtual machine: the demo, then the selected tests. Results go to $OUT.
+uname -r >"$OUT/release"
+case $(uname -v) in
+*PREEMPT_RT*) echo rt ;;
+*) sed 's/.*(\(.*\)).*/\1/' /sys/kernel/debug/sched/preempt ;;
+esac >"$OUT/preemption"
+export TEST_PATIENCE_S=900 DEMO_SECONDS=10
+{
+    timeout 600 make -s demo
+    echo "demo ended with status $?"
+} >"$OUT/demo.txt" 2>&1
+tail -1 "$OUT/demo.txt"
+exec .venv/bin/python -m pytest -p no:cacheprovider --color=no --durations=5 --numprocesses 2 \
+    --dist worksteal -v --junitxml="$OUT/tests.xml" @"${1:-tests/kernels/selection.txt}"
