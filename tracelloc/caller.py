@@ -60,6 +60,11 @@ def caller(environment: Mapping[str, str] = os.environ) -> Caller:
     )
 
 
+def effective_user() -> Caller:
+    """Whose rights the program has, whoever called sudo: for what the kernel is to believe."""
+    return caller({name: value for name, value in os.environ.items() if name != "SUDO_UID"})
+
+
 @contextlib.contextmanager
 def rights_of(who: Caller) -> Iterator[None]:
     """The thread's rights on files become the user's: root must not follow their links.

@@ -139,6 +139,7 @@ class Capture:
 
     def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
         """Compiles the probes and makes their maps. Raises UnsupportedError."""
+        self.config = config
         mapping = ("mapping_return",) if config.trace_mappings else ()
         self._names = (*PROGRAMS, *mapping, *config.entries)
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
@@ -162,7 +163,6 @@ class Capture:
             self.mappings = EventRing(self._bpf.map_fd("mappings"), MAPPINGS_SIZE_BYTES)
         spaces = config.max_spaces if config.follow else 1
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
-        self._follow = config.follow
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self.stacks = self._make_stack_drain(config)
@@ -241,7 +241,7 @@ class Capture:
 
     def assign(self, pid: int, words: SpaceWords) -> None:
         """Which address space a process has, where children are traced."""
-        if self._follow:
+        if self.config.follow:
             slot = ctypes.c_uint32(words.slot)
             set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
 
@@ -253,7 +253,7 @@ class Capture:
         """Has this process report when it begins another program. Raises UnsupportedError."""
         self._control["tgid"][0] = pid
         for name, tracepoint in TRACEPOINTS.items():
-            if name == "process_forks" and not self._follow:
+            if name == "process_forks" and not self.config.follow:
                 continue
             self._bpf.load(name, RAW_TRACEPOINT)
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))

@@ -8,51 +8,24 @@ some nanoseconds per probe, so it is done for a second now and then.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import struct
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc import syscalls
-from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.attach import Method
+from tracelloc.capture.child import Child, ChildEndedError
+from tracelloc.capture.runs import read_runs, statistics
 from tracelloc.errors import TracellocError
-from tracelloc.placement import ProbePoint, find_place, is_emulated
-from tracelloc.target.allocators import discover, functions_of
+from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
-from tracelloc.target.signatures import FREE
-from tracelloc.target.space import AddressSpace
 from tracelloc.units import NS_PER_S
-
-IDLE_PROGRAM: Final = "do_nothing"
-"""The BPF program that returns at once."""
 
 _STRETCH_S: Final = 0.25
 """How long programs are timed at a time."""
 _GAP_S: Final = 10.0
 """And how long they are left alone in between."""
-_INFO_BYTES: Final = 208
-_RUN_TIME_OFFSET: Final = 192
-"""run_time_ns and run_cnt in ``struct bpf_prog_info``, include/uapi/linux/bpf.h."""
-
-_CHILD: Final = """
-import ctypes, sys, time
-free = ctypes.CDLL(None).free
-free.argtypes = [ctypes.c_void_p]
-def once(calls):
-    start = time.perf_counter_ns()
-    for _ in range(calls):
-        free(None)
-    return (time.perf_counter_ns() - start) / calls
-print(flush=True)
-for line in sys.stdin:
-    print(min(once(300) for _ in range(6)), flush=True)
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,34 +49,6 @@ class Overhead:
     """Of the target's CPU time, 0 to 1: estimated; None until it was measured."""
     dear_probes: tuple[str, ...]
     """Functions probed at an instruction that is single-stepped."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramRuns:
-    """How often a program ran, and the nanoseconds it took, while statistics were on."""
-
-    count: int
-    time_ns: int
-
-
-def read_runs(program_fd: int) -> ProgramRuns:
-    """What the kernel has added up for a program. Raises OSError."""
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    attributes = (ctypes.c_uint32 * 4)(program_fd, _INFO_BYTES)
-    ctypes.cast(attributes, ctypes.POINTER(ctypes.c_uint64))[1] = ctypes.addressof(info)
-    syscalls.bpf(syscalls.BPF_OBJ_GET_INFO_BY_FD, attributes)
-    time_ns, count = struct.unpack_from("<QQ", info, _RUN_TIME_OFFSET)
-    return ProgramRuns(count, time_ns)
-
-
-@contextmanager
-def statistics() -> Iterator[None]:
-    """Lets the kernel add up every program's runs. Raises OSError if it can't."""
-    descriptor = syscalls.bpf(syscalls.BPF_ENABLE_STATS, (ctypes.c_uint32 * 1)(0))
-    try:
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class Meter:
@@ -138,67 +83,27 @@ class Meter:
         return costs.dear_ns if program in self._dear else costs.cheap_ns
 
 
-def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts | None:
-    """Measures on a child; takes some tenths of a second. None if it can't be done here.
+def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
+    """Measures on a child; takes some tenths of a second.
 
-    ``program`` gives descriptors of BPF programs loaded for ``method``.
+    ``program`` gives descriptors of BPF programs loaded for ``method``. Raises
+    TracellocError, ChildEndedError or OSError if it can't be done here.
     """
-    with subprocess.Popen(
-        [sys.executable, "-ISc", _CHILD],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    ) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        child.stdout.readline()
-        try:
-            return _measure_on(child, method, program)
-        finally:
-            child.stdin.close()
-            child.wait()
-
-
-def _measure_on(
-    child: subprocess.Popen[bytes], method: Method, program: Callable[[str], int]
-) -> TrapCosts | None:
-    space = AddressSpace(Process(child.pid))
-    try:
-        functions = [f for f in functions_of(discover(space.refresh())) if f.signature == FREE]
-        if not functions:
-            return None
-        free = functions[0]
-        code = free.module.elf.read(free.offset, free.size)
-        place = find_place(code, FREE.registers)
-
-        def point(offset: int, *, is_return: bool = False) -> ProbePoint:
-            path = free.module.open_path
-            return ProbePoint(path, free.offset + offset, IDLE_PROGRAM, is_return, "free")
+    with Child() as child:
+        untraced_ns = child.ask("cost")
 
         def delay_ns(*points: ProbePoint) -> float:
-            attachment = Attachment(method, child.pid, points, program)
+            attachment = child.probed(method, program, *points)
             try:
-                return _ask(child) - untraced_ns
+                return child.ask("cost") - untraced_ns
             finally:
                 attachment.close()
 
-        untraced_ns = _ask(child)
-        cheap_ns = delay_ns(point(place.offset))
-        both_ns = delay_ns(point(place.offset, is_return=True), point(place.offset))
+        cheap_ns = delay_ns(child.point())
+        both_ns = delay_ns(child.point(is_return=True), child.point())
         # Where the entry itself is emulated there is nothing dear to measure by.
-        dear_ns = cheap_ns if is_emulated(code) else delay_ns(point(0))
+        dear_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         return TrapCosts(cheap_ns, max(dear_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
-    finally:
-        space.close()
-
-
-def _ask(child: subprocess.Popen[bytes]) -> float:
-    """Nanoseconds per call of free in the child."""
-    assert child.stdin is not None
-    assert child.stdout is not None
-    child.stdin.write(b"\n")
-    child.stdin.flush()
-    return float(child.stdout.readline())
 
 
 class RateMeter:
@@ -255,9 +160,9 @@ class OverheadWatch:
 
     def _watch(self) -> None:
         # Where it can't be measured, there is no estimate: never a reason to fail.
-        with suppress(OSError, ValueError, TracellocError):
+        with suppress(OSError, ChildEndedError, TracellocError):
             costs = measure_traps(self._method, self._programs.__getitem__)
-            while costs is not None and not self._stopping.is_set():
+            while not self._stopping.is_set():
                 self._measure_once(costs)
                 self._stopping.wait(_GAP_S)
 

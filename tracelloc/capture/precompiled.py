@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import caller, replace_file, trusted_bytes
+from tracelloc.caller import effective_user, replace_file, trusted_bytes
 from tracelloc.capture import compiler
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
@@ -53,7 +53,7 @@ class _Cache:
     """
 
     def __init__(self, made_of: bytes) -> None:
-        self._who = caller({k: v for k, v in os.environ.items() if k != "SUDO_UID"})
+        self._who = effective_user()
         digest = hashlib.blake2b(made_of, digest_size=16)
         digest.update(_bcc_stamp().encode())
         name = digest.hexdigest() + ".probes"

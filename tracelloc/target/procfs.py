@@ -238,16 +238,30 @@ class Process:
             return None
         return (int(fields[11]) + int(fields[12])) * (1_000_000_000 // os.sysconf("SC_CLK_TCK"))
 
-    def _status(self, key: str) -> list[int]:
-        """The numbers after a key of ``/proc/PID/status``; none once the process is gone."""
+    def _status_words(self, key: str, directory: str = ".") -> list[str]:
+        """The words after a key of ``/proc/PID/status``; none once the process is gone."""
         try:
-            text = self._read("status").decode(errors="replace")
+            text = self._read(f"{directory}/status").decode(errors="replace")
         except TargetError:
             return []
-        for line in text.splitlines():
+        for line in text.split("\n"):
             if line.startswith(f"{key}:"):
-                return [int(word) for word in line.split()[1:]]
+                return line.split()[1:]
         return []
+
+    def _status(self, key: str) -> list[int]:
+        return [int(word) for word in self._status_words(key)]
+
+    def has_seccomp_filter(self) -> bool:
+        """Whether one of its threads runs under a filter of system calls (seccomp(2))."""
+        return any(
+            self._status_words("Seccomp", f"task/{thread_id}") == ["2"]
+            for thread_id in self.thread_ids()
+        )
+
+    def has_shadow_stack(self) -> bool:
+        """Whether return addresses are checked against a shadow stack (x86 CET)."""
+        return "shstk" in self._status_words("x86_Thread_features")
 
     def group_id(self) -> int:
         """The process that this thread belongs to; itself once it is gone."""

@@ -24,6 +24,7 @@ from tracelloc.capture.drain import Batch
 from tracelloc.capture.overhead import Overhead, OverheadWatch, RateMeter
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
+from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import TracellocError, UnsupportedError
 from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
@@ -104,6 +105,7 @@ class Session:
         """
         self.root.is_starting = waiting
         found, modules = ([], []) if waiting else self.root.find()
+        self._fit_to_kernel()
         self._capture = Capture(self._config, debug=self._debug)
         try:
             self._feed = StackFeed(self._capture)
@@ -122,6 +124,11 @@ class Session:
         self._thread.start()
         if not waiting:
             self.begin_watch()
+
+    def _fit_to_kernel(self) -> None:
+        """Leaves out a way of attaching that sees too little on this kernel."""
+        if len(self._methods) > 1 and not passes(Trial.THREADS):
+            self._methods.remove(Method.MULTI)
 
     def _adopt(self, tracee: Tracee) -> None:
         """Takes in what the probes will report of a process. Raises TracellocError."""

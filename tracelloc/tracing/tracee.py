@@ -34,6 +34,7 @@ from tracelloc.target.space import AddressSpace, MappedFiles
 from tracelloc.text import printable
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
+from tracelloc.tracing.survival import check_survival
 from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
@@ -165,6 +166,7 @@ class Tracee:
         Raises TracellocError, and has then attached nothing.
         """
         assert self._capture is not None
+        check_survival(self.process)
         self.method = method
         planned = plan(found)
         points = list(planned.points)
@@ -219,6 +221,7 @@ class Tracee:
     def attach_like(self, parent: Tracee) -> None:
         """Puts the same probes in place as in the process that this one was forked off."""
         assert self._capture is not None
+        check_survival(self.process)
         self._attachments.append(
             Attachment(self.method, self.process.pid, parent.points, self._capture.program)
         )

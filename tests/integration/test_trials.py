@@ -1,0 +1,153 @@
+"""What probes break on some kernels is tried first, and avoided there.
+
+None of the kernels that can be had has any of these faults, so that it breaks something is
+made up here: by a program that does not survive, and by what a trial is said to have found.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_attach import HAS_MULTI
+from tracelloc.capture import childprogram, trials
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.trials import Trial, passes
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.session import Session
+
+pytestmark = pytest.mark.bpf
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/tracelloc/trials.json"
+
+
+def claim(cache: Path, boot: str = BOOT_ID, **results: bool) -> None:
+    cache.parent.mkdir(parents=True, exist_ok=True)
+    cache.write_text(json.dumps({"boot": boot, "results": results}))
+
+
+@pytest.mark.parametrize("trial", Trial)
+def test_this_kernel_passes(cache: Path, trial: Trial) -> None:
+    """Those of which tests/kernels has a table do."""
+    assert passes(trial)
+    assert json.loads(cache.read_text())["results"] == {trial.value: True}
+
+
+def test_each_boot_is_tried_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Trial] = []
+    monkeypatch.setattr(trials, "_try", lambda trial: not tried.append(trial))
+    claim(cache, boot="another", seccomp=False)
+    assert passes(Trial.SECCOMP)
+    assert passes(Trial.SECCOMP)
+    assert tried == [Trial.SECCOMP]
+    cache.write_text("damaged")
+    assert passes(Trial.SECCOMP)
+    # What others could have written is not believed.
+    claim(cache, seccomp=False)
+    cache.chmod(0o666)
+    assert passes(Trial.SECCOMP)
+    assert tried == [Trial.SECCOMP] * 3
+
+
+def test_a_child_that_is_killed_is_noticed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """By a filter that kills at every system call below 387."""
+    source = Path(childprogram.__file__).read_text()
+    assert source.count("350000024f010000") == 1
+    broken = tmp_path / "childprogram.py"
+    broken.write_text(source.replace("350000024f010000", "3500000200000000"))
+    monkeypatch.setattr(childprogram, "__file__", str(broken))
+    assert not passes(Trial.SECCOMP)
+    assert passes(Trial.SHADOW_STACK)
+    assert json.loads(cache.read_text())["results"] == {"seccomp": False, "shadow_stack": True}
+
+
+@pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+def test_links_that_miss_threads_are_not_used(
+    cache: Path, builder: Builder, targets: list[Target]
+) -> None:
+    claim(cache, threads=False, seccomp=True, shadow_stack=True)
+    target = Target([builder.c("books"), 2, 100, 1, 100])
+    targets.append(target)
+    session = Session(Process(target.pid), CaptureConfig())
+    try:
+        session.start()
+        assert session.method is Method.PERF
+    finally:
+        session.close()
+
+
+SANDBOXED = """
+import ctypes, sys, threading
+sys.path.insert(0, DIRECTORY)
+import childprogram
+done = threading.Event()
+def sandbox():
+    childprogram.seccomp()
+    print('ready', flush=True)
+    done.wait()
+threading.Thread(target=sandbox, daemon=True).start()
+sys.stdin.readline()
+print('done', flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def sandboxed(targets: list[Target]) -> Target:
+    """One of its threads has a filter that kills at system calls it does not know."""
+    directory = repr(str(Path(childprogram.__file__).parent))
+    target = Target([sys.executable, "-c", SANDBOXED.replace("DIRECTORY", directory)])
+    targets.append(target)
+    return target
+
+
+def test_sandboxed_programs_live_on(sandboxed: Target, tmp_path: Path) -> None:
+    tracer = Tracelloc("-p", sandboxed.pid, "--json", directory=tmp_path)
+    assert sandboxed.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert sandboxed.end() == 0
+
+
+@pytest.mark.parametrize("options", [(), ("--follow",)])
+def test_sandboxed_programs_are_refused_where_they_would_be_killed(
+    cache: Path, sandboxed: Target, options: tuple[str, ...]
+) -> None:
+    claim(cache, threads=True, seccomp=False)
+    done = run_tracelloc("-p", sandboxed.pid, "--text", "--count", 1, *options)
+    assert done.returncode == 1
+    assert "would end it on this kernel: it runs under a seccomp filter" in done.stderr
+    assert sandboxed.ask("go") == "done"
+
+
+def test_others_are_not(
+    cache: Path, builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    claim(cache, threads=True, seccomp=False, shadow_stack=False)
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+
+
+def test_shadow_stacks_are_seen(tmp_path: Path) -> None:
+    """As proc_pid_status(5) has them: no processor here has any."""
+    (tmp_path / "7").mkdir()
+    status = tmp_path / "7/status"
+    status.write_text("Name:\tx\nSeccomp:\t0\nx86_Thread_features:\tshstk wrss \n")
+    assert Process(7, tmp_path).has_shadow_stack()
+    status.write_text("Name:\tx86_Thread_features: shstk\nx86_Thread_features:\t\n")
+    assert not Process(7, tmp_path).has_shadow_stack()

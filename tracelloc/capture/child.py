@@ -1,0 +1,88 @@
+"""A child process of ours, to see what probes do to a process: what they cost, what they break."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+
+from tracelloc.capture import childprogram
+from tracelloc.capture.attach import Attachment, Method
+from tracelloc.errors import UnsupportedError
+from tracelloc.placement import ProbePoint, find_place, is_emulated
+from tracelloc.target.allocators import discover, functions_of
+from tracelloc.target.procfs import Process
+from tracelloc.target.signatures import FREE
+from tracelloc.target.space import AddressSpace
+
+IDLE_PROGRAM: Final = "do_nothing"
+"""The BPF program that its probes run: it returns at once."""
+
+
+class ChildEndedError(Exception):
+    """The child did not survive what it was asked to do."""
+
+
+class Child:
+    """A running ``childprogram``, until its context ends. Its ``free`` is there to be probed."""
+
+    def __init__(self) -> None:
+        """Raises UnsupportedError if there is no such function, OSError."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-IS", childprogram.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        assert self._process.stdout is not None
+        self._process.stdout.readline()
+        self._space = AddressSpace(Process(self._process.pid))
+        functions = functions_of(discover(self._space.refresh()))
+        found = [function for function in functions if function.signature == FREE]
+        if not found:
+            self.__exit__(None, None, None)
+            raise UnsupportedError("the C library has no free that could be probed")
+        self._free = found[0]
+        code = self._free.module.elf.read(self._free.offset, self._free.size)
+        self._offset = find_place(code, FREE.registers).offset
+        self.has_cheap_entry = is_emulated(code)
+        """Whether the very first instruction is emulated by the kernel."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._space.close()
+        for stream in (self._process.stdin, self._process.stdout):
+            assert stream is not None
+            stream.close()
+        self._process.wait()
+
+    def point(self, *, at_entry: bool = False, is_return: bool = False) -> ProbePoint:
+        """A probe on the function, where it is cheap or on its very first instruction."""
+        offset = self._free.offset + (0 if at_entry else self._offset)
+        return ProbePoint(self._free.module.open_path, offset, IDLE_PROGRAM, is_return, "free")
+
+    def probed(
+        self, method: Method, program: Callable[[str], int], *points: ProbePoint
+    ) -> Attachment:
+        """Attaches probes. Raises TracellocError."""
+        return Attachment(method, self._process.pid, points, program)
+
+    def ask(self, what: str) -> float:
+        """Has it do one of its program's functions. Raises ChildEndedError."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{what}\n".encode())
+            self._process.stdin.flush()
+            return float(self._process.stdout.readline())
+        except (OSError, ValueError) as error:
+            raise ChildEndedError(what) from error

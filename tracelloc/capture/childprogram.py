@@ -1,0 +1,100 @@
+"""The program of ``child.Child``: does what it is asked to with free(3), of the C library.
+
+Run by itself, isolated and without site packages, so that it starts quickly. Reads one of
+the functions' names per line, answers each with a line.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import sys
+import threading
+import time
+from typing import Final
+
+LIBC: Final = ctypes.CDLL(None, use_errno=True)
+FREE: Final = LIBC.free
+FREE.argtypes = [ctypes.c_void_p]
+CALLS: Final = 1000
+"""How often a second thread calls free."""
+
+_PR_SET_SECCOMP: Final = 22
+_PR_SET_NO_NEW_PRIVS: Final = 38
+_SECCOMP_MODE_FILTER: Final = 2
+_FILTER: Final = bytes.fromhex(
+    "2000000000000000"  # the system call's number
+    "350000024f010000"  # below 335: allow
+    "2500010082010000"  # above 386: allow
+    "0600000000000080"  # kill the process
+    "060000000000ff7f"  # allow
+)
+"""struct sock_filter, include/uapi/linux/filter.h. Kills at numbers that x86-64 had not assigned
+before Linux 6.11, as the filters of many programs do with whatever they don't know."""
+_WITH_SHADOW_STACK: Final = bytes.fromhex(
+    "53 4889fb"  # push %rbx; mov %rdi,%rbx: the function to call
+    "bf01500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_ENABLE, ARCH_SHSTK_SHSTK)
+    "4885c0 7519"  # test %rax,%rax; jnz to the end
+    "31ff ffd3"  # the function, with no argument
+    "bf02500000 be01000000 b89e000000 0f05"  # arch_prctl(ARCH_SHSTK_DISABLE, …)
+    "31c0 5b c3"  # 0
+    "5b c3"  # what arch_prctl said
+)
+"""Machine code: calls a function with a shadow stack. Nothing that was called before may return
+meanwhile, so it can't be done in Python. arch/x86/include/uapi/asm/prctl.h."""
+
+
+def _once(calls: int) -> float:
+    start = time.perf_counter_ns()
+    for _ in range(calls):
+        FREE(None)
+    return (time.perf_counter_ns() - start) / calls
+
+
+def cost() -> float:
+    """Nanoseconds per call."""
+    return min(_once(300) for _ in range(6))
+
+
+def thread() -> float:
+    """Another thread calls it."""
+    other = threading.Thread(target=_once, args=(CALLS,))
+    other.start()
+    other.join()
+    return 0
+
+
+def seccomp() -> float:
+    """Calls it under a filter that kills at unknown system calls."""
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    code = ctypes.create_string_buffer(_FILTER, len(_FILTER))
+    program = Program(len(_FILTER) // 8, ctypes.addressof(code))
+    if LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or LIBC.prctl(
+        _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
+    ):
+        return -1
+    return _once(1)
+
+
+def shadow_stack() -> float:
+    """Calls it with a shadow stack; not 0 where there are none."""
+    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    memory.write(_WITH_SHADOW_STACK)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    call = ctypes.CFUNCTYPE(ctypes.c_long, ctypes.c_void_p)(start)
+    return float(call(ctypes.cast(FREE, ctypes.c_void_p).value))
+
+
+def main() -> None:
+    """Answers until its input ends."""
+    print(flush=True)
+    for line in sys.stdin:
+        does = {"cost": cost, "thread": thread, "seccomp": seccomp, "shadow_stack": shadow_stack}
+        print(does[line.strip()](), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""What probes break on this kernel, tried on a child of ours before they reach the target.
+
+Kernels are asked, not told by their version: distributions mend theirs on their own. What
+was found holds until the next boot and is kept until then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from tracelloc.caller import Caller, effective_user, replace_file, trusted_bytes
+from tracelloc.capture import childprogram
+from tracelloc.capture.attach import Method
+from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
+from tracelloc.capture.compiler import CompiledProbes
+from tracelloc.capture.programs import KPROBE, Programs
+from tracelloc.capture.runs import read_runs, statistics
+from tracelloc.errors import TracellocError
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
+_MOST_BYTES: Final = 4096
+
+
+class Trial(Enum):
+    """Something that probes may break."""
+
+    THREADS = "threads"
+    """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
+    6.10 (kernel commit 46ba0e49b642)."""
+    SECCOMP = "seccomp"
+    """A function with a return probe returns under a filter that kills at system calls it does
+    not know. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
+    call there, 335 on x86-64 (cf6cb56ef244)."""
+    SHADOW_STACK = "shadow_stack"
+    """It returns with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
+
+
+def passes(trial: Trial) -> bool:
+    """Whether it goes well here. Takes some hundredths of a second once per boot.
+
+    True also where it can't be tried: nothing is known against it then.
+    """
+    memory = _Memory()
+    known = memory.recall()
+    if trial.value not in known:
+        known[trial.value] = _try(trial)
+        memory.remember(known)
+    return known[trial.value]
+
+
+def _try(trial: Trial) -> bool:
+    with contextlib.suppress(TracellocError, OSError):
+        programs = Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0}))
+        try:
+            return _TRIALS[trial](programs)
+        finally:
+            programs.close()
+    return True
+
+
+def _threads_are_seen(programs: Programs) -> bool:
+    fd = programs.load(IDLE_PROGRAM, KPROBE, Method.MULTI.attach_type or 0)
+    with Child() as child, statistics():
+        attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
+        try:
+            before = read_runs(fd).count
+            child.ask("thread")
+            return read_runs(fd).count - before >= childprogram.CALLS
+        finally:
+            attachment.close()
+
+
+def _survives(what: str) -> Callable[[Programs], bool]:
+    def tried(programs: Programs) -> bool:
+        fd = programs.load(IDLE_PROGRAM, KPROBE)
+        with Child() as child:
+            attachment = child.probed(
+                Method.PERF, lambda _: fd, child.point(is_return=True), child.point()
+            )
+            try:
+                child.ask(what)
+            except ChildEndedError:
+                return False
+            finally:
+                attachment.close()
+        return True
+
+    return tried
+
+
+_TRIALS: Final = {
+    Trial.THREADS: _threads_are_seen,
+    Trial.SECCOMP: _survives("seccomp"),
+    Trial.SHADOW_STACK: _survives("shadow_stack"),
+}
+
+
+class _Memory:
+    """What was found since the machine was booted, in the cache directory."""
+
+    def __init__(self) -> None:
+        self._who: Caller = effective_user()
+        self._path = self._who.cache / "tracelloc" / "trials.json"
+
+    def recall(self) -> dict[str, bool]:
+        """Results by name; often none."""
+        try:
+            content = json.loads(trusted_bytes(self._path, self._who, _MOST_BYTES))
+            if content["boot"] == _boot_id():
+                return {str(name): bool(result) for name, result in content["results"].items()}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            pass
+        return {}
+
+    def remember(self, results: dict[str, bool]) -> None:
+        """Whatever goes wrong, they are tried again the next time."""
+        with contextlib.suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            content = {"boot": _boot_id(), "results": results}
+            replace_file(self._path, [json.dumps(content).encode()])
+
+
+def _boot_id() -> str:
+    return _BOOT_ID.read_text().strip()
