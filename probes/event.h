@@ -175,7 +175,9 @@ enum counter {
 	COUNTER_LOST_PAIRS = 17,        /* `pairs` full: missing from what was allocated and freed */
 	COUNTER_LOST_INNER_FREES = 18, /* no room for a free inside another one: perhaps of no block */
 	COUNTER_LOST_MAPPINGS = 19,     /* ring `mappings` full: a mapping or its end unseen */
-	COUNTERS = 20,
+	COUNTER_SKIPPED_RUNS = 20,      /* tracepoint programs that the kernel left out; user space
+	                                   asks it, nothing is counted here */
+	COUNTERS = 21,
 };
 
 /* Words that user space and the probes share through memory. One element. */

@@ -197,6 +197,7 @@ class Counter(IntEnum):
     LOST_PAIRS = 17
     LOST_INNER_FREES = 18
     LOST_MAPPINGS = 19
+    SKIPPED_RUNS = 20
 
 
 LOST_EVENT_COUNTERS: Final = (

@@ -26,6 +26,7 @@ from tracelloc.capture.programs import (
 )
 from tracelloc.capture.ring import EventRing, MissRing, StackRing
 from tracelloc.capture.rowtable import RowMemory
+from tracelloc.capture.runs import read_runs
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import UnsupportedError
 from tracelloc.target.families import MAPPINGS, known_signatures
@@ -264,7 +265,11 @@ class Capture:
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """A copy of all counters, indexed by ``abi.Counter``."""
-        return self._counters.copy()
+        counters = self._counters.copy()
+        loaded = self.loaded
+        watching = [loaded[name] for name in TRACEPOINTS if name in loaded]
+        counters[abi.Counter.SKIPPED_RUNS] = sum(read_runs(fd).skipped for fd in watching)
+        return counters
 
     def forget_threads(self, pid: int, alive: set[int]) -> int:
         """Drops pairing records of this process's threads not in ``alive``; how many.

@@ -12,9 +12,10 @@ from typing import Final
 
 from tracelloc import syscalls
 
-_INFO_BYTES: Final = 208
+_INFO_BYTES: Final = 216
 _RUN_TIME_OFFSET: Final = 192
-"""run_time_ns and run_cnt in ``struct bpf_prog_info``, include/uapi/linux/bpf.h."""
+"""run_time_ns, run_cnt and recursion_misses in ``struct bpf_prog_info``,
+include/uapi/linux/bpf.h."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class ProgramRuns:
 
     count: int
     time_ns: int
+    skipped: int
+    """Runs that the kernel left out, another being under way on that processor. Always counted."""
 
 
 def read_runs(program_fd: int) -> ProgramRuns:
@@ -31,8 +34,8 @@ def read_runs(program_fd: int) -> ProgramRuns:
     attributes = (ctypes.c_uint32 * 4)(program_fd, _INFO_BYTES)
     ctypes.cast(attributes, ctypes.POINTER(ctypes.c_uint64))[1] = ctypes.addressof(info)
     syscalls.bpf(syscalls.BPF_OBJ_GET_INFO_BY_FD, attributes)
-    time_ns, count = struct.unpack_from("<QQ", info, _RUN_TIME_OFFSET)
-    return ProgramRuns(count, time_ns)
+    time_ns, count, skipped = struct.unpack_from("<QQQ", info, _RUN_TIME_OFFSET)
+    return ProgramRuns(count, time_ns, skipped)
 
 
 @contextmanager

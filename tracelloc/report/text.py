@@ -37,6 +37,7 @@ from tracelloc.views.suspects import (
 )
 
 _LOSS_TEXTS = {
+    Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
     Counter.LOST_MAPPINGS: ("mapping or its end lost", "mappings or their ends lost"),
     Counter.LOST_STACKS: ("stack lost", "stacks lost"),
     Counter.LOST_MISSES: ("stack cut short", "stacks cut short"),
