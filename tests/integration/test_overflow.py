@@ -7,6 +7,7 @@ import random
 import select
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +20,36 @@ pytestmark = pytest.mark.bpf
 
 SMALL_RING = ("--json", "--top", 1000, "--events-size", "64k", "--interval", "10s")
 LONG_S, SHORT_S = 0.8, 0.02
-"""How long a reader is stopped at most: never for nothing, or a few times per overflow."""
+"""How long a reader is stopped at most, in processor time that the target uses meanwhile,
+however busy the machine is: never for nothing, or a few times per overflow."""
 
 
 def run_unread(target: Target, tracer: Tracelloc, stopped_s: float) -> dict[str, list[int]]:
     """Has the target run while its reader is stopped at random moments. Returns the books."""
     dice = random.Random(1)
+
+    def is_done(wait_s: float = 0) -> bool:
+        return bool(select.select([target.process.stdout], [], [], wait_s)[0])
+
     target.say("run")
-    while not select.select([target.process.stdout], [], [], 0)[0]:
+    while not is_done():
         tracer.process.send_signal(signal.SIGSTOP)
-        time.sleep(dice.uniform(0, stopped_s))
+        until_s = cpu_s(target.pid) + dice.uniform(0, stopped_s)
+        while cpu_s(target.pid) < until_s and not is_done(0.001):
+            pass
         tracer.process.send_signal(signal.SIGCONT)
-        time.sleep(dice.uniform(0, 0.02))
+        is_done(dice.uniform(0, 0.02))
     books: dict[str, list[int]] = json.loads(target.hear())
     return books
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a process's threads have used; proc_pid_schedstat(5)."""
+    spent_ns = 0
+    for path in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            spent_ns += int(path.read_text().split()[0])
+    return spent_ns / 1e9
 
 
 def blocks_by_identity(report: dict[str, Any]) -> int:

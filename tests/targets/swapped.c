@@ -3,7 +3,8 @@
 //   swapped TURNS LIBRARY...
 //
 // Compiled with -DROOM=BYTES it is such a library: a function with a frame of that size,
-// which allocates through a call back.
+// which allocates through a call back. After the first calls of each it writes a line, and
+// waits for one.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,8 +37,14 @@ int main(int argc, char **argv)
 
             if (!use)
                 return 1;
-            for (int call = 0; call < 3000; call++)
+            for (int call = 0; call < 1500; call++) {
+                if (call == 20) {
+                    puts("");
+                    fflush(stdout);
+                    getchar();
+                }
                 use(allocate);
+            }
             dlclose(library);
         }
     }
