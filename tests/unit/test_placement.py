@@ -37,10 +37,19 @@ def test_cheap_places(code: str, offset: int) -> None:
     assert (found.offset, found.is_dear) == (offset, False)
 
 
-def test_never_on_a_nop_that_harms() -> None:
+@pytest.mark.parametrize(
+    ("nops", "length"),
+    [
+        ("0f 1f 44 00 00", 5),
+        ("0f 1f 44 00 00 0f 1f 44 00 00", 10),
+        ("66 2e 0f 1f 84 00 00 00 00 00", 10),
+        ("66 0f 1f 44 00 00 0f 1f 80 00 00 00 00", 13),
+    ],
+)
+def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
     """Not even for want of better: the next instruction is dear, but does no harm."""
-    found = find_place(bytes.fromhex("0f 1f 44 00 00 0f 1f 44 00 00 48 89 f8 c3"), ["rdi"])
-    assert (found.offset, found.is_dear) == (10, True)
+    found = find_place(bytes.fromhex(f"{nops} 48 89 f8 c3"), ["rdi"])
+    assert (found.offset, found.is_dear) == (length, True)
 
 
 @pytest.mark.parametrize(

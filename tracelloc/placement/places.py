@@ -36,8 +36,11 @@ _FLOW: Final = (
     capstone.CS_GRP_IRET,
     capstone.CS_GRP_BRANCH_RELATIVE,
 )
-HARMFUL_NOP: Final = bytes.fromhex("0f1f440000")
-"""nopl 0(%rax,%rax): Linux 6.18 turns a probe on it into a call that kills forked children."""
+_HARMFUL_NOP_BYTES: Final = 5
+"""Linux 6.18 turns a probe on a nop of this length into a call that kills forked children, and
+kernels after it may do so with longer ones."""
+_ENTRY_BYTES: Final = 64
+"""More than any compiler leaves room for by nops at a function's entry."""
 _MOST_CODE: Final = 1 << 16
 """Bytes of a function that are looked through; a longer one is probed at its entry."""
 
@@ -79,8 +82,10 @@ def find_place(code: bytes, arguments: Iterable[str]) -> Place:
 def at_entry(code: bytes, reason: str) -> Place:
     """The entry, for want of better, or what follows it if a probe there would do harm."""
     offset = 0
-    while code.startswith(HARMFUL_NOP, offset):
-        offset += len(HARMFUL_NOP)
+    for instruction in instructions(code[:_ENTRY_BYTES]):
+        if instruction.id != x86.X86_INS_NOP or instruction.size < _HARMFUL_NOP_BYTES:
+            break
+        offset += instruction.size
     return Place(offset, not is_emulated(code[offset:]), reason)
 
 
