@@ -16,7 +16,7 @@ from tracelloc.tracing.session import Session
 pytestmark = pytest.mark.bpf
 
 EVERYTHING = Wanted(blocks=True, history=True, series=True)
-TICK_NS = 10_000_000
+TICK_NS = 10_000_000 + (1 << 20)
 """Births are of the timer's last tick: up to this much too early."""
 
 

@@ -124,7 +124,7 @@ class Limits:
     max_size_bytes: int | None = None
     born_after_ns: int | None = None
     """CLOCK_MONOTONIC; ``now_ns`` of a mark: only what has come since. Births are of the
-    timer's last tick, so of the first 4 to 10 ms after the mark blocks may be left out."""
+    timer's last tick, so of the first 2 to 11 ms after the mark blocks may be left out."""
     stack: int | None = None
     tid: int | None = None
 
