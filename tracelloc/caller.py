@@ -62,7 +62,12 @@ def caller(environment: Mapping[str, str] = os.environ) -> Caller:
 
 def effective_user() -> Caller:
     """Whose rights the program has, whoever called sudo: for what the kernel is to believe."""
-    return caller({name: value for name, value in os.environ.items() if name != "SUDO_UID"})
+    environment = dict(os.environ)
+    if environment.pop("SUDO_UID", None) is not None:
+        # It may still be the caller's.
+        with contextlib.suppress(KeyError):
+            environment["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
+    return caller(environment)
 
 
 @contextlib.contextmanager

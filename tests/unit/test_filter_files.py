@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import stat
 import threading
 import tomllib
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.caller import Caller, caller, rights_of
+from tracelloc.caller import Caller, caller, effective_user, rights_of
 from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.files import append_rules, load_filters, own_rules, read_rules
@@ -156,6 +157,18 @@ def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
     for strange in ("", "-1", "4000000", "x", "٣", "9" * 30):
         who = caller({"HOME": "/root", "SUDO_UID": strange})
         assert (who.uid, who.config) == (0, Path("/root/.config"))
+
+
+def test_effective_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the one who called sudo, even where $HOME is still that one's."""
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    for name in ("XDG_CACHE_HOME", "SUDO_UID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", "/h")
+    assert effective_user().cache == Path("/h/.cache")
+    monkeypatch.setenv("SUDO_UID", "65534")
+    assert effective_user().cache == Path(home) / ".cache"
+    assert effective_user().uid == os.geteuid()
 
 
 @pytest.fixture

@@ -1,0 +1,137 @@
+"""Probes are compiled once, and what was compiled is believed only where it is safe to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tracelloc import probes
+from tracelloc.capture import precompiled
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.compiler import CompiledProbes
+from tracelloc.errors import UnsupportedError
+
+pytestmark = pytest.mark.bpf
+
+CONFIG = CaptureConfig(max_frames=31)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache/tracelloc/probes"
+
+
+@pytest.fixture
+def compilations(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """One entry for each time that the compiler is run."""
+    done: list[str] = []
+    compile_aside = precompiled._compile_aside
+
+    def counted(wish: str, *, debug: bool) -> CompiledProbes:
+        done.append(wish)
+        return compile_aside(wish, debug=debug)
+
+    monkeypatch.setattr(precompiled, "_compile_aside", counted)
+    return done
+
+
+def test_the_second_time_nothing_is_compiled(cache: Path, compilations: list[str]) -> None:
+    first = CONFIG.compile()
+    assert CONFIG.compile() == first
+    assert len(compilations) == 1
+    (file,) = cache.iterdir()
+    assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
+    capture = Capture(CONFIG)
+    try:
+        capture.load(None)
+    finally:
+        capture.close()
+    assert len(compilations) == 1
+
+
+def test_another_source_or_option_is_compiled(
+    cache: Path, compilations: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    CONFIG.compile()
+    CaptureConfig(max_frames=30).compile()
+    assert len(compilations) == 2
+    text = probes.source_text
+    monkeypatch.setattr(probes, "source_text", lambda **options: text(**options) + "\n")  # type: ignore[arg-type]
+    CONFIG.compile()
+    assert len(compilations) == 3
+    monkeypatch.setattr(precompiled, "_bcc_stamp", lambda: "another bcc")
+    CONFIG.compile()
+    assert len(compilations) == 4
+    assert len(list(cache.iterdir())) == 4
+
+
+@pytest.mark.parametrize("harm", ["cut", "other content", "others can write it", "no file"])
+def test_what_is_damaged_or_not_ours_is_compiled_again(
+    cache: Path, compilations: list[str], harm: str
+) -> None:
+    first = CONFIG.compile()
+    (file,) = cache.iterdir()
+    if harm == "cut":
+        file.write_bytes(file.read_bytes()[:-100])
+    elif harm == "other content":
+        file.write_text(json.dumps({"maps": [{}], "programs": {}}))
+    elif harm == "others can write it":
+        file.chmod(0o666)
+    else:
+        file.unlink()
+        file.mkdir()
+    assert CONFIG.compile() == first
+    assert len(compilations) == 2
+
+
+def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That user could have the kernel run anything."""
+    monkeypatch.setenv("SUDO_UID", "65534")
+    CONFIG.compile()
+    (file,) = cache.iterdir()
+    assert file.stat().st_uid == os.geteuid()
+    os.chown(file, 65534, 65534)
+    compiled = CONFIG.compile()
+    (file,) = cache.iterdir()
+    assert file.stat().st_uid == os.geteuid()
+    assert CompiledProbes.from_json(json.loads(file.read_text())) == compiled
+
+
+def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precompiled, "_MOST_FILES", 2)
+    for frames in (31, 32, 33):
+        CaptureConfig(max_frames=frames, use_rows=False, spill_entries=0).compile()
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    assert CONFIG.compile().programs
+
+
+def test_what_the_verifier_says_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = probes.source_text
+
+    def broken(**options: object) -> str:
+        source = text(**options)  # type: ignore[arg-type]
+        return source.replace("int do_nothing(struct pt_regs *ctx)\n{\n\treturn 0;", """
+int do_nothing(struct pt_regs *ctx)
+{
+	return *(int *)PT_REGS_SP(ctx);""")  # fmt: skip
+
+    monkeypatch.setattr(probes, "source_text", broken)
+    capture = Capture(CONFIG)
+    try:
+        with pytest.raises(
+            UnsupportedError, match=r"refused to load .* \(do_nothing: .+\)"
+        ) as error:
+            capture.load(None)
+        assert "--debug" in error.value.hint
+    finally:
+        capture.close()
