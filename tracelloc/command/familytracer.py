@@ -116,6 +116,7 @@ class FamilyTracer(Tracer):
             filters = self._namer.filters.copy()
             namer = Namer(symbolizer, filters, short_names=self._options.short_names)
             self._namers[id(tracee)] = namer
+        namer.patience_s = self._namer.patience_s
         return namer
 
     def _profile_of(self, snapshot: Snapshot, *, freed: bool, progress: Progress) -> Profile:

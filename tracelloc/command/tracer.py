@@ -32,7 +32,7 @@ from tracelloc.text import printable
 from tracelloc.tracing.session import Session
 from tracelloc.units import format_duration, format_size
 from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.naming import Namer
+from tracelloc.views.naming import LAST_PATIENCE_S, Namer
 from tracelloc.watching.suppressions import read_suppressions
 
 if TYPE_CHECKING:
@@ -274,6 +274,7 @@ class Tracer:
     def _finish(self) -> None:
         """The last report and the files, after the probes are gone."""
         self._finishing = True
+        self._let_names_take_longer()
         snapshot = self._snapshot()
         self._end_progress()
         if self._options.mode.reports and not self._is_done():
@@ -287,6 +288,10 @@ class Tracer:
             self._say(f"--fail-if: {self._watch.broken}")
         if self._troubles:
             raise self._troubles[-1]
+
+    def _let_names_take_longer(self) -> None:
+        """What the last report does not know yet, no later one will."""
+        self._namer.patience_s = LAST_PATIENCE_S
 
     def _text_of(self, snapshot: Snapshot) -> str:
         """A report."""

@@ -15,7 +15,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.units import NS_PER_S
 from tracelloc.views.memory import memory_facts
-from tracelloc.views.naming import REPORT_PATIENCE_S, NamedStack, Namer
+from tracelloc.views.naming import NamedStack, Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, stacks_to_name, suspects_of
 
 
@@ -51,7 +51,7 @@ def report_of(
     if since is not None:
         indices |= {changed.stack for changed in since.top}
     indices |= {stack for part in parts.values() for stack in part.stacks}
-    namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
+    namer.prepare(snapshot, indices, namer.patience_s)
     report = summary(snapshot)
     report["suspects"] = [
         json_suspect(named) | {"stack": _stack(named.stack)}

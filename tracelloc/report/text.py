@@ -24,7 +24,7 @@ from tracelloc.units import (
     plural,
 )
 from tracelloc.views.memory import memory_lines
-from tracelloc.views.naming import REPORT_PATIENCE_S, NamedStack, Namer
+from tracelloc.views.naming import NamedStack, Namer
 from tracelloc.views.suspects import (
     headline,
     name_suspects,
@@ -72,7 +72,7 @@ def text_report(
     if since is not None:
         indices |= {changed.stack for changed in since.top}
     indices |= {stack for part in parts.values() for stack in part.stacks}
-    namer.prepare(snapshot, indices, REPORT_PATIENCE_S)
+    namer.prepare(snapshot, indices, namer.patience_s)
     blocks = snapshot.top_blocks
     about, sampled = "", ""
     if snapshot.sample_bytes is not None:

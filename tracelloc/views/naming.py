@@ -13,10 +13,12 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 
-__all__ = ["REPORT_PATIENCE_S", "NamedStack", "Namer"]
+__all__ = ["LAST_PATIENCE_S", "NamedStack", "Namer"]
 
 REPORT_PATIENCE_S: Final = 2.0
 """How long a report waits for names and lines; those that take longer are in later ones."""
+LAST_PATIENCE_S: Final = 30.0
+"""How long the last report waits."""
 
 
 class Namer:
@@ -29,6 +31,8 @@ class Namer:
         self._symbolizer = symbolizer
         self.filters = filters
         """May be changed at any time, from the thread that asks for stacks."""
+        self.patience_s = REPORT_PATIENCE_S
+        """How long reports wait for names."""
         self._short_names = short_names
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
