@@ -21,6 +21,8 @@ _PERF_FLAG_FD_CLOEXEC: Final = 8
 _RESOLVE_NO_MAGICLINKS: Final = 0x02
 _RESOLVE_IN_ROOT: Final = 0x10
 
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
 BPF_MAP_CREATE: Final = 0
 BPF_MAP_UPDATE_ELEM: Final = 2
 BPF_MAP_DELETE_ELEM: Final = 3
@@ -100,7 +102,7 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
 
 
 def _call(number: int, *arguments: object) -> int:
-    result: int = ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(number), *arguments)
+    result: int = _LIBC.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

@@ -36,6 +36,10 @@ UPROBE_MULTI: Final = 48
 """BPF_TRACE_UPROBE_MULTI: what programs for such links are loaded for."""
 
 
+_CLOSERS: Final = ThreadPoolExecutor(16, thread_name_prefix="detach")
+"""Threads that close descriptors, made when they are needed."""
+
+
 class Method(Enum):
     """How probes are attached."""
 
@@ -162,11 +166,8 @@ class Attachment:
         Each close waits until no processor can still be in the probe; side by side they
         wait for the same moment.
         """
-        if not self._descriptors:
-            return
         descriptors, self._descriptors = self._descriptors, []
-        with ThreadPoolExecutor(len(descriptors)) as pool:
-            list(pool.map(os.close, descriptors))
+        list(_CLOSERS.map(os.close, descriptors))
 
 
 def _read_pmu() -> tuple[int, int]:

@@ -7,6 +7,7 @@ nobody.) Thread ids that the kernel gives to another thread later on stand for b
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -62,8 +63,10 @@ class ThreadBook:
     """
 
     def __init__(self) -> None:
-        # Pages of threads that don't exist stay unused.
-        self._row_of = np.zeros(TID_LIMIT, np.uint16)
+        # Mapped, since malloc may clear what it gives: pages of threads that don't exist stay
+        # unused, and a book costs nothing to begin.
+        memory = mmap.mmap(-1, TID_LIMIT * np.dtype(np.uint16).itemsize)
+        self._row_of = np.frombuffer(memory, np.uint16)
         self._totals = ThreadTotals(*(np.zeros(16, np.int64) for _ in fields(ThreadTotals)))
         self.count = 1
         """Rows in use."""

@@ -221,7 +221,6 @@ class Tracee:
     def attach_like(self, parent: Tracee) -> None:
         """Puts the same probes in place as in the process that this one was forked off."""
         assert self._capture is not None
-        check_survival(self.process)
         self._attachments.append(
             Attachment(self.method, self.process.pid, parent.points, self._capture.program)
         )
