@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
+import resource
 import signal
 import subprocess
 import time
@@ -174,3 +177,92 @@ def test_usage() -> None:
         done = run_tracelloc(*arguments)
         assert done.returncode == 2
         assert words in done.stderr
+
+
+SUDO = {"SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody", "SUDO_COMMAND": "x"}
+IDENTITY = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; env | grep ^SUDO_; ulimit -n; exit 0"
+
+
+@pytest.mark.parametrize("options", [(), ("--as-root",)], ids=["the caller", "root"])
+def test_under_sudo_the_command_is_the_callers(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """And has the limits that it would have without us."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1000, limits[1]))
+    try:
+        done = run_tracelloc(
+            "--flamegraph", tmp_path / "out.fg", *options, "--", "sh", "-c", IDENTITY,
+            env=os.environ | SUDO,
+        )  # fmt: skip
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "1000"
+    if options:
+        assert lines[:2] == ["0", "0"]
+        assert {line.split("=")[0] for line in lines if "=" in line} == set(SUDO)
+    else:
+        home = pwd.getpwuid(65534).pw_dir
+        assert lines == ["65534", "65534", "65534", f"{home} nobody nobody", "1000"]
+
+
+def test_what_can_not_be_traced_is_not_run(tmp_path: Path) -> None:
+    source = f"""
+#include <fcntl.h>
+#include <unistd.h>
+int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
+"""
+    program = tmp_path / "without"
+    subprocess.run(
+        ["gcc", "-x", "c", "-", "-o", program],
+        input=source, text=True, check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    done = run_tracelloc("--text", "--allocator", "nothing-like-it", "--", program)
+    assert done.returncode == 1
+    assert "no allocator 'nothing-like-it'" in done.stderr
+    assert not (tmp_path / "mark").exists()
+
+
+def test_after_the_trace_the_command_runs_on_and_it_is_said(tmp_path: Path) -> None:
+    tracer = Tracelloc(
+        "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4",
+        directory=tmp_path,
+    )  # fmt: skip
+    tracer.wait_for("not tracing any more; sh runs on, process")
+    (tmp_path / "fifo").write_text("end")
+    assert tracer.finish() == 4
+
+
+def fifo(directory: Path) -> Path:
+    """What is read there comes when somebody writes it."""
+    os.mkfifo(directory / "fifo")
+    return directory / "fifo"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.1])
+def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: float) -> None:
+    """Whenever that is, it is said in words or not at all, and nobody is left."""
+    mark = tmp_path / "pid"
+    with subprocess.Popen(
+        tracelloc_command("--text", "--", "sh", "-c", f"echo $$ >{mark}; exec sleep 60"),
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    ) as running:  # fmt: skip
+        time.sleep(delay_s)
+        running.send_signal(number)
+        _, said = running.communicate(timeout=PATIENCE_S)
+    assert "Traceback" not in said
+    assert "bug" not in said
+    if mark.exists() and mark.read_text():
+        assert not Path(f"/proc/{mark.read_text().strip()}").exists()
+
+
+def test_a_stopped_tracer_stops_nobody_else(builder: Builder, tmp_path: Path) -> None:
+    """^Z: what forks would wait for us, so that it isn't heeded."""
+    script = f"read line <{fifo(tmp_path)}; /bin/true; exit 5"
+    tracer = Tracelloc("--text", "--follow", "--", "sh", "-c", script, directory=tmp_path)
+    tracer.process.send_signal(signal.SIGTSTP)
+    tracer.wait_for("can't be suspended while processes are followed")
+    (tmp_path / "fifo").write_text("go on\n")
+    assert tracer.finish() == 5

@@ -19,6 +19,8 @@ MINIMUM_KERNEL: Final = (6, 1)
 uses run-time allocation"), and probes that preempt each other may be skipped."""
 UPROBE_MULTI_KERNEL: Final = (6, 6)
 """The first with uprobe_multi links."""
+FileLimit = tuple[int, int]
+"""The soft and the hard limit of open files."""
 MACHINES: Final = ("x86_64",)
 
 _CAP_SYS_PTRACE: Final = 19
@@ -97,8 +99,12 @@ def explain_bpf_refusal(code: int) -> None:
     raise UnsupportedError(f"the kernel cannot create BPF maps: {os.strerror(code)}")
 
 
-def raise_file_limit() -> None:
-    """Lifts the soft limit of open files: each library of the target stays open."""
+def raise_file_limit() -> FileLimit:
+    """Lifts the soft limit of open files: each library of the target stays open.
+
+    Returns what it was, for programs that are started.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard

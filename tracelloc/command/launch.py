@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from contextlib import suppress
 
+from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.familytracer import FamilyTracer
 from tracelloc.command.options import Options
 from tracelloc.command.tracer import Tracer
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
+from tracelloc.text import printable
 from tracelloc.tracing.family import FamilySession
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.program import Program
@@ -26,9 +29,9 @@ from tracelloc.tracing.session import Session
 class Launch:
     """Brings a program to where it is traced. The follower tells it how far it is."""
 
-    def __init__(self, command: tuple[str, ...], *, children: bool) -> None:
+    def __init__(self, program: Program, *, children: bool) -> None:
         """Makes the waiting process. Raises TracellocError."""
-        self.program = Program(command)
+        self.program = program
         self.follower = Follower(self)
         self._session: Session | None = None
         self._there = threading.Event()
@@ -75,6 +78,9 @@ class Launch:
                 self.follower.release(pid)
         except TracellocError as error:
             self._trouble = error
+            # None of its own code has run, and none will.
+            with suppress(ProcessLookupError):
+                os.kill(self.program.pid, signal.SIGKILL)
         self._there.set()
 
     def ended(self, pid: int, status: int) -> None:
@@ -155,13 +161,18 @@ def run_command(options: Options) -> int:
     Returns its exit status, or ours if a rule was broken.
     """
     system.check_all()
-    system.raise_file_limit()
-    launch = Launch(options.command, children=options.follow)
+    file_limit = system.raise_file_limit()
+    who = effective_user() if options.as_root else caller()
+    launch = Launch(Program(options.command, who, file_limit), children=options.follow)
     try:
         tracer = (LaunchFamilyTracer if options.follow else LaunchTracer)(launch, options)
         tracer.run()
     except BaseException:
         launch.finish()
         raise
+    if launch.program.is_running():
+        name = printable(options.command[0])
+        message = f"not tracing any more; {name} runs on, process {launch.program.pid}"
+        print(f"tracelloc: {message}", file=sys.stderr, flush=True)
     status = launch.finish()
     return tracer.exit_status or status

@@ -62,6 +62,8 @@ class Options:
     name: str | None
     """Whose PID is to be found."""
     follow: bool
+    as_root: bool
+    """A command runs with our rights, not with those of who called sudo."""
     """Whether children are traced as well."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
@@ -163,6 +165,11 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="trace its children as well, each with a table of its own (default: the process "
         "alone); no debugger can be used on them meanwhile",
+    )
+    add(
+        "--as-root",
+        action="store_true",
+        help="run CMD as root where sudo runs tracelloc (default: as the user who called sudo)",
     )
     add(
         "--allocator",
@@ -270,6 +277,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         pid=given.pid,
         name=given.name,
         follow=given.follow,
+        as_root=given.as_root,
         command=command,
         mode=mode,
         show=given.show,

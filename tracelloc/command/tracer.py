@@ -189,12 +189,18 @@ class Tracer:
             # nohup and the like: what the parent told us to ignore stays ignored.
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._note_end)
+        if self._options.follow:
+            # While we are stopped, whatever forks would be, too.
+            signal.signal(signal.SIGTSTP, self._refuse_to_stop)
         signal.signal(signal.SIGUSR1, self._note_write)
         signal.signal(signal.SIGUSR2, self._note_mark)
         return receiver
 
     def _note_end(self, _number: int, _frame: object) -> None:
         self._ending = True
+
+    def _refuse_to_stop(self, _number: int, _frame: object) -> None:
+        self._say_aside("can't be suspended while processes are followed")
 
     def _note_mark(self, _number: int, _frame: object) -> None:
         self._set_mark = True

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import pwd
+import resource
 import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final, NoReturn
 
+from tracelloc.caller import Caller
+from tracelloc.capture.system import FileLimit
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 
@@ -28,8 +33,11 @@ class ProgramError(TracellocError):
 class Program:
     """A command line, and the process that executes it. Its streams and directory are ours."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, command: Sequence[str], who: Caller, file_limit: FileLimit) -> None:
+        """``who`` runs it, with this limit of open files."""
         self._command = list(command)
+        self._who = who
+        self._file_limit = file_limit
         self.pid = 0
         self._go_fd = -1
         self._failure_fd = -1
@@ -53,7 +61,9 @@ class Program:
                 # Python ignores these, and what is ignored stays so.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
-                os.execvp(self._command[0], self._command)  # noqa: S606 - as the user wrote it
+                resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
+                environment = _become_user(self._who)
+                os.execvpe(self._command[0], self._command, environment)  # noqa: S606
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:
@@ -61,7 +71,9 @@ class Program:
 
     def go(self) -> None:
         """Has the command executed. Raises ProgramError if it can't be."""
-        os.write(self._go_fd, b"g")
+        # Something may have ended it already, which whoever waits for its end will see.
+        with suppress(BrokenPipeError):
+            os.write(self._go_fd, b"g")
         os.close(self._go_fd)
         self._go_fd = -1
         with os.fdopen(self._failure_fd, "rb") as failure:
@@ -76,6 +88,14 @@ class Program:
     def note_end(self, status: int) -> None:
         """For whoever has waited for it: ``status`` as of waitpid(2)."""
         self._status = status
+
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self._status = status
+        return self._status is None
 
     def wait(self) -> int:
         """Waits until it has ended. Returns its exit status, 128 + n after signal n."""
@@ -92,3 +112,21 @@ class Program:
         if self._go_fd >= 0:
             self.wait()
         self._go_fd = self._failure_fd = -1
+
+
+def _become_user(who: Caller) -> dict[str, str]:
+    """Takes on a user's rights for good. Returns the environment that this user has.
+
+    Raises OSError.
+    """
+    environment = dict(os.environ)
+    if who.uid == os.geteuid():
+        return environment
+    entry = pwd.getpwuid(who.uid)
+    os.initgroups(entry.pw_name, who.gid)
+    os.setgid(who.gid)
+    os.setuid(who.uid)
+    for name in [name for name in environment if name.startswith("SUDO_")]:
+        del environment[name]
+    user = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
+    return environment | user | {"SHELL": entry.pw_shell}
