@@ -124,7 +124,10 @@ def test_what_is_spawned(builder: Builder, targets: list[Target], tmp_path: Path
     """By fork, vfork and posix_spawn; memory that is shared stays the parent's."""
     target = Target([builder.c("lineage")])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", directory=tmp_path)
+    tracer = Tracelloc(
+        "-p", target.pid, *QUIET, "--follow", "--show", "temporary", "--temporary", 5,
+        directory=tmp_path,
+    )  # fmt: skip
     target.ask("alloc 9 1000")
     books = json.loads(target.ask("spawn"))
     assert tracer.stop() == 0, tracer.messages
@@ -132,6 +135,7 @@ def test_what_is_spawned(builder: Builder, targets: list[Target], tmp_path: Path
     assert kept(reports[target.pid]) == books == [9, 9000]
     assert [r["command"] for r in reports.values()][1:] == ["true", "true", "true"]
     assert [r["exec_count"] for r in reports.values()] == [0, 1, 1, 1]
+    assert {r["temporary"]["most_between"] for r in reports.values()} == {5}
 
 
 def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:

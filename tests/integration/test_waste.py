@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,37 @@ def test_static_program(
     sizes = tracer.last_of(target.pid)["sizes"]
     assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
     assert sizes["usable_bytes"] == books["usable"]
+
+
+def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
+    """Sizes are those of the child's own malloc library, not of the one it was forked with."""
+    library = preloaded("jemalloc")["LD_PRELOAD"]
+    pipe, answers = tmp_path / "pipe", tmp_path / "answers"
+    os.mkfifo(pipe)
+    # By fork, not by vfork.
+    script = f"(LD_PRELOAD= exec {builder.c('usable')} <{pipe} >{answers}); exit 3"
+    tracer = Tracelloc(
+        "--json", "--interval", "200ms", "--show", "sizes", "--follow",
+        "--", "env", f"LD_PRELOAD={library}", "sh", "-c", script, directory=tmp_path,
+    )  # fmt: skip
+    with pipe.open("w") as commands:
+        commands.write("fill 1 400000 0\n")
+        commands.flush()
+        while "usable" not in (answers.read_text() if answers.exists() else ""):
+            time.sleep(0.02)
+        books = json.loads(answers.read_text().splitlines()[-1])
+        report = tracer.await_report(
+            lambda report: (
+                report["pid"] is not None
+                and report["command"].startswith("usable")
+                and report["live_allocations"] >= books["blocks"]
+            )
+        )
+    sizes = report["sizes"]
+    assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
+    # Beside its books there are the buffers of its streams.
+    assert 0 <= sizes["usable_bytes"] - books["usable"] < 16 << 10
+    assert tracer.finish() == 3
 
 
 def test_samples_estimate_it(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

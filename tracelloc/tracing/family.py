@@ -116,7 +116,9 @@ class FamilySession(Session):
             try:
                 if pid in self._sharing:
                     self._end_sharing(pid)
-                    tracee = Tracee(Process(pid), self._config, self._selection, self._files)
+                    tracee = Tracee(
+                        Process(pid), self._config, self._selection, self._files, self._soon
+                    )
                     self._begin_stranger(tracee)
                 elif pid in self._by_pid:
                     self._begin_program(self._by_pid[pid], same_thread=same_thread)

@@ -79,6 +79,7 @@ class Session:
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
         self._selection = selection
+        self._soon = soon
         self.root = Tracee(process, config, selection, files, soon)
         """The process that was asked for."""
         self._capture: Capture | None = None

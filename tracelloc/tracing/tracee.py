@@ -207,6 +207,7 @@ class Tracee:
         """A child process with a copy of the memory; ``heap``: as it was then."""
         child = Tracee(process, self._config, self._selection)
         child.space = self.space.fork(process)
+        child.measuring = Measuring(child.space)
         child.table, child.stacks = heap
         child.ranges = self.ranges.fork(child.stacks)
         child.method = self.method
