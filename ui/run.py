@@ -11,6 +11,7 @@ from textual.app import App
 
 from tracelloc.caller import caller
 from tracelloc.capture import system
+from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
 from tracelloc.command.tracer import Tracer
 from tracelloc.errors import TracellocError
@@ -47,6 +48,9 @@ class ScreenTracer(Tracer):
     app: LiveApp | None = None
     wants_picker = False
     """The user has asked for another process."""
+
+    def _make_messages(self) -> Messages:
+        return _ScreenMessages(self)
 
     def _loop(self, pidfd: int, wakeup: socket.socket) -> None:
         session = self._session
@@ -96,14 +100,23 @@ class ScreenTracer(Tracer):
             buffer_bytes=self._options.events_size_bytes,
         )
 
-    def _say(self, message: str) -> None:
-        if self.app is not None and self.app.is_running:
-            self.app.say(message)
-        else:
-            super()._say(message)
 
-    def _say_aside(self, message: str) -> None:
-        self._say(message)
+class _ScreenMessages(Messages):
+    """On the screen while there is one."""
+
+    def __init__(self, tracer: ScreenTracer) -> None:
+        super().__init__()
+        self._tracer = tracer
+
+    def say(self, message: str) -> None:
+        app = self._tracer.app
+        if app is not None and app.is_running:
+            app.say(message)
+        else:
+            super().say(message)
+
+    def say_aside(self, message: str) -> None:
+        self.say(message)
 
 
 def run_screen(options: Options) -> int:

@@ -13,20 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
+from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
 from tracelloc.capture.precompiled import compiled
-from tracelloc.capture.programs import (
-    KPROBE,
-    RAW_TRACEPOINT,
-    Programs,
-    delete_entry,
-    keys_of,
-    set_entry,
-)
+from tracelloc.capture.proginfo import program_info
+from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.capture.ring import EventRing, MissRing, StackRing
 from tracelloc.capture.rowtable import RowMemory
-from tracelloc.capture.runs import read_runs
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import UnsupportedError
 from tracelloc.target.families import MAPPINGS, known_signatures
@@ -268,7 +262,9 @@ class Capture:
         counters = self._counters.copy()
         loaded = self.loaded
         watching = [loaded[name] for name in TRACEPOINTS if name in loaded]
-        counters[abi.Counter.SKIPPED_RUNS] = sum(read_runs(fd).skipped for fd in watching)
+        counters[abi.Counter.SKIPPED_RUNS] = sum(
+            program_info(fd).recursion_misses for fd in watching
+        )
         return counters
 
     def forget_threads(self, pid: int, alive: set[int]) -> int:

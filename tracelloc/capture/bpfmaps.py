@@ -1,4 +1,4 @@
-"""BPF maps as numpy sees them: hash maps emptied in batches, and a wait for all programs.
+"""BPF maps: made, changed, emptied in batches, and a wait for all programs.
 
 Through bpf(2) itself: the batch commands fill arrays of ours, a million entries a second,
 where a call per entry takes ten times as long.
@@ -10,16 +10,20 @@ import ctypes
 import errno
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc import syscalls
+from tracelloc.capture.compiler import MapSpec
 
 Columns = npt.NDArray[Any]
 """A structured array."""
 
+NAME_BYTES: Final = 16
+"""Of maps and programs in the kernel, the terminating 0 included (BPF_OBJ_NAME_LEN)."""
 _BATCH_BYTES: Final = 1 << 20
 """Read by one call at most. More than any bucket of a hash map holds, as the kernel asks for."""
 _ARRAY: Final = 2
@@ -52,7 +56,7 @@ class _BatchAttr(ctypes.Structure):
 
 
 class _CreateAttr(ctypes.Structure):
-    """``union bpf_attr``, the beginning of map_create."""
+    """``union bpf_attr``, map_create up to map_name."""
 
     _fields_ = (
         ("map_type", ctypes.c_uint32),
@@ -61,11 +65,13 @@ class _CreateAttr(ctypes.Structure):
         ("max_entries", ctypes.c_uint32),
         ("map_flags", ctypes.c_uint32),
         ("inner_map_fd", ctypes.c_uint32),
+        ("numa_node", ctypes.c_uint32),
+        ("map_name", ctypes.c_char * NAME_BYTES),
     )
 
 
-class _UpdateAttr(ctypes.Structure):
-    """``union bpf_attr``, map_update_elem."""
+class _ElementAttr(ctypes.Structure):
+    """``union bpf_attr``, map_*_elem and map_get_next_key."""
 
     _fields_ = (
         ("map_fd", ctypes.c_uint64),
@@ -73,6 +79,45 @@ class _UpdateAttr(ctypes.Structure):
         ("value", ctypes.c_uint64),
         ("flags", ctypes.c_uint64),
     )
+
+
+def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
+    """Makes a map; ``inner_fd``: one like those that it holds. Raises OSError."""
+    attributes = _CreateAttr(
+        map_type=spec.kind,
+        key_size=spec.key_bytes,
+        value_size=spec.value_bytes,
+        max_entries=spec.max_entries,
+        map_flags=spec.flags,
+        inner_map_fd=inner_fd,
+        map_name=spec.name.encode()[: NAME_BYTES - 1],
+    )
+    return syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes)
+
+
+def set_entry(map_fd: int, key: ctypes.c_uint32, value: ctypes.c_uint32) -> None:
+    """Sets an entry of a map. Raises OSError."""
+    attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
+    syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
+
+
+def delete_entry(map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64) -> None:
+    """Takes an entry out of a hash map, if it is there. Raises OSError."""
+    with suppress(FileNotFoundError):
+        attributes = _ElementAttr(map_fd, ctypes.addressof(key))
+        syscalls.bpf(syscalls.BPF_MAP_DELETE_ELEM, attributes)
+
+
+def keys_of(map_fd: int) -> Iterator[int]:
+    """The 64-bit keys of a hash map; those that come or go meanwhile may be missing."""
+    key, following = ctypes.c_uint64(), ctypes.c_uint64()
+    attributes = _ElementAttr(map_fd, 0, ctypes.addressof(following))
+    with suppress(FileNotFoundError):
+        while True:
+            syscalls.bpf(syscalls.BPF_MAP_GET_NEXT_KEY, attributes)
+            yield following.value
+            key.value = following.value
+            attributes.key = ctypes.addressof(key)
 
 
 class HashMap:
@@ -135,28 +180,17 @@ class GracePeriod:
 
     def __init__(self) -> None:
         """Raises OSError."""
-        small = _CreateAttr(map_type=_ARRAY, key_size=4, value_size=4, max_entries=1)
-        self._inner_fd = syscalls.bpf(syscalls.BPF_MAP_CREATE, small)
-        outer = _CreateAttr(
-            map_type=_ARRAY_OF_MAPS,
-            key_size=4,
-            value_size=4,
-            max_entries=1,
-            inner_map_fd=self._inner_fd,
-        )
+        self._inner_fd = create_map(MapSpec("inner", _ARRAY, 4, 4, 1, 0))
         try:
-            self._outer_fd = syscalls.bpf(syscalls.BPF_MAP_CREATE, outer)
+            outer = MapSpec("outer", _ARRAY_OF_MAPS, 4, 4, 1, 0)
+            self._outer_fd = create_map(outer, self._inner_fd)
         except OSError:
             os.close(self._inner_fd)
             raise
 
     def wait(self) -> None:
         """Waits. Raises OSError."""
-        key, value = ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd)
-        attributes = _UpdateAttr(
-            map_fd=self._outer_fd, key=ctypes.addressof(key), value=ctypes.addressof(value)
-        )
-        syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
+        set_entry(self._outer_fd, ctypes.c_uint32(0), ctypes.c_uint32(self._inner_fd))
 
     def close(self) -> None:
         """Frees the maps."""

@@ -16,7 +16,7 @@ from typing import Final
 
 from tracelloc.capture.attach import Method
 from tracelloc.capture.child import Child, ChildEndedError
-from tracelloc.capture.runs import read_runs, statistics
+from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.errors import TracellocError
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
@@ -62,7 +62,7 @@ class Meter:
         self._programs = programs
         self._dear = {p.program for p in points if p.is_dear and not p.is_return}
         self._returns = {p.program for p in points if p.is_return}
-        self._before = {name: read_runs(fd) for name, fd in programs.items()}
+        self._before = {name: program_info(fd) for name, fd in programs.items()}
         self._cpu_ns = process.cpu_ns()
 
     def share(self, costs: TrapCosts) -> float | None:
@@ -72,9 +72,9 @@ class Meter:
             return None
         spent_ns = 0.0
         for name, fd in self._programs.items():
-            runs, before = read_runs(fd), self._before[name]
-            count = runs.count - before.count
-            spent_ns += runs.time_ns - before.time_ns + count * self._trap_ns(name, costs)
+            now, before = program_info(fd), self._before[name]
+            count = now.run_cnt - before.run_cnt
+            spent_ns += now.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
         return min(1.0, spent_ns / (cpu_ns - self._cpu_ns))
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:

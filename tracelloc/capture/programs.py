@@ -1,4 +1,4 @@
-"""BPF maps made and programs loaded, by bpf(2) itself (include/uapi/linux/bpf.h)."""
+"""BPF programs, loaded by bpf(2) itself (include/uapi/linux/bpf.h) with the maps they use."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import ctypes
 import errno
 import os
 import re
-import struct
 import sys
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
 from tracelloc import syscalls
-from tracelloc.capture.compiler import CompiledProbes, MapSpec, with_maps
+from tracelloc.capture.bpfmaps import NAME_BYTES, create_map
+from tracelloc.capture.compiler import CompiledProbes, with_maps
+from tracelloc.capture.proginfo import program_info
 from tracelloc.errors import PrivilegeError, UnsupportedError
 
 KPROBE: Final = 2
@@ -25,25 +25,8 @@ _PRIVATE_STACK: Final = re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL)
 """add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)."""
 _CODE_BYTES: Final = 1 << 18
 """Native code of a program that is looked at."""
-_INFO_BYTES: Final = 232
 _LICENSE: Final = b"Dual MIT/GPL"
 _LOG_BYTES: Final = 16 << 20
-_NAME_BYTES: Final = 16
-
-
-class _MapAttr(ctypes.Structure):
-    """``union bpf_attr``, map_create up to map_name."""
-
-    _fields_ = (
-        ("map_type", ctypes.c_uint32),
-        ("key_size", ctypes.c_uint32),
-        ("value_size", ctypes.c_uint32),
-        ("max_entries", ctypes.c_uint32),
-        ("map_flags", ctypes.c_uint32),
-        ("inner_map_fd", ctypes.c_uint32),
-        ("numa_node", ctypes.c_uint32),
-        ("map_name", ctypes.c_char * _NAME_BYTES),
-    )
 
 
 class _LoadAttr(ctypes.Structure):
@@ -59,7 +42,7 @@ class _LoadAttr(ctypes.Structure):
         ("log_buf", ctypes.c_uint64),
         ("kern_version", ctypes.c_uint32),
         ("prog_flags", ctypes.c_uint32),
-        ("prog_name", ctypes.c_char * _NAME_BYTES),
+        ("prog_name", ctypes.c_char * NAME_BYTES),
         ("prog_ifindex", ctypes.c_uint32),
         ("expected_attach_type", ctypes.c_uint32),
     )
@@ -69,27 +52,6 @@ class _TracepointAttr(ctypes.Structure):
     """``union bpf_attr``, raw_tracepoint."""
 
     _fields_ = (("name", ctypes.c_uint64), ("prog_fd", ctypes.c_uint32))
-
-
-class _InfoAttr(ctypes.Structure):
-    """``union bpf_attr``, obj_get_info_by_fd."""
-
-    _fields_ = (
-        ("bpf_fd", ctypes.c_uint32),
-        ("info_len", ctypes.c_uint32),
-        ("info", ctypes.c_uint64),
-    )
-
-
-class _KeyAttr(ctypes.Structure):
-    """``union bpf_attr``, map_*_elem and map_get_next_key."""
-
-    _fields_ = (
-        ("map_fd", ctypes.c_uint64),
-        ("key", ctypes.c_uint64),
-        ("value", ctypes.c_uint64),
-        ("flags", ctypes.c_uint64),
-    )
 
 
 class Programs:
@@ -106,10 +68,10 @@ class Programs:
         self._loaded: dict[str, int] = {}
         try:
             for spec in probes.maps:
-                self._maps[spec.name] = _create(spec)
-        except BaseException:
+                self._maps[spec.name] = create_map(spec)
+        except OSError as error:
             self.close()
-            raise
+            raise UnsupportedError(f"the kernel makes no maps: {error.strerror}") from error
 
     def map_fd(self, name: str) -> int:
         """The descriptor of a map."""
@@ -133,7 +95,7 @@ class Programs:
             insn_cnt=len(code) // 8,
             insns=_address(code),
             license=_address(_LICENSE),
-            prog_name=name.encode()[: _NAME_BYTES - 1],
+            prog_name=name.encode()[: NAME_BYTES - 1],
             expected_attach_type=attach_type,
         )
         try:
@@ -202,54 +164,10 @@ def has_private_stack(program_fd: int) -> bool:
     the kernel does not show its code.
     """
     code = ctypes.create_string_buffer(_CODE_BYTES)
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    # struct bpf_prog_info: jited_prog_len, jited_prog_insns
-    struct.pack_into("<I4xQ", info, 16, _CODE_BYTES, ctypes.addressof(code))
-    attributes = _InfoAttr(program_fd, _INFO_BYTES, ctypes.addressof(info))
-    syscalls.bpf(syscalls.BPF_OBJ_GET_INFO_BY_FD, attributes)
-    used, address = struct.unpack_from("<I4xQ", info, 16)
-    return bool(address) and _PRIVATE_STACK.search(code, 0, min(used, _CODE_BYTES)) is not None
-
-
-def set_entry(map_fd: int, key: ctypes.c_uint32, value: ctypes.c_uint32) -> None:
-    """Puts an entry into a hash map. Raises OSError."""
-    attributes = _KeyAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
-    syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
-
-
-def delete_entry(map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64) -> None:
-    """Takes an entry out of a hash map, if it is there. Raises OSError."""
-    with suppress(FileNotFoundError):
-        syscalls.bpf(syscalls.BPF_MAP_DELETE_ELEM, _KeyAttr(map_fd, ctypes.addressof(key)))
-
-
-def keys_of(map_fd: int) -> Iterator[int]:
-    """The 64-bit keys of a hash map; those that come or go meanwhile may be missing."""
-    key, following = ctypes.c_uint64(), ctypes.c_uint64()
-    attributes = _KeyAttr(map_fd, 0, ctypes.addressof(following))
-    with suppress(FileNotFoundError):
-        while True:
-            syscalls.bpf(syscalls.BPF_MAP_GET_NEXT_KEY, attributes)
-            yield following.value
-            key.value = following.value
-            attributes.key = ctypes.addressof(key)
-
-
-def _create(spec: MapSpec) -> int:
-    attributes = _MapAttr(
-        map_type=spec.kind,
-        key_size=spec.key_bytes,
-        value_size=spec.value_bytes,
-        max_entries=spec.max_entries,
-        map_flags=spec.flags,
-        map_name=spec.name.encode()[: _NAME_BYTES - 1],
-    )
-    try:
-        return syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes)
-    except OSError as error:
-        raise UnsupportedError(
-            f"the kernel could not make map {spec.name!r}: {error.strerror}"
-        ) from error
+    info = program_info(program_fd, code)
+    used = min(info.jited_prog_len, _CODE_BYTES)
+    shown = bool(info.jited_prog_insns)
+    return shown and _PRIVATE_STACK.search(code, 0, used) is not None
 
 
 def _address(content: bytes) -> int:

@@ -18,8 +18,8 @@ from tracelloc.capture import childprogram
 from tracelloc.capture.attach import Method
 from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
 from tracelloc.capture.compiler import CompiledProbes
+from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
-from tracelloc.capture.runs import read_runs, statistics
 from tracelloc.errors import TracellocError
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -69,9 +69,9 @@ def _threads_are_seen(programs: Programs) -> bool:
     with Child() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:
-            before = read_runs(fd).count
+            before = program_info(fd).run_cnt
             child.ask("thread")
-            return read_runs(fd).count - before >= childprogram.CALLS
+            return program_info(fd).run_cnt - before >= childprogram.CALLS
         finally:
             attachment.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
@@ -192,6 +192,10 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
         help="show memory that the program maps by itself (mmap, mremap, sbrk), apart from "
         "blocks; lengths are whole pages",
     )
+    _add_sizes(add)
+
+
+def _add_sizes(add: Callable[..., object]) -> None:
     add(
         "--min-size",
         type=size_type,

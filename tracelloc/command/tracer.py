@@ -9,12 +9,12 @@ import socket
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tracelloc.caller import caller
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.command.messages import Messages
 from tracelloc.command.options import Mode, Options
 from tracelloc.command.pools import load_pools, signatures_of
 from tracelloc.command.watch import FAILED_STATUS, Watch
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _NAMES_PROGRESS_S: Final = 1.0
 """How long names may take before it is said that they do."""
-_PROGRESS_S: Final = 10.0
-"""Time between progress lines where standard error is no terminal."""
 
 
 class Tracer:
@@ -54,6 +52,7 @@ class Tracer:
         """Raises UsageError for a bad filters file."""
         self._options = options
         self._process = process
+        self._messages = self._make_messages()
         filters, self._warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters
         )
@@ -78,11 +77,11 @@ class Tracer:
             method=options.method,
             debug=options.debug,
         )
-        self._session.say = self._say_aside
+        self._session.say = self._messages.say_aside
         self._symbolizer = Symbolizer(self._session.root.space, SourceMap(options.sources))
         self._namer = Namer(self._symbolizer, filters, short_names=options.short_names)
         self._sharing = self._prepare_sharing()
-        self._watch = Watch(options.watch, self._say_aside)
+        self._watch = Watch(options.watch, self._messages.say_aside)
         self._allocators_said = 0
         self._reports = 0
         self._stdout_open = True
@@ -93,8 +92,9 @@ class Tracer:
         self._set_mark = False
         self._marks: dict[int, Snapshot] = {}
         """By process, when the mark was set."""
-        self._last_progress_s = 0.0
-        self._progress_shown = False
+
+    def _make_messages(self) -> Messages:
+        return Messages()
 
     def _prepare_sharing(self) -> Sharing | None:
         """The endpoint and the push, with names of their own: they have their own threads."""
@@ -115,7 +115,7 @@ class Tracer:
             target=self._session.root.target,
             take=lambda: suppressions.apply(session.snapshot(), namer),
             namer=namer,
-            say=self._say_aside,
+            say=self._messages.say_aside,
         )
 
     def run(self) -> None:
@@ -125,13 +125,13 @@ class Tracer:
         try:
             self._start()
             for warning in self._warnings:
-                self._say(f"warning: {warning}")
+                self._messages.say(f"warning: {warning}")
             command = printable(self._session.root.target.command)
-            self._say(f"tracing {self._process.pid} ({command})…")
+            self._messages.say(f"tracing {self._process.pid} ({command})…")
             self._say_what_is_traced()
             managed = managed_heap(m.path for m in self._session.root.space.modules)
             if managed is not None:
-                self._say(f"warning: {managed}")
+                self._messages.say(f"warning: {managed}")
             self._say_where_stacks_may_break()
             try:
                 if self._sharing is not None:
@@ -154,12 +154,12 @@ class Tracer:
         found = self._session.root.found
         new, self._allocators_said = found[self._allocators_said :], len(found)
         for line in found_lines(new):
-            self._say(line)
+            self._messages.say(line)
 
     def _say_where_stacks_may_break(self) -> None:
         for path, method in self._session.root.source.methods().items():
             if self._options.use_rows and method == NO_INFORMATION:
-                self._say(f"stacks through {printable(path)}: {method}")
+                self._messages.say(f"stacks through {printable(path)}: {method}")
 
     def _start(self) -> None:
         self._session.start()
@@ -200,7 +200,7 @@ class Tracer:
         self._ending = True
 
     def _refuse_to_stop(self, _number: int, _frame: object) -> None:
-        self._say_aside("can't be suspended while processes are followed")
+        self._messages.say_aside("can't be suspended while processes are followed")
 
     def _note_mark(self, _number: int, _frame: object) -> None:
         self._set_mark = True
@@ -237,12 +237,12 @@ class Tracer:
                 self._write_files = False
                 self._write_outputs(self._snapshot())
             if pidfd in ready:
-                self._say(f"process {self._process.pid} has ended")
+                self._messages.say(f"process {self._process.pid} has ended")
                 return
 
     def _mark(self, snapshot: Snapshot) -> None:
         self._marks = {one.target.pid: one for one, _ in self._watched_for(snapshot)}
-        self._say("marked: reports say what has come since")
+        self._messages.say("marked: reports say what has come since")
 
     def _is_done(self) -> bool:
         count = self._options.count
@@ -282,16 +282,16 @@ class Tracer:
         self._finishing = True
         self._let_names_take_longer()
         snapshot = self._snapshot()
-        self._end_progress()
+        self._messages.end_progress()
         if self._options.mode.reports and not self._is_done():
             self._report(snapshot)
         self._write_outputs(snapshot)
         if not self._options.mode.reports:
-            self._say(f"{traced_line(snapshot)}; {losses_line(snapshot)}")
+            self._messages.say(f"{traced_line(snapshot)}; {losses_line(snapshot)}")
         self._look(snapshot)
         self._watch.close()
         if self._watch.broken is not None:
-            self._say(f"--fail-if: {self._watch.broken}")
+            self._messages.say(f"--fail-if: {self._watch.broken}")
         if self._troubles:
             raise self._troubles[-1]
 
@@ -329,7 +329,9 @@ class Tracer:
         start = time.monotonic()
         while not self._namer.prepare(snapshot, indices, _NAMES_PROGRESS_S):
             took = format_duration(round(time.monotonic() - start))
-            self._show_progress(f"reading symbols, {self._namer.waiting} addresses left, {took}")
+            self._messages.show_progress(
+                f"reading symbols, {self._namer.waiting} addresses left, {took}"
+            )
 
     def _write_outputs(self, snapshot: Snapshot) -> None:
         outputs = [o.at(self._process.pid, snapshot.time_s) for o in self._options.outputs]
@@ -341,18 +343,18 @@ class Tracer:
 
         def note(done: int, count: int) -> None:
             if time.monotonic() - start > _NAMES_PROGRESS_S:
-                self._show_progress(f"naming stacks, {done} of {count}")
+                self._messages.show_progress(f"naming stacks, {done} of {count}")
 
         profile = self._profile_of(snapshot, freed=freed, progress=note)
         for output in outputs:
             try:
                 output.write(self._watched(output.content(profile), output.path))
             except TracellocError as error:
-                self._end_progress()
+                self._messages.end_progress()
                 self._note_trouble(error)
             else:
-                self._end_progress()
-                self._say(f"wrote {printable(str(output.path))}")
+                self._messages.end_progress()
+                self._messages.say(f"wrote {printable(str(output.path))}")
 
     def _profile_of(self, snapshot: Snapshot, *, freed: bool, progress: Progress) -> Profile:
         """What files are written from."""
@@ -369,40 +371,14 @@ class Tracer:
             size_bytes += len(piece)
             if time.monotonic() - start > _NAMES_PROGRESS_S:
                 name = printable(str(path))
-                self._show_progress(f"writing {name}, {format_size(size_bytes)} so far")
+                self._messages.show_progress(f"writing {name}, {format_size(size_bytes)} so far")
             yield piece
 
     def _note_trouble(self, error: TracellocError) -> None:
         """What can't be written must not keep the rest from being written."""
         self._troubles.append(error)
         if not self._finishing:
-            self._say(f"error: {error}")
+            self._messages.say(f"error: {error}")
 
     def _progress(self, snapshot: Snapshot) -> None:
-        self._show_progress(f"{traced_line(snapshot)}, {snapshot.losses.events} lost")
-
-    def _show_progress(self, line: str) -> None:
-        now = time.monotonic()
-        terminal = sys.stderr.isatty()
-        if not terminal and now - self._last_progress_s < _PROGRESS_S:
-            return
-        self._last_progress_s = now
-        if terminal:
-            print(f"\rtracelloc: {line}\x1b[K", end="", file=sys.stderr, flush=True)
-            self._progress_shown = True
-        else:
-            self._say(line)
-
-    def _end_progress(self) -> None:
-        if self._progress_shown:
-            print(file=sys.stderr)
-            self._progress_shown = False
-
-    def _say_aside(self, message: str) -> None:
-        """For other threads: on a line of its own, whatever progress is being shown."""
-        self._say(f"\r\x1b[K{message}" if sys.stderr.isatty() else message)
-
-    def _say(self, message: str) -> None:
-        # The terminal may be gone; that must not keep files from being written.
-        with suppress(OSError):
-            print(f"tracelloc: {message}", file=sys.stderr, flush=True)
+        self._messages.show_progress(f"{traced_line(snapshot)}, {snapshot.losses.events} lost")
