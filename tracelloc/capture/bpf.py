@@ -206,7 +206,7 @@ class Capture:
 
     def program(self, name: str) -> int:
         """The descriptor of a loaded program."""
-        return self.loaded[name]
+        return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""

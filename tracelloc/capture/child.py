@@ -35,6 +35,7 @@ class Child:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            process_group=0,  # ^C is not for it
         )
         assert self._process.stdout is not None
         self._process.stdout.readline()

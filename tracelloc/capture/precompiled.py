@@ -96,6 +96,7 @@ def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
         text=True,
         errors="replace",
         check=False,
+        process_group=0,  # ^C is not for it
         # It finds the modules that we do.
         env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
     )

@@ -82,6 +82,10 @@ class Programs:
         """The descriptors of all loaded programs, by name."""
         return dict(self._loaded)
 
+    def fd(self, name: str) -> int:
+        """The descriptor of a loaded program."""
+        return self._loaded[name]
+
     def load(self, name: str, kind: int, attach_type: int = 0) -> int:
         """Loads a program, for this expected_attach_type, and returns its descriptor.
 
