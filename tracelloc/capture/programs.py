@@ -116,7 +116,7 @@ class Programs:
         if has_private_stack(descriptor):
             raise UnsupportedError(
                 f"this kernel gives probe {name!r} a stack that other threads' probes overwrite",
-                hint="tracing would crash the machine; please report this kernel's version",
+                hint="it could crash the machine; please report this kernel's version",
             )
         return descriptor
 
