@@ -18,7 +18,10 @@
  *   The cached time of the last tick is one word: a thread that was preempted before it
  *     writes that leaves an old time to nobody (emit.h).
  *   Ring and hash maps: the kernel's locks in them are held with interrupts disabled, or may
- *     refuse an entry where a lock is contended (6.15 on). What is refused counts as no room.
+ *     refuse an entry where a lock is contended (6.15 on). Entries of maps that take memory as
+ *     they need it come from lists per processor, which are filled up in an interrupt (6.1 on)
+ *     or, with PREEMPT_RT, by a thread; from an empty list there is none. What is refused
+ *     counts as no room.
  *   Tracepoint programs are skipped where one is entered again on the same processor
  *     (`recursion_misses` of struct bpf_prog_info). Those of ours are run with preemption
  *     disabled, or once at a time by the kernel's own rules; a skip is counted.
