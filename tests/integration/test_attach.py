@@ -6,11 +6,14 @@ import ctypes
 import errno
 import os
 import platform
+import signal
+import sys
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tracelloc.capture import attach, system
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
@@ -44,14 +47,14 @@ def session(target: Target) -> Iterator[Session]:
     session.close()
 
 
-def code(target: Target) -> dict[int, bytes]:
-    """What the target's processor would execute in libc, by address."""
+def code(pid: int) -> dict[int, bytes]:
+    """What a process would execute in libc, by address."""
     ranges = [
         (mapping.start, mapping.end)
-        for mapping in Process(target.pid).maps().mappings
+        for mapping in Process(pid).maps().mappings
         if mapping.executable and "libc.so" in mapping.path
     ]
-    with open(f"/proc/{target.pid}/mem", "rb", buffering=0) as memory:
+    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         return {start: os.pread(memory.fileno(), end - start, start) for start, end in ranges}
 
 
@@ -63,27 +66,27 @@ def pairs(target: Target, milliseconds: int) -> float:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_code_is_as_before(target: Target, method: Method) -> None:
-    before = code(target)
+    before = code(target.pid)
     session = Session(Process(target.pid), CaptureConfig(), method=method)
     session.start()
     pairs(target, 50)
-    during = code(target)
+    during = code(target.pid)
     assert during != before
     session.stop()
     # A stopped thread may have armed a probe that is only removed when it goes on; here
     # all threads wait at a barrier outside of the allocator.
-    assert code(target) == before
+    assert code(target.pid) == before
     session.close()
 
 
 def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: object) -> None:
-    before = code(target)
+    before = code(target.pid)
     untraced_ns = min(pairs(target, 100) for _ in range(3))
     tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)  # type: ignore[arg-type]
     assert pairs(target, 100) > 10 * untraced_ns
     tracer.process.kill()
     tracer.finish()
-    assert code(target) == before
+    assert code(target.pid) == before
     # Where the machine is busy, some stretches of time are.
     assert any(pairs(target, 100) < 3 * untraced_ns for _ in range(30))
 
@@ -115,7 +118,7 @@ def test_the_best_way_is_taken(session: Session) -> None:
 
 def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     """When the last probe can't be attached, the others are taken away again."""
-    before = code(target)
+    before = code(target.pid)
     real, calls = attach.syscalls.perf_event_open, []
 
     def refuse_the_tenth(*arguments: object) -> int:
@@ -129,4 +132,42 @@ def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(TracellocError, match=r"could not probe \w+ in libc.*ulimit -n"):
         session.start()
     assert len(calls) == 10
-    assert code(target) == before
+    assert code(target.pid) == before
+
+
+FORKING = """
+import os, sys, time
+print('ready', flush=True)
+for line in sys.stdin:
+    child = os.fork()
+    if not child:
+        for _ in range(600):
+            time.sleep(0.1)
+        os._exit(0)
+    print(child, flush=True)
+"""
+
+
+@pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+def test_children_get_their_code_back(targets: list[Target]) -> None:
+    """Whom nobody follows pays for probes for some seconds only."""
+    target = Target([sys.executable, "-c", FORKING])
+    targets.append(target)
+    before = code(target.pid)
+    session = Session(Process(target.pid), CaptureConfig(), method=Method.MULTI)
+    children = []
+    try:
+        session.start()
+        for _ in range(2):
+            children.append(int(target.ask("fork")))
+            assert code(children[-1]) != before
+            deadline = time.monotonic() + PATIENCE_S
+            while code(children[-1]) != before:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+        assert code(target.pid) != before
+    finally:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+        session.close()
+    assert code(target.pid) == before

@@ -9,6 +9,7 @@ import bisect
 import os
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -298,6 +299,15 @@ class Process:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):
             return set()
+
+    def child_ids(self) -> set[int]:
+        """Processes that it has made and that are there now; none if the kernel doesn't tell."""
+        children: set[int] = set()
+        for thread_id in self.thread_ids():
+            with suppress(OSError):
+                text = (self.directory / "task" / str(thread_id) / "children").read_text()
+                children.update(map(int, text.split()))
+        return children
 
     def thread_names(self) -> dict[int, str]:
         """The names (comm) of its threads by id; empty once the process is gone."""

@@ -32,6 +32,7 @@ from tracelloc.target.allocators import EVERYTHING, Allocator, Module, Selection
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import MappedFiles
 from tracelloc.text import printable
+from tracelloc.tracing.sweeper import Sweeper
 from tracelloc.tracing.tracee import Tracee
 from tracelloc.units import NS_PER_S
 from tracelloc.unwinding.feed import StackFeed
@@ -97,6 +98,7 @@ class Session:
         self._rate = RateMeter()
         self._watch: OverheadWatch | None = None
         self._fullest_bytes = 0
+        self._sweeper: Sweeper | None = None
 
     def start(self, *, waiting: bool = False) -> None:
         """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing.
@@ -113,6 +115,8 @@ class Session:
             self._adopt(self.root)
             self._attach_first(found, modules)
             self._capture.watch(self.root.process.pid)
+            if self.method is Method.MULTI and not self._config.follow:
+                self._sweeper = Sweeper(self.root.process, self._capture.program)
             self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
             self.root.begin(self._clock_ns())
             self._capture.set_live(True)
@@ -273,6 +277,8 @@ class Session:
         self.stop()
         if self._watch is not None:
             self._watch.join()
+        if self._sweeper is not None:
+            self._sweeper.close()
         self.root.close()
         if self._capture is not None:
             self._capture.close()
@@ -376,3 +382,5 @@ class Session:
             self._swept_ns = now_ns
             for tracee in self._living:
                 tracee.drop_ended_threads()
+            if self._sweeper is not None:
+                self._sweeper.look(self.root.points)
