@@ -109,7 +109,9 @@ if ! [ -e "$unpacked/initramfs" ]; then
     fetch_kernel "$kernel" "$unpacked"
     make_initramfs "$unpacked"
 fi
-image=$LAB/rootfs-$userland.ext4
+made_of=$(cat "$tree/pyproject.toml" "$tree/tests/kernels/image.sh" | sha256sum | cut -c1-12)
+image=$LAB/rootfs-$userland-$made_of.ext4
+[ -e "$image" ] || rm -f "$LAB/rootfs-$userland"-*.ext4
 # In a mount namespace of its own: whatever ends it, none of its mounts are left.
 [ -e "$image" ] || unshare --mount "$tree/tests/kernels/image.sh" "$userland" "$image" "$mirror"
 flock -u 9
@@ -135,6 +137,7 @@ qemu=$!
 wait "$qemu" || true
 out=${LAB_OUT:-$run/out}
 mkdir -p "$out"
+rm -f "$out/.status"
 tar -C "$out" -xf "$run/out.tar" 2>/dev/null || true
 cp "$run/console" "$out/.console"
 if ! [ -e "$out/.status" ]; then
