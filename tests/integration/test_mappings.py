@@ -86,7 +86,8 @@ def test_what_is_mapped_explains_growth(
     assert report["mappings"]["bytes"] == 64 * MIB
     assert memory["traced_bytes"] == 8 * MIB
     assert memory["explained_share"] == pytest.approx(48 * MIB / memory["growth_bytes"], abs=0.01)
-    assert 0.9 < memory["explained_share"] < 1.05
+    # The kernel may have taken back some of its other pages meanwhile.
+    assert 0.9 < memory["explained_share"] < 1.1
     assert "traced blocks and mappings explain" in memory["explanation"]
     assert "anonymous memory outside" not in memory["explanation"]
     assert tracer.stop() == plain.stop() == 0

@@ -23,6 +23,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 ROW_LIMIT_S = 2700
 """How long a row may take, in seconds."""
+BOOTS = 3
+"""How often a machine is booted that does not get that far."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,21 @@ class Result:
 
 
 def run(row: Row, directory: Path) -> Result:
-    """Runs a row; ``directory`` gets what it leaves."""
+    """Runs a row; ``directory`` gets what it leaves.
+
+    QEMU's emulation crashes some kernels now and then while they boot, before there is
+    anything of ours: they are booted again.
+    """
+    for _ in range(BOOTS):
+        result = run_once(row, directory)
+        if result.kernel != "?":
+            break
+        print(f"  never booted: {result.outcome}", flush=True)
+    return result
+
+
+def run_once(row: Row, directory: Path) -> Result:
+    """Boots a row's machine once."""
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
@@ -85,6 +101,7 @@ def run(row: Row, directory: Path) -> Result:
         "LAB_APPEND": f"preempt={row.preempt}" if row.preempt else "",
     }
     start = time.monotonic()
+    kernel = "?"
     with (directory / "output.txt").open("w") as log:
         guest = subprocess.Popen(
             [str(HERE / "guest.sh"), row.package, "tests/kernels/inside.sh"],
@@ -95,12 +112,15 @@ def run(row: Row, directory: Path) -> Result:
         for line in guest.stdout:
             log.write(line)
             log.flush()
+            booted = re.match(r"running on (\S+)", line)
+            if booted is not None:
+                kernel = booted[1]
             test = re.search(r"(PASSED|FAILED|ERROR|SKIPPED) .*/(\S+::.*)", line)
             if test is not None:
                 took_s = time.monotonic() - start
                 print(f"  {took_s:5.0f} s  {test[1].lower():7} {test[2]}", flush=True)
         status = guest.wait()
-    result = Result(row, took_s=time.monotonic() - start)
+    result = Result(row, kernel, took_s=time.monotonic() - start)
     read(result, directory, status)
     return result
 
@@ -112,7 +132,6 @@ def read(result: Result, directory: Path, status: int) -> None:
         path = directory / name
         return path.read_text(errors="replace") if path.exists() else ""
 
-    result.kernel = text("release").strip() or "?"
     result.preemption = text("preemption").strip() or "?"
     console = text(".console") + text(".dmesg")
     if (directory / "tests.xml").exists():

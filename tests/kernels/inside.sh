@@ -1,6 +1,6 @@
 #!/bin/sh
 # What is run in each virtual machine: the demo, then the selected tests. Results go to $OUT.
-uname -r >"$OUT/release"
+echo "running on $(uname -r)"
 case $(uname -v) in
 *PREEMPT_RT*) echo rt ;;
 *) sed 's/.*(\(.*\)).*/\1/' /sys/kernel/debug/sched/preempt ;;
