@@ -122,8 +122,8 @@ pack_tree >"$run/tree.tar"
 tar -C "$run" -rf "$run/tree.tar" .lab-command
 truncate -s 256M "$run/out.tar"
 # A /dev/kvm without vmx or svm (kvm_pvm) runs kernels made for it only, Debian's are not.
-accelerator="-accel tcg,thread=multi,tb-size=512 -cpu ${LAB_CPU:-Nehalem}"
-# QEMU 7.2's emulation got cmpxchg16b wrong once (a double fault in __kmalloc): run that again.
+accelerator="-accel tcg,thread=multi,tb-size=512 -cpu ${LAB_CPU:-Nehalem,-cx16}"
+# Without cmpxchg16b, whose emulation by QEMU 7.2 breaks the kernel (double faults in __kmalloc).
 if [ -w /dev/kvm ] && grep -qwE 'vmx|svm' /proc/cpuinfo; then accelerator="-accel kvm -cpu host"; fi
 drive() { echo "-drive file=$1,format=raw,if=virtio,cache=unsafe"; }
 # shellcheck disable=SC2046,SC2086
