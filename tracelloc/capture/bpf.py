@@ -160,6 +160,8 @@ class Capture:
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
+        self._watching: list[int] = []
+        """The programs at these."""
         self.stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
@@ -250,7 +252,7 @@ class Capture:
         for name, tracepoint in TRACEPOINTS.items():
             if name == "process_forks" and not self.config.follow:
                 continue
-            self._bpf.load(name, RAW_TRACEPOINT)
+            self._watching.append(self._bpf.load(name, RAW_TRACEPOINT))
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
 
     def set_large_misses(self, large: bool) -> None:
@@ -260,11 +262,8 @@ class Capture:
     def counters(self) -> npt.NDArray[np.uint64]:
         """A copy of all counters, indexed by ``abi.Counter``."""
         counters = self._counters.copy()
-        loaded = self.loaded
-        watching = [loaded[name] for name in TRACEPOINTS if name in loaded]
-        counters[abi.Counter.SKIPPED_RUNS] = sum(
-            program_info(fd).recursion_misses for fd in watching
-        )
+        watching = (program_info(fd).recursion_misses for fd in self._watching)
+        counters[abi.Counter.SKIPPED_RUNS] = sum(watching)
         return counters
 
     def forget_threads(self, pid: int, alive: set[int]) -> int:

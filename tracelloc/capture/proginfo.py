@@ -17,7 +17,7 @@ class ProgramInfo(ctypes.Structure):
     run_time_ns: int
     """While ``statistics`` were on."""
     run_cnt: int
-    """As ``run_time_ns``."""
+    """While ``statistics`` were on."""
     recursion_misses: int
     """Runs that the kernel left out, another being under way on that processor. Always counted."""
     jited_prog_len: int
