@@ -62,26 +62,15 @@ def _run(options: Options) -> int:
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
     # Only now: --help and wrong usage need none of the slow imports.
-    if options.command:
-        from tracelloc.command.launch import run_command  # noqa: PLC0415
-
-        return run_command(options)
     if options.mode is Mode.TUI:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 
         return run_screen(options)
-    from tracelloc.capture import system  # noqa: PLC0415
-    from tracelloc.command.familytracer import FamilyTracer  # noqa: PLC0415
-    from tracelloc.command.tracer import Tracer  # noqa: PLC0415
-    from tracelloc.target.traceable import open_target  # noqa: PLC0415
+    from tracelloc.command.reports import Reports  # noqa: PLC0415
+    from tracelloc.command.run import trace  # noqa: PLC0415
+    from tracelloc.command.starts import start_of  # noqa: PLC0415
 
-    assert options.pid is not None
-    process = open_target(options.pid)
-    system.check_all()
-    system.raise_file_limit()
-    tracer = (FamilyTracer if options.follow else Tracer)(process, options)
-    tracer.run()
-    return tracer.exit_status
+    return trace(options, start_of(options), Reports())
 
 
 def _spare_stdout() -> None:

@@ -162,7 +162,7 @@ class Pictures:
         """Asks for a new snapshot that has what these need, and notes it for rates."""
         began_s = self._now_s()
         threads = settings.view is View.THREADS
-        wanted = Wanted(blocks=True, history=True, series=True, threads=threads)
+        wanted = Wanted(blocks=True, threads=threads)
         snapshot = self._source.take(wanted)
         self._ring_share = self._source.ring_share()
         self._snapshot = snapshot

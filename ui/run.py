@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
+from dataclasses import replace
 
 from textual.app import App
 
@@ -13,10 +13,13 @@ from tracelloc.caller import caller
 from tracelloc.capture import system
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
-from tracelloc.command.tracer import Tracer
+from tracelloc.command.run import Run, trace
+from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
+from tracelloc.report.text import losses_line
+from tracelloc.report.trace import progress_line
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.target.procfs import base_name
-from tracelloc.target.traceable import open_target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
@@ -42,42 +45,39 @@ class PickerApp(App[int]):
         self.push_screen(PickerScreen(note=self._note), self.exit)
 
 
-class ScreenTracer(Tracer):
-    """A run whose reports are a screen."""
+class Screen:
+    """A front-end that takes keys."""
 
-    app: LiveApp | None = None
-    wants_picker = False
-    """The user has asked for another process."""
+    def __init__(self) -> None:
+        self.app: LiveApp | None = None
+        self.messages = _ScreenMessages(self)
+        self.wants_picker = False
+        """The user has asked for another process."""
 
-    def _make_messages(self) -> Messages:
-        return _ScreenMessages(self)
-
-    def _loop(self, pidfd: int, wakeup: socket.socket) -> None:
-        session = self._session
+    def show(self, run: Run) -> None:
+        """Shows the trace until the user has had enough."""
+        session, signals = run.session, run.signals
 
         def woken() -> None:
-            wakeup.recv(4096)
-            if self._ending:
+            signals.clear()
+            if signals.is_ending:
                 app.exit()
-            if self._set_mark:
-                self._set_mark = False
+            if signals.wants_mark:
                 app.state.set_mark()
-                app.refresher.do(lambda: self._mark(self._snapshot()))
-            if self._write_files:
-                self._write_files = False
-                app.refresher.do(lambda: self._write_outputs(self._snapshot()))
+            if signals.wants_mark or signals.wants_files:
+                app.refresher.do(run.answer_signals)
 
         def ended() -> None:
-            asyncio.get_running_loop().remove_reader(pidfd)
+            asyncio.get_running_loop().remove_reader(session.end_fd)
             app.end(f"process {session.root.target.pid} has ended", session.stop)
 
         app = self.app = make_app(
-            LiveSource(session, self._namer, self._facts(), caller(), self._watch.suppressions),
-            readers={pidfd: ended, wakeup.fileno(): woken},
-            duration_s=self._options.duration_s,
-            warnings=self._warnings,
+            LiveSource(run, _facts_of(run), caller()),
+            readers={session.end_fd: ended, signals.fileno(): woken},
+            duration_s=run.options.duration_s,
+            warnings=run.warnings,
         )
-        if self._ending:
+        if signals.is_ending:
             return
         try:
             result = app.run()
@@ -86,30 +86,35 @@ class ScreenTracer(Tracer):
         self.wants_picker = result == LEFT_TO_PICKER
         failure_of(app)
 
-    def _facts(self) -> Facts:
-        found = self._session.root.found
-        paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
-        return Facts(
-            allocators=tuple(paths),
-            functions=tuple(
-                f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
-                for allocator in found
-                if allocator.functions
-            ),
-            method=self._session.method.value,
-            buffer_bytes=self._options.events_size_bytes,
-        )
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """One line that stays when the screen is gone."""
+        self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+
+
+def _facts_of(run: Run) -> Facts:
+    found = run.session.root.probes.found
+    paths = dict.fromkeys(base_name(allocator.file) for allocator in found)
+    return Facts(
+        allocators=tuple(paths),
+        functions=tuple(
+            f"{allocator.family} in {allocator.file}: {', '.join(allocator.functions)}"
+            for allocator in found
+            if allocator.functions
+        ),
+        method=run.session.method.value,
+        buffer_bytes=run.options.events_size_bytes,
+    )
 
 
 class _ScreenMessages(Messages):
     """On the screen while there is one."""
 
-    def __init__(self, tracer: ScreenTracer) -> None:
+    def __init__(self, screen: Screen) -> None:
         super().__init__()
-        self._tracer = tracer
+        self._screen = screen
 
     def say(self, message: str) -> None:
-        app = self._tracer.app
+        app = self._screen.app
         if app is not None and app.is_running:
             app.say(message)
         else:
@@ -122,7 +127,6 @@ class _ScreenMessages(Messages):
 def run_screen(options: Options) -> int:
     """Traces with a screen until the user has had enough. Raises TracellocError."""
     system.check_all()
-    system.raise_file_limit()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
@@ -132,15 +136,15 @@ def run_screen(options: Options) -> int:
             pid = PickerApp(note).run()
             if pid is None:
                 return 0
+        screen = Screen()
         try:
-            tracer = ScreenTracer(open_target(pid), options)
-            tracer.run()
+            trace(options, start_of(replace(options, pid=pid)), screen)
         except TracellocError as error:
             if options.pid is not None:
                 raise
             # Whoever chose from the list is shown the list again, and why.
             pid, note = None, str(error)
             continue
-        if not tracer.wants_picker:
+        if not screen.wants_picker:
             return 0
         pid, note = None, ""

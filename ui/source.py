@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tracelloc.caller import Caller
+from tracelloc.command.run import Run
 from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
-from tracelloc.tracing.session import Session
 from tracelloc.views.naming import Namer
-from tracelloc.watching.suppressions import Suppressions
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
 
@@ -82,30 +81,20 @@ class Source(Protocol):
 class LiveSource:
     """A session that runs."""
 
-    def __init__(
-        self,
-        session: Session,
-        namer: Namer,
-        facts: Facts,
-        caller: Caller,
-        suppressions: Suppressions,
-    ) -> None:
-        """The session has been started."""
-        self._suppressions = suppressions
-        self._session = session
-        self._namer = namer
+    def __init__(self, run: Run, facts: Facts, caller: Caller) -> None:
+        self._run = run
         self._facts = facts
         self._caller = caller
 
     @property
     def target(self) -> Target:
         """Who is traced."""
-        return self._session.root.target
+        return self._run.session.root.target
 
     @property
     def namer(self) -> Namer:
         """Names stacks."""
-        return self._namer
+        return self._run.namers.of(self.target)
 
     @property
     def facts(self) -> Facts:
@@ -119,28 +108,28 @@ class LiveSource:
 
     def take(self, wanted: Wanted) -> Snapshot:
         """What is outstanding now."""
-        return self._suppressions.apply(self._session.snapshot(wanted=wanted), self._namer, 0)
+        return self._run.snapshots.take(0.0, wanted).root
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """The same with usable sizes of its blocks."""
-        return self._session.root.measuring.measured(snapshot)
+        return self._run.session.root.measuring.measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""
-        return self._session.take_ring_share()
+        return self._run.session.take_ring_share()
 
     def thread_names(self) -> Mapping[int, str]:
         """Threads of the target by id."""
-        return self._session.root.thread_names()
+        return self._run.session.root.thread_names.all()
 
     def export_namer(self) -> Namer:
         """Another namer with the same rules."""
-        return self._namer.copy()
+        return self._run.namers.copy().of(self.target)
 
     def read_source(self, path: str) -> list[str]:
         """The lines of a source file, as the target sees it or as it lies here."""
         last: OSError = FileNotFoundError(2, "No such file or directory")
-        for root in (f"/proc/{self._session.root.target.pid}/root", ""):
+        for root in (f"/proc/{self.target.pid}/root", ""):
             try:
                 return _lines(root + path)
             except OSError as error:

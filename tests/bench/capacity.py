@@ -16,13 +16,12 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
-from tracelloc.abi import EVENT_SIZE_BITS, Counter, EventKind, StackFlag
-from tracelloc.capture.overhead import Overhead
+from tests.snapshots import snapshot_of
+from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import RECORD_DTYPE, Events
-from tracelloc.heap.history import History
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Target, take_snapshot
+from tracelloc.snapshots.snapshot import Wanted
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16
@@ -72,19 +71,7 @@ def _filled(blocks: int) -> tuple[LiveTable, float]:
 
 def _snapshot_s(table: LiveTable, now_ns: int) -> float:
     began_s = time.perf_counter()
-    snapshot = take_snapshot(
-        table,
-        target=Target(1, "synthetic"),
-        time_s=0.0,
-        now_ns=now_ns,
-        started_ns=0,
-        history=History(0),
-        overhead=Overhead(0.0, None, ()),
-        rss_bytes=None,
-        counters=np.zeros(len(Counter), np.uint64),
-        top=10,
-        min_age_ns=MIN_AGE_NS,
-    )
+    snapshot = snapshot_of(table, now_ns, Wanted(10, MIN_AGE_NS))
     took_s = time.perf_counter() - began_s
     assert len(snapshot.top_blocks.largest) == 10
     assert snapshot.old_blocks is not None

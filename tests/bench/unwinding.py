@@ -24,7 +24,8 @@ from tests.bench.processes import figures_of
 from tracelloc.abi import Counter
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 from tracelloc.unwinding.unwinder import Unwinder
 
 SECONDS: Final = 4.0
@@ -70,14 +71,13 @@ def _run(command: list[str]) -> dict[str, Any]:
     try:
         time.sleep(0.3)
         os.kill(process.pid, signal.SIGSTOP)
-        session = Session(Process(process.pid), CaptureConfig())
-        session.start()
+        session = attach_to(Process(process.pid), TraceConfig())
         began_s = time.perf_counter()
         os.kill(process.pid, signal.SIGCONT)
         seen = []
         while time.perf_counter() - began_s < SECONDS and process.poll() is None:
             time.sleep(_TICK_S)
-            snapshot = session.snapshot()
+            snapshot = session.snapshot().root
             seen.append((time.perf_counter() - began_s, snapshot.losses.counters[Counter.MISSES]))
         session.close()
     finally:

@@ -17,11 +17,11 @@ import numpy as np
 
 from tests.corpus.recorded import FOLDER, Recording
 from tests.harness import Builder, Target
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.ring import Events
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 
 SECONDS = 600
 SPEED = 40
@@ -44,25 +44,24 @@ def commands(builder: Builder) -> dict[str, list[str | Path]]:
 def record(command: list[str | Path]) -> Recording:
     """Runs a program to its end. Raises AssertionError if an event was lost."""
     target = Target([*command, str(SECONDS), str(SPEED)])
-    session = Session(Process(target.pid), CaptureConfig())
-    session.start()
+    session = attach_to(Process(target.pid), TraceConfig())
     taken: list[Events] = []
-    apply = session.root.table.apply
+    apply = session.root.heap.table.apply
 
     def keep(events: Events) -> None:
         taken.append(events.copy())
         apply(events)
 
-    session.root.table.apply = keep  # type: ignore[method-assign]
+    session.root.heap.table.apply = keep  # type: ignore[method-assign]
     try:
         target.say("go")
         leaks = []
         while (line := target.hear()) != "done":
             leaks.append(line)
-        assert session.snapshot().losses.events == 0
+        assert session.snapshot().root.losses.events == 0
         return Recording.of(
             np.concatenate(taken),
-            session.root.stacks,
+            session.root.heap.stacks,
             Symbolizer(session.root.space),
             leaks,
             session.root.started_ns,

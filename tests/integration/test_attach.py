@@ -9,17 +9,17 @@ import platform
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tracelloc.capture import attach, system
 from tracelloc.capture.attach import Method
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
 METHODS = [
@@ -38,13 +38,6 @@ def target(builder: Builder, targets: list[Target]) -> Target:
     target = Target([builder.c("storm", "-O2"), 2, 12, 100])
     targets.append(target)
     return target
-
-
-@pytest.fixture
-def session(target: Target) -> Iterator[Session]:
-    session = Session(Process(target.pid), CaptureConfig())
-    yield session
-    session.close()
 
 
 def code(pid: int) -> dict[int, bytes]:
@@ -67,8 +60,7 @@ def pairs(target: Target, milliseconds: int) -> float:
 @pytest.mark.parametrize("method", METHODS)
 def test_code_is_as_before(target: Target, method: Method) -> None:
     before = code(target.pid)
-    session = Session(Process(target.pid), CaptureConfig(), method=method)
-    session.start()
+    session = attach_to(Process(target.pid), TraceConfig(method=method))
     pairs(target, 50)
     during = code(target.pid)
     assert during != before
@@ -92,7 +84,7 @@ def test_killed_profiler_leaves_full_speed(target: Target, tmp_path: object) -> 
 
 
 def test_links_that_are_refused_give_way_to_perf_events(
-    session: Session, target: Target, monkeypatch: pytest.MonkeyPatch
+    target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 
@@ -104,16 +96,16 @@ def test_links_that_are_refused_give_way_to_perf_events(
         return bpf(command, attributes)
 
     monkeypatch.setattr(attach.syscalls, "bpf", refuse_links)
-    session.start()
-    assert session.method is Method.PERF
-    target.ask("20")
-    session.stop()
-    assert session.snapshot().live_count > 0
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+        assert session.method is Method.PERF
+        target.ask("20")
+        session.stop()
+        assert session.snapshot().root.live_count > 0
 
 
-def test_the_best_way_is_taken(session: Session) -> None:
-    session.start()
-    assert session.method is (Method.MULTI if HAS_MULTI else Method.PERF)
+def test_the_best_way_is_taken(target: Target) -> None:
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+        assert session.method is (Method.MULTI if HAS_MULTI else Method.PERF)
 
 
 def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,9 +120,8 @@ def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch)
         return real(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(attach.syscalls, "perf_event_open", refuse_the_tenth)
-    session = Session(Process(target.pid), CaptureConfig(), method=Method.PERF)
     with pytest.raises(TracellocError, match=r"could not probe \w+ in libc.*ulimit -n"):
-        session.start()
+        attach_to(Process(target.pid), TraceConfig(method=Method.PERF))
     assert len(calls) == 10
     assert code(target.pid) == before
 
@@ -154,10 +145,9 @@ def test_children_get_their_code_back(targets: list[Target]) -> None:
     target = Target([sys.executable, "-c", FORKING])
     targets.append(target)
     before = code(target.pid)
-    session = Session(Process(target.pid), CaptureConfig(), method=Method.MULTI)
+    session = attach_to(Process(target.pid), TraceConfig(method=Method.MULTI))
     children = []
     try:
-        session.start()
         for _ in range(2):
             children.append(int(target.ask("fork")))
             assert code(children[-1]) != before

@@ -15,8 +15,10 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session, attach_to
 
 pytestmark = pytest.mark.bpf
 
@@ -115,8 +117,7 @@ def test_nested_abandoned_and_chained_calls(
 @contextmanager
 def tracing(target: Target, **config: int) -> Iterator[Session]:
     """A session on the target, in this process."""
-    session = Session(Process(target.pid), CaptureConfig(**config))
-    session.start()
+    session = attach_to(Process(target.pid), TraceConfig(CaptureConfig(**config)))
     try:
         yield session
     finally:
@@ -133,7 +134,7 @@ def test_times_of_birth(builder: Builder, targets: list[Target]) -> None:
         assert target.ask("go") == "first"
         after_ns = time.monotonic_ns()
         asked_ns = time.monotonic_ns()
-        (block,) = session.snapshot(top=50).top_blocks.largest
+        (block,) = session.snapshot(Wanted(50)).root.top_blocks.largest
         answered_ns = time.monotonic_ns()
     assert asked_ns - block.age_ns <= after_ns
     assert answered_ns - block.age_ns >= before_ns - longest_tick_ns
@@ -149,7 +150,7 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
             session.root.drop_ended_threads()
             assert session.root.drop_ended_threads() == 0
         session.stop()
-        snapshot = session.snapshot(top=0)
+        snapshot = session.snapshot().root
         assert snapshot.losses.events == 0
         kept = [s for s in snapshot.top_stacks() if s.live_bytes == 24 * s.live_count]
         assert sum(s.live_count for s in kept) == 900
@@ -161,7 +162,7 @@ def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -
     with tracing(target, max_threads=32) as session:
         assert target.ask("go") == "done"
         session.stop()
-        losses = session.snapshot().losses
+        losses = session.snapshot().root.losses
         assert losses.by_cause["call_table_full"] >= 200
         assert losses.events >= 200
 
@@ -196,7 +197,7 @@ def test_stacks_that_find_no_room(builder: Builder, targets: list[Target]) -> No
     with tracing(target, stacks_size_bytes=4096, spill_entries=0) as session:
         assert target.ask("go") == "done"
         session.stop()
-        snapshot = session.snapshot()
+        snapshot = session.snapshot().root
         losses = snapshot.losses
         assert losses.by_cause["lost_stacks"] > 0
         assert losses.events == 0
@@ -214,7 +215,7 @@ def test_stacks_that_find_room_elsewhere(builder: Builder, targets: list[Target]
     with tracing(target, stacks_size_bytes=4096) as session:
         assert target.ask("go") == "done"
         session.stop()
-        snapshot = session.snapshot()
+        snapshot = session.snapshot().root
         assert snapshot.losses.by_cause["lost_stacks"] == 0
         assert snapshot.unknown_stacks == 0
         assert snapshot.live_stacks == 183
@@ -228,7 +229,7 @@ def test_few_stacks_remembered(builder: Builder, targets: list[Target]) -> None:
     with tracing(target, max_stacks=16) as session:
         assert target.ask("go") == "done"
         session.stop()
-        snapshot = session.snapshot()
+        snapshot = session.snapshot().root
         assert snapshot.losses.by_cause["stack_table_full"] > 0
         assert snapshot.losses.events == snapshot.unknown_stacks == 0
         assert snapshot.live_stacks == 183

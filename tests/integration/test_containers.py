@@ -66,11 +66,10 @@ target = Target(["{builder.c("churn")}", 50])
 tracer = Tracelloc("-p", target.pid, "--json", directory=Path("{tmp_path}"))
 assert target.ask("go") == "done"
 assert tracer.stop() == 0
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
-session = Session(Process(target.pid), CaptureConfig())
-session.start()
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
+session = attach_to(Process(target.pid), TraceConfig())
 dropped, forget = [], session._capture.forget_threads
 session._capture.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]
 assert target.ask("go") == "done"

@@ -96,12 +96,11 @@ def test_a_program_without_an_allocator(
 IN_A_NAMESPACE = """
 import sys
 from tests.harness import Target
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 target = Target([sys.argv[1]])
-session = Session(Process(target.pid), CaptureConfig())
-session.start()
+session = attach_to(Process(target.pid), TraceConfig())
 for way in ("exec", "texec", "exec"):
     target.ask(way)
     print(session.root.words.moves)

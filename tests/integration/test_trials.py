@@ -16,10 +16,10 @@ from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_attach import HAS_MULTI
 from tracelloc.capture import childprogram, trials
 from tracelloc.capture.attach import Method
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 
 pytestmark = pytest.mark.bpf
 
@@ -81,9 +81,8 @@ def test_links_that_miss_threads_are_not_used(
     claim(cache, threads=False, seccomp=True, shadow_stack=True)
     target = Target([builder.c("books"), 2, 100, 1, 100])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig())
+    session = attach_to(Process(target.pid), TraceConfig())
     try:
-        session.start()
         assert session.method is Method.PERF
     finally:
         session.close()

@@ -22,7 +22,8 @@ from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import Selection
 from tracelloc.target.procfs import Process
 from tracelloc.tracing import tracee
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session, attach_to
 from tracelloc.unwinding import unwinder
 
 pytestmark = pytest.mark.bpf
@@ -96,13 +97,11 @@ def compare(
     try:
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
-        session = Session(
-            Process(process.pid),
-            CaptureConfig(min_block_bytes=FIRST_SIZE, **config),
-            selection=Selection("libc.so"),
-        )
+        capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
+        session = attach_to(Process(process.pid), TraceConfig(capture, Selection("libc.so")))
+        table = session.root.heap.table
         stack_ids: dict[int, int] = {}
-        apply = session.root.table.apply
+        apply = table.apply
 
         def note(events: np.ndarray, *, in_order: bool = True) -> None:  # type: ignore[type-arg]
             kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(15)
@@ -115,8 +114,7 @@ def compare(
             )
             apply(events, in_order=in_order)
 
-        session.root.table.apply = note  # type: ignore[method-assign]
-        session.start()
+        table.apply = note  # type: ignore[method-assign]
         os.kill(process.pid, signal.SIGCONT)
         if waits:
             answer(process, session)
@@ -129,7 +127,7 @@ def compare(
             if stream is not None:
                 stream.close()
     records = np.fromfile(file, np.uint64).reshape(MOST, WORDS)
-    misses = session.snapshot().losses.counters[abi.Counter.MISSES]
+    misses = session.snapshot().root.losses.counters[abi.Counter.MISSES]
     result = Comparison(0, 0, 0, [], Counter(), misses)
     for number, stack_id in stack_ids.items():
         count = int(records[number][0])
@@ -137,9 +135,12 @@ def compare(
             continue
         # Innermost is the place of the call itself: of backtrace here, of malloc there.
         expected = tuple(records[number][2 : 1 + count].tolist())
-        index = session.root.stacks._index(stack_id)
+        index = session.root.heap.stacks._index(stack_id)
         assert index is not None
-        frames, flags = session.root.stacks.frames(index), session.root.stacks.flags(index)
+        frames, flags = (
+            session.root.heap.stacks.frames(index),
+            session.root.heap.stacks.flags(index),
+        )
         assert frames is not None
         result.flags[flags] += 1
         if flags & ~StackFlag.TRUNCATED:
@@ -290,11 +291,10 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
     """All of it has rows as soon as it is mapped, and its stacks are whole."""
     target = Target([builder.c("jit"), "stub", "4000"])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig())
+    session = attach_to(Process(target.pid), TraceConfig())
     try:
-        session.start()
         assert target.ask("go") == "done"
-        snapshot = session.snapshot()
+        snapshot = session.snapshot().root
     finally:
         session.close()
         Path(f"/tmp/perf-{target.pid}.map").unlink(missing_ok=True)
@@ -316,12 +316,11 @@ def test_go_library(builder: Builder, targets: list[Target], tmp_path: Path) -> 
     )  # fmt: skip
     target = Target([builder.c("pumphost"), str(library)])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig())
+    session = attach_to(Process(target.pid), TraceConfig())
     symbolizer = Symbolizer(session.root.space)
     try:
-        session.start()
         assert target.ask("go") == "done"
-        snapshot = session.snapshot()
+        snapshot = session.snapshot().root
         (site,) = (stat for stat in snapshot.top_stacks() if stat.live_bytes == 20 * 5000)
         names = [str(f.symbol) for f in symbolizer.frames(snapshot.frames(site.index))]
     finally:

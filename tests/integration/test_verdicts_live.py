@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session, attach_to
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 pytestmark = pytest.mark.bpf
@@ -31,7 +31,7 @@ def best_suspect(session: Session, survivors: int) -> Suspect:
     """The first suspect, as soon as one is made of so many blocks."""
     deadline = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline:
-        findings = session.snapshot().findings
+        findings = session.snapshot().root.findings
         if findings is not None and findings.suspects:
             suspect = findings.suspects[0]
             if suspect.judgement.survivors >= survivors:
@@ -47,12 +47,13 @@ def test_a_leak_is_the_first_suspect(
     """20 blocks of 160 bytes a second (ten times the program's own speed)."""
     target = Target([builder.c("specimens"), "steady", "3000", "10"])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig())
-    session.start()
+    session = attach_to(Process(target.pid), TraceConfig())
     try:
         target.say("go")
         suspect = best_suspect(session, 150)
-        names = Symbolizer(session.root.space).frames(session.root.stacks.frames(suspect.stack))
+        names = Symbolizer(session.root.space).frames(
+            session.root.heap.stacks.frames(suspect.stack)
+        )
         assert names[0].symbol == "leak_request"
         judgement = suspect.judgement
         assert judgement.verdict is Verdict.GROWING
@@ -60,7 +61,7 @@ def test_a_leak_is_the_first_suspect(
         assert judgement.watch_more_s > 200
         assert judgement.rate_bytes_per_min == pytest.approx(20 * 160 * 60, rel=0.3)
         assert session.root.started_ns <= judgement.since_ns
-        cohorts, totals = session.root.table.cohorts, session.root.table.totals
+        cohorts, totals = session.root.heap.table.cohorts, session.root.heap.table.totals
         with session._lock:
             assert cohorts.alive_bytes.sum() == totals.live_bytes.sum()
             assert cohorts.born.sum() == totals.allocated_count.sum()

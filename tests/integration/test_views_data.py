@@ -7,15 +7,15 @@ import time
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.snapshots.analysis import Limits, change, held_by_stack, mark, stack_figures
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.target.procfs import Process
-from tracelloc.tracing.session import Session
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
 
 pytestmark = pytest.mark.bpf
 
-EVERYTHING = Wanted(blocks=True, history=True, series=True)
+EVERYTHING = Wanted(blocks=True)
 TICK_NS = 10_000_000 + (1 << 20)
 """Births are of the timer's last tick: up to this much too early."""
 
@@ -23,21 +23,20 @@ TICK_NS = 10_000_000 + (1 << 20)
 def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> None:
     target = Target([builder.c("crowd"), 6, 200])
     targets.append(target)
-    session = Session(Process(target.pid), CaptureConfig())
-    session.start()
+    session = attach_to(Process(target.pid), TraceConfig())
     try:
-        before = mark(session.snapshot(), "start")
+        before = mark(session.snapshot().root, "start")
         time.sleep(TICK_NS / 1e9)
         assert target.ask("go") == "done"
-        snapshot = session.snapshot(wanted=EVERYTHING)
-        assert session.snapshot().blocks is None
-        assert session.root.thread_names()[target.pid].startswith("crowd")
+        snapshot = session.snapshot(EVERYTHING).root
+        assert session.snapshot().root.blocks is None
+        assert session.root.thread_names.all()[target.pid].startswith("crowd")
         deadline = time.monotonic() + PATIENCE_S
-        while session.snapshot(wanted=EVERYTHING).series.live_bytes[-1] != snapshot.live_bytes:
+        while session.snapshot(EVERYTHING).root.series.live_bytes[-1] != snapshot.live_bytes:
             assert time.monotonic() < deadline
     finally:
         session.close()
-    assert session.root.thread_names()[target.pid].startswith("crowd")
+    assert session.root.thread_names.all()[target.pid].startswith("crowd")
     assert snapshot.blocks is not None
     blocks = snapshot.blocks.blocks()
     assert len(blocks) == snapshot.live_count > 200

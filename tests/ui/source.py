@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
 from textual.pilot import Pilot
 
+from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.caller import Caller
@@ -24,7 +24,7 @@ from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted, take_snapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.providers import MainAllocator
@@ -164,23 +164,18 @@ class FakeSource:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
-        counters = np.zeros(len(Counter), np.uint64)
-        counters[Counter.LOST_FREES] = self.lost
-        return take_snapshot(
+        return snapshot_of(
             self.table,
-            target=self.target,
-            time_s=1_700_000_000.0,
-            now_ns=self.now_ns,
-            started_ns=START_NS,
+            self.now_ns,
+            wanted,
             history=self.history,
+            lost={Counter.LOST_FREES: self.lost},
+            target=self.target,
+            started_ns=START_NS,
             overhead=Overhead(26_800.0, 0.09, ()),
             rss_bytes=self.rss_bytes,
-            counters=counters,
-            top=0,
-            min_age_ns=None,
-            series=self.series,
-            wanted=wanted,
             memory=self.memory,
+            series=self.series.points(),
             findings=self.findings,
             thread_names=self.thread_names(),
         )

@@ -13,13 +13,13 @@ import numpy as np
 
 from tests.corpus.replay import START_NS, events_of, looks, stacks_of
 from tests.corpus.streams import Stream, churn, every, first_in_first_out, leak, poisson, some_leak
+from tests.snapshots import snapshot_of
 from tests.unit.test_views import FakeSymbolizer
-from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Snapshot, Target, take_snapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.views.naming import Namer
@@ -44,18 +44,15 @@ class Watched:
 
     def snapshot(self, top: int = 10) -> Snapshot:
         now_ns = START_NS + int(self.time_s * NS_PER_S)
-        return take_snapshot(
+        return snapshot_of(
             self.table,
-            target=Target(42, "server"),
-            time_s=1_700_000_000.0,
-            now_ns=now_ns,
-            started_ns=START_NS,
+            now_ns,
+            Wanted(top),
             history=History(START_NS),
+            target=Target(42, "server"),
+            started_ns=START_NS,
             overhead=Overhead(10.0, None, ()),
             rss_bytes=64 << 20,
-            counters=np.zeros(len(Counter), np.uint64),
-            top=top,
-            min_age_ns=None,
             findings=self.findings,
         )
 

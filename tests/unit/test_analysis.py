@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from tests.snapshots import snapshot_of
 from tests.unit.events import random_program, records
-from tracelloc.abi import Counter, EventKind
-from tracelloc.capture.overhead import Overhead
+from tracelloc.abi import EventKind
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
@@ -29,7 +29,7 @@ from tracelloc.snapshots.analysis import (
     mean_ages_ns,
     stack_figures,
 )
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.spread import (
     ThreadsBefore,
     age_bins,
@@ -41,33 +41,7 @@ from tracelloc.snapshots.spread import (
 )
 from tracelloc.units import NS_PER_S
 
-ALL_OF_IT = Wanted(blocks=True, history=True, series=True)
-
-
-def snapshot_of(
-    table: LiveTable,
-    now_ns: int,
-    wanted: Wanted = ALL_OF_IT,
-    *,
-    history: History | None = None,
-    series: Series | None = None,
-    rss_bytes: int | None = None,
-) -> Snapshot:
-    return take_snapshot(
-        table,
-        target=Target(42, "app"),
-        time_s=1_700_000_000,
-        now_ns=now_ns,
-        started_ns=0,
-        history=history or History(0),
-        overhead=Overhead(0, None, ()),
-        rss_bytes=rss_bytes,
-        counters=np.zeros(len(Counter), np.uint64),
-        top=0,
-        min_age_ns=None,
-        series=series,
-        wanted=wanted,
-    )
+ALL_OF_IT = Wanted(blocks=True)
 
 
 @dataclass

@@ -10,7 +10,7 @@ from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
 from tests.unit.test_export_formats import decoded, go_pprof, written
 from tracelloc.export.flamedata import page_data
-from tracelloc.report.combined import combined
+from tracelloc.report.combined import joined
 from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.verdict.judgement import Verdict
@@ -23,11 +23,11 @@ def family() -> Profile:
     """A process whose suspects are sure, after one whose are not, and one without any."""
     young, old = watched(YOUNG_S), watched(OLD_S)
     parts = [
-        replace(profile_of(young.snapshot(), young.namer), target=Target(41, "young")),
         profile_of(old.snapshot(), old.namer),
+        replace(profile_of(young.snapshot(), young.namer), target=Target(41, "young")),
         replace(small(), target=Target(43, "none")),
     ]
-    return combined(old.snapshot(), parts)
+    return joined(parts)
 
 
 def test_stacks_keep_their_figures_and_have_numbers_of_their_own() -> None:

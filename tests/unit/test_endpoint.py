@@ -18,7 +18,7 @@ from tests.unit.profiles import frame, hostile, profile, sample, small
 from tests.unit.test_export_formats import decoded, go_pprof
 from tracelloc.errors import TracellocError
 from tracelloc.live.address import ListenAddress, parse_listen
-from tracelloc.live.endpoint import Endpoint
+from tracelloc.live.endpoint import Endpoint, listen_on
 from tracelloc.live.metrics import metrics
 from tracelloc.report.profile import Profile
 
@@ -28,8 +28,7 @@ def serve() -> Iterator[Callable[[Callable[[], Profile]], Endpoint]]:
     started: list[Endpoint] = []
 
     def start(take: Callable[[], Profile]) -> Endpoint:
-        endpoint = Endpoint(ListenAddress("127.0.0.1", 0), take)
-        endpoint.start()
+        endpoint = Endpoint(listen_on(ListenAddress("127.0.0.1", 0)), lambda: [take()])
         started.append(endpoint)
         return endpoint
 
@@ -159,7 +158,7 @@ def test_metrics_are_openmetrics(serve: Serve) -> None:
 
 
 def test_metrics_of_nothing() -> None:
-    list(text_string_to_metric_families(metrics(profile([]))))
+    list(text_string_to_metric_families(metrics([profile([])])))
 
 
 def test_page_refreshes(serve: Serve, tmp_path: Path) -> None:
@@ -203,13 +202,13 @@ def test_what_cannot_be_listened_on() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(TracellocError, match=f"cannot listen on 127.0.0.1:{port}: Address"):
-            Endpoint(ListenAddress("127.0.0.1", port), small)
+            listen_on(ListenAddress("127.0.0.1", port))
     with pytest.raises(TracellocError, match=r"cannot listen on no\.such\.host\.invalid:1: "):
-        Endpoint(ListenAddress("no.such.host.invalid", 1), small)
+        listen_on(ListenAddress("no.such.host.invalid", 1))
 
 
 def test_public_addresses_are_said_to_be() -> None:
     for host, public in (("0.0.0.0", True), ("127.0.0.1", False), ("::1", False)):
-        endpoint = Endpoint(ListenAddress(host, 0), small)
+        endpoint = Endpoint(listen_on(ListenAddress(host, 0)), lambda: [small()])
         assert endpoint.is_public is public
         endpoint.close()

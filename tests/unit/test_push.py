@@ -129,7 +129,9 @@ class Heap:
 def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
     address, authorization = parse_push_url(url)
     config = PushConfig(address, authorization, 0.02, None, (("env", "test"),))
-    return Pusher(replace(config, **changes), Target(42, "my app=1"), heap.take, said.append, 0.01)
+    return Pusher(
+        replace(config, **changes), Target(42, "my app=1"), lambda: [heap.take()], said.append, 0.01
+    )
 
 
 def sums(got: dict[str, Any]) -> list[int]:

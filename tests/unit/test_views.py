@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import random
 import re
+from dataclasses import replace
 
-import numpy as np
 import pytest
 
+from tests import snapshots
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.capture.overhead import Overhead
@@ -16,13 +17,12 @@ from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS, exporter_for
 from tracelloc.export.folded import fold
 from tracelloc.filters import Filters
-from tracelloc.heap.history import History
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import json_report
 from tracelloc.report.text import format_frame, losses_line, text_report
 from tracelloc.snapshots.blocks import select_blocks
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted, take_snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
@@ -61,22 +61,15 @@ def snapshot_of(
     min_age_ns: int | None = None,
     wanted: Wanted = NOTHING_ELSE,
 ) -> Snapshot:
-    counters = np.zeros(len(Counter), np.uint64)
-    counters[Counter.LOST_FREES] = 3
-    counters[Counter.UNPAIRED_RETURNS] = 1
-    return take_snapshot(
+    return snapshots.snapshot_of(
         table,
-        target=Target(42, "app\x1b[31m"),
+        10_000_000_000,
+        replace(wanted, top=top, min_age_ns=min_age_ns),
+        lost={Counter.LOST_FREES: 3, Counter.UNPAIRED_RETURNS: 1},
         time_s=1_700_000_000.25,
-        now_ns=10_000_000_000,
+        target=Target(42, "app\x1b[31m"),
         started_ns=1,
-        history=History(0),
         overhead=Overhead(1234.4, 0.0912, ("reallocarray in libc.so.6",)),
-        rss_bytes=None,
-        counters=counters,
-        top=top,
-        min_age_ns=min_age_ns,
-        wanted=wanted,
     )
 
 

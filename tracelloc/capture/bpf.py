@@ -5,7 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import platform
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
+from tracelloc.capture.attach import Attachment, Method
 from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
@@ -22,7 +25,10 @@ from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.capture.ring import EventRing, MissRing, StackRing
 from tracelloc.capture.rowtable import RowMemory
 from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
+from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import UnsupportedError
+from tracelloc.placement import ProbePoint
 from tracelloc.target.families import MAPPINGS, known_signatures
 from tracelloc.target.procfs import pid_namespace
 from tracelloc.target.signatures import Signature
@@ -129,12 +135,25 @@ class CaptureConfig:
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
 
-class Capture:
-    """The programs, their rings, counters and control words. Attaches nothing by itself."""
+def usable_methods() -> list[Method]:
+    """Ways of attaching that see everything on this kernel, best first."""
+    has_multi = kernel_is_at_least(platform.release(), UPROBE_MULTI_KERNEL)
+    return [Method.MULTI, Method.PERF] if has_multi and passes(Trial.THREADS) else [Method.PERF]
 
-    def __init__(self, config: CaptureConfig, *, debug: bool = False) -> None:
-        """Compiles the probes and makes their maps. Raises UnsupportedError."""
+
+class Capture:
+    """The programs, their rings, counters and control words."""
+
+    def __init__(
+        self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
+    ) -> None:
+        """Compiles the probes and makes their maps. Raises UnsupportedError.
+
+        ``method`` forces one way of attaching; else it is the best that the kernel has.
+        """
         self.config = config
+        self._methods = usable_methods() if method is None else [method]
+        self._has_attached = False
         mapping = ("mapping_return",) if config.trace_mappings else ()
         self._names = (*PROGRAMS, *mapping, *config.entries)
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
@@ -188,13 +207,33 @@ class Capture:
         memory = mmap.mmap(self._bpf.map_fd(table), pages * mmap.PAGESIZE)
         return np.frombuffer(memory, dtype, entries)
 
-    def load(self, attach_type: int | None) -> None:
-        """Loads every program, for this expected_attach_type of bpf(2) or without one.
+    @property
+    def method(self) -> Method:
+        """How probes are attached; certain once some are."""
+        return self._methods[0]
 
-        May be called again with another one. Raises UnsupportedError.
+    def attach(self, pid: int, points: Sequence[ProbePoint]) -> Attachment:
+        """Puts probes in place, at the first time by the first method that works here.
+
+        Raises TracellocError, and has then attached nothing.
         """
+        while not self._has_attached:
+            try:
+                self._load()
+                attachment = Attachment(self.method, pid, points, self.program)
+            except UnsupportedError:
+                if len(self._methods) == 1:
+                    raise
+                del self._methods[0]
+            else:
+                self._has_attached = True
+                return attachment
+        return Attachment(self.method, pid, points, self.program)
+
+    def _load(self) -> None:
+        """Loads every program for the method. Raises UnsupportedError."""
         for name in self._names:
-            self._bpf.load(name, KPROBE, attach_type or 0)
+            self._bpf.load(name, KPROBE, self.method.attach_type or 0)
 
     @property
     def programs(self) -> dict[str, int]:

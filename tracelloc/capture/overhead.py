@@ -52,30 +52,45 @@ class Overhead:
 
 
 class Meter:
-    """Counts the programs' runs and the target's CPU time over a stretch of time."""
+    """Counts the programs' runs and the targets' CPU time over a stretch of time."""
 
     def __init__(
-        self, process: Process, programs: Mapping[str, int], points: Iterable[ProbePoint]
+        self,
+        processes: Callable[[], Iterable[Process]],
+        programs: Mapping[str, int],
+        points: Iterable[ProbePoint],
     ) -> None:
-        """``programs``: descriptors by name. To be used within ``statistics``."""
-        self._process = process
+        """``processes``: those that are traced now; ``programs``: descriptors by name.
+
+        To be used within ``statistics``.
+        """
+        self._processes = processes
         self._programs = programs
         self._dear = {p.program for p in points if p.is_dear and not p.is_return}
         self._returns = {p.program for p in points if p.is_return}
         self._before = {name: program_info(fd) for name, fd in programs.items()}
-        self._cpu_ns = process.cpu_ns()
+        self._cpu_ns = self._read_cpu()
+
+    def _read_cpu(self) -> dict[int, int | None]:
+        return {process.pid: process.cpu_ns() for process in self._processes()}
 
     def share(self, costs: TrapCosts) -> float | None:
-        """The probes' part of the CPU time that the target has used since the beginning."""
-        cpu_ns = self._process.cpu_ns()
-        if cpu_ns is None or self._cpu_ns is None or cpu_ns <= self._cpu_ns:
+        """The probes' part of the CPU time that the targets have used since the beginning.
+
+        None where that is not known, as when one of them has come or gone meanwhile.
+        """
+        then, now = self._cpu_ns, self._read_cpu()
+        if then.keys() != now.keys() or None in (*then.values(), *now.values()):
+            return None
+        cpu_ns = sum(now[pid] or 0 for pid in now) - sum(then[pid] or 0 for pid in then)
+        if cpu_ns <= 0:
             return None
         spent_ns = 0.0
         for name, fd in self._programs.items():
-            now, before = program_info(fd), self._before[name]
-            count = now.run_cnt - before.run_cnt
-            spent_ns += now.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
-        return min(1.0, spent_ns / (cpu_ns - self._cpu_ns))
+            info, before = program_info(fd), self._before[name]
+            count = info.run_cnt - before.run_cnt
+            spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
+        return min(1.0, spent_ns / cpu_ns)
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
         if program in self._returns:
@@ -130,19 +145,19 @@ class RateMeter:
 
 
 class OverheadWatch:
-    """A thread that estimates the probes' share of the target's CPU time now and then."""
+    """A thread that estimates the probes' share of the targets' CPU time now and then."""
 
     def __init__(
         self,
-        process: Process,
+        processes: Callable[[], Iterable[Process]],
         method: Method,
         programs: Mapping[str, int],
         points: Iterable[ProbePoint],
     ) -> None:
-        """Begins at once; ``programs``: descriptors by name."""
+        """Begins at once. See ``Meter``."""
         self.probe_share: float | None = None
-        """Of the target's CPU time, 0 to 1; None until it is known."""
-        self._process = process
+        """Of the targets' CPU time, 0 to 1; None until it is known."""
+        self._processes = processes
         self._method = method
         self._programs = programs
         self._points = list(points)
@@ -168,7 +183,7 @@ class OverheadWatch:
 
     def _measure_once(self, costs: TrapCosts) -> None:
         with statistics():
-            meter = Meter(self._process, self._programs, self._points)
+            meter = Meter(self._processes, self._programs, self._points)
             self._stopping.wait(_STRETCH_S)
             share = meter.share(costs)
         if share is not None:

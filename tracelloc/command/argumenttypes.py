@@ -64,6 +64,14 @@ def soon_type(text: str) -> Soon:
     return Soon(between)
 
 
+def names_type(text: str) -> frozenset[str]:
+    """Names of commands, separated by commas."""
+    names = frozenset(name.strip() for name in text.split(","))
+    if "" in names:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of names such as nginx,php-fpm")
+    return names
+
+
 def positive_type(text: str) -> int:
     """A whole number of at least 1."""
     return _integer(text, 1)

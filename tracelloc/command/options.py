@@ -17,7 +17,9 @@ from tracelloc.capture.attach import Method
 from tracelloc.command.argumenttypes import (
     entries_type,
     frames_type,
+    names_type,
     pid_type,
+    positive_type,
     size_type,
 )
 from tracelloc.command.nameoptions import add_names
@@ -33,6 +35,7 @@ from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.units import NS_PER_S
 
 _LARGEST_RING: Final = 1 << 30
+_MOST_PROCESSES: Final = 1024
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -62,9 +65,13 @@ class Options:
     name: str | None
     """Whose PID is to be found."""
     follow: bool
+    """Whether children are traced as well."""
+    followed_names: frozenset[str]
+    """Commands whose processes are traced beside the first one; empty: all."""
+    follow_limit: int
+    """Processes traced at a time."""
     as_root: bool
     """A command runs with our rights, not with those of who called sudo."""
-    """Whether children are traced as well."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
@@ -112,7 +119,7 @@ class Options:
     def wanted(self) -> Wanted:
         """What snapshots must have for the reports and files."""
         files = (output.exporter.wanted for output in self.outputs)
-        return reduce(or_, files, wanted_by(self.show))
+        return reduce(or_, files, wanted_by(self.show) | Wanted(self.top, self.min_age_ns))
 
 
 class Parser(argparse.ArgumentParser):
@@ -162,9 +169,20 @@ def _add_tracing(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--follow",
-        action="store_true",
+        nargs="?",
+        const=frozenset(),
+        type=names_type,
+        metavar="NAME,...",
         help="trace its children as well, each with a table of its own (default: the process "
-        "alone); no debugger can be used on them meanwhile",
+        "alone), or only those that run a command of these names; no debugger can be used on "
+        "them meanwhile",
+    )
+    add(
+        "--follow-limit",
+        type=positive_type,
+        default=256,
+        metavar="N",
+        help="trace N processes at a time, and count further ones (default 256)",
     )
     add(
         "--as-root",
@@ -269,7 +287,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
     watch = watch_of(given)
-    has_own_ways = command or given.follow or watch.rules or watch.on_leak
+    has_own_ways = command or given.follow is not None or watch.rules or watch.on_leak
     terminal = terminal and not has_own_ways
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
@@ -280,7 +298,9 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     return Options(
         pid=given.pid,
         name=given.name,
-        follow=given.follow,
+        follow=given.follow is not None,
+        followed_names=given.follow or frozenset(),
+        follow_limit=given.follow_limit,
         as_root=given.as_root,
         command=command,
         mode=mode,
@@ -332,10 +352,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("--max-size is below --min-size: nothing would be left")
     if given.sample is not None and not 0 < given.sample <= _SPARSEST:
         raise UsageError("--sample must be between 1 and 1TiB")
-    if given.follow and given.tui:
+    if given.follow_limit > _MOST_PROCESSES:
+        raise UsageError(f"--follow-limit must be at most {_MOST_PROCESSES}")
+    if given.follow is not None and given.tui:
         raise UsageError("the screen shows one process", hint="with --follow use --text or --json")
-    if given.since_mark and given.follow:
-        raise UsageError("--since-mark writes files of one process", hint="leave out --follow")
     if command and given.tui:
         raise UsageError(
             "a command would write over the screen, on the same terminal",

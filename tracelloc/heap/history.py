@@ -1,8 +1,9 @@
-"""How much each stack held over time: a fixed number of samples, ever further apart.
+"""How much each stack held over time: a bounded number of samples, ever further apart.
 
 Starts with a sample per second. When there is no room for another one, every second
 sample is dropped and the distance doubles: the whole traced time is always covered,
-with at least half of the samples in use, at 256 bytes per stack.
+with at least half of the samples in use, at up to 256 bytes per stack. A sample is never
+written again, so copies share them.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ _FIRST_DISTANCE_NS: Final = NS_PER_S
 class History:
     """Outstanding bytes per stack at past moments, CLOCK_MONOTONIC."""
 
-    def __init__(self, start_ns: int) -> None:
+    def __init__(self, start_ns: int, live_bytes: I64 | None = None) -> None:
+        """``live_bytes``: outstanding at the start, per stack; None: nothing was."""
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns + self._distance_ns
         self._times = [start_ns]
-        # A column per sample, a row per stack. Nothing was outstanding at the start.
-        self._held = np.zeros((64, SAMPLES), np.int64)
+        self._held = [np.zeros(0, np.int64) if live_bytes is None else live_bytes]
+        """By time, indexed by stack; stacks that came later are missing at the end."""
 
     def __len__(self) -> int:
         return len(self._times)
@@ -39,25 +41,14 @@ class History:
         return now_ns >= self._next_ns
 
     def sample(self, now_ns: int, live_bytes: I64) -> None:
-        """Notes what every stack holds now."""
+        """Notes what every stack holds now. The array must not change any more."""
         if len(self._times) == SAMPLES:
-            self._thin_out()
-        stacks = len(live_bytes)
-        if stacks > len(self._held):
-            grown = np.zeros((max(stacks, 2 * len(self._held)), SAMPLES), np.int64)
-            grown[: len(self._held)] = self._held
-            self._held = grown
-        self._held[:stacks, len(self._times)] = live_bytes
+            self._times, self._held = self._times[::2], self._held[::2]
+            self._distance_ns *= 2
+        self._held.append(live_bytes)
         self._times.append(now_ns)
         # Samples that were missed are not made up for.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
-
-    def _thin_out(self) -> None:
-        half = SAMPLES // 2
-        self._held[:, :half] = self._held[:, ::2].copy()
-        self._held[:, half:] = 0
-        self._times = self._times[::2]
-        self._distance_ns *= 2
 
     def growth_per_min(self, now_ns: int, live_bytes: I64, over_ns: int = 60 * NS_PER_S) -> I64:
         """Bytes per minute by which each stack grew, from the newest sample that is at
@@ -67,34 +58,32 @@ class History:
             n for n, time_ns in enumerate(self._times) if n == 0 or now_ns - time_ns >= over_ns
         )
         elapsed_ns = max(1, now_ns - self._times[at])
-        before = np.zeros(len(live_bytes), np.int64)
-        known = min(len(before), len(self._held))
-        before[:known] = self._held[:known, at]
-        grown = (live_bytes - before).astype(np.float64)
+        grown = live_bytes.astype(np.float64)
+        before = self._held[at][: len(grown)]
+        grown[: len(before)] -= before
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
     def total(self) -> tuple[list[int], list[int]]:
         """(times in ns, outstanding bytes of all stacks then), oldest first."""
-        return list(self._times), self._held[:, : len(self._times)].sum(axis=0).tolist()
+        return list(self._times), [int(held.sum()) for held in self._held]
 
-    def copy(self, stacks: int) -> History:
-        """An independent copy of what the first ``stacks`` stacks held."""
+    def copy(self) -> History:
+        """What is known by now; it does not change any more."""
         copy = History(self._times[0])
-        copy._distance_ns = self._distance_ns
-        copy._next_ns = self._next_ns
-        copy._times = list(self._times)
-        copy._held = self._held[:stacks].copy()
+        copy._times, copy._held = list(self._times), list(self._held)
         return copy
 
     def held(self) -> tuple[list[int], I64]:
         """(times in ns, outstanding bytes then): a row per stack, a column per time.
 
-        There may be fewer rows than stacks: the others have held nothing yet. Read only.
+        There may be fewer rows than stacks: the others have held nothing yet.
         """
-        return list(self._times), self._held[:, : len(self._times)]
+        table = np.zeros((max(map(len, self._held)), len(self._times)), np.int64)
+        for column, held in enumerate(self._held):
+            table[: len(held), column] = held
+        return list(self._times), table
 
     def series(self, stack: int) -> tuple[list[int], list[int]]:
         """(times in ns, outstanding bytes then) of one stack, oldest first."""
-        if stack >= len(self._held):
-            return list(self._times), [0] * len(self._times)
-        return list(self._times), self._held[stack, : len(self._times)].tolist()
+        held = [int(held[stack]) if stack < len(held) else 0 for held in self._held]
+        return list(self._times), held

@@ -12,7 +12,7 @@ import json
 import socket
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from tracelloc import __version__
@@ -21,13 +21,15 @@ from tracelloc.export import html, pprof
 from tracelloc.export.flamedata import page_data
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
-from tracelloc.report.profile import Profile, difference
+from tracelloc.report.combined import joined, since
+from tracelloc.report.profile import Profile
 from tracelloc.views.calltree import Metric
 
 REFRESH_S: Final = 5.0
 """How often a page in a browser asks for new figures."""
 _LONGEST_DELTA_S: Final = 300
 _MOST_CONNECTIONS: Final = 16
+_QUEUE_LENGTH: Final = 64
 _SOCKET_PATIENCE_S: Final = 30.0
 _POLL_S: Final = 0.1
 """How often it is asked whether to end."""
@@ -38,26 +40,33 @@ _PPROF_PATHS: Final = {
 _INDEX: Final = "heap: what is outstanding\nallocs: what was allocated in all\n"
 
 
+def listen_on(address: ListenAddress) -> socket.socket:
+    """Takes an address, without answering anybody yet. Raises TracellocError."""
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address.host, address.port))
+        # Only that tells whether somebody else answers there already.
+        listener.listen(_QUEUE_LENGTH)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        where = f"{address.host}:{address.port}"
+        raise TracellocError(f"cannot listen on {where}: {reason}") from error
+    return listener
+
+
 class Endpoint:
-    """A server in threads of its own, from ``start`` to ``close``."""
+    """A server in threads of its own, from its making to ``close``."""
 
-    def __init__(self, address: ListenAddress, take: Callable[[], Profile]) -> None:
-        """Binds; answers nobody yet. ``take`` is called from any thread.
-
-        Raises TracellocError.
-        """
-        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-        try:
-            self._server = _Server((address.host, address.port), family, take)
-        except (OSError, OverflowError) as error:
-            reason = getattr(error, "strerror", None) or str(error)
-            raise TracellocError(
-                f"cannot listen on {address.host}:{address.port}: {reason}"
-            ) from error
+    def __init__(self, listener: socket.socket, take: Callable[[], Sequence[Profile]]) -> None:
+        """Takes over the listener. ``take`` is called from any thread: one per process."""
+        self._server = _Server(listener, take)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_S,), daemon=True
         )
-        self._started = False
+        self._thread.start()
 
     @property
     def url(self) -> str:
@@ -71,45 +80,30 @@ class Endpoint:
         """Whether others than this machine may be able to reach it."""
         return not self._server.is_loopback
 
-    def start(self) -> None:
-        """Answers from here on."""
-        self._started = True
-        self._thread.start()
-
     def close(self) -> None:
         """Stops listening; answers that are being given may be cut off."""
         self._server.closing.set()
-        if self._started:
-            self._server.shutdown()
-            self._thread.join()
+        self._server.shutdown()
+        self._thread.join()
         self._server.server_close()
 
 
 class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 64
 
-    def __init__(
-        self,
-        address: tuple[str, int],
-        family: socket.AddressFamily,
-        take: Callable[[], Profile],
-    ) -> None:
-        self.address_family = family
+    def __init__(self, listener: socket.socket, take: Callable[[], Sequence[Profile]]) -> None:
         self.take = take
         self.closing = threading.Event()
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
-        super().__init__(address, _Handler)
-        host = str(self.server_address[0])
-        self.is_loopback = ipaddress.ip_address(host.partition("%")[0]).is_loopback
-
-    def server_bind(self) -> None:
-        """Without asking for the host's name, which may take its time."""
-        socket.socket.setsockopt(self.socket, socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        address = listener.getsockname()
+        super().__init__(address, _Handler, bind_and_activate=False)
+        self.socket.close()
+        self.socket = listener
+        # What binding would have noted, without asking for the host's name.
+        self.server_address = address
+        self.server_name, self.server_port = str(address[0]), address[1]
+        self.is_loopback = ipaddress.ip_address(self.server_name.partition("%")[0]).is_loopback
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread per connection, up to a number."""
@@ -160,10 +154,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         elif parts.path == "/metrics":
             self._send(CONTENT_TYPE, [metrics(self.server.take()).encode()])
         elif parts.path == "/flamegraph.json":
-            data = page_data(self.server.take(), Metric.BYTES, REFRESH_S)
+            data = page_data(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [html.embedded(data).encode()])
         elif parts.path == "/":
-            page = html.page(self.server.take(), Metric.BYTES, REFRESH_S)
+            page = html.page(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "there are /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
@@ -192,12 +186,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if seconds > _LONGEST_DELTA_S:
             self._refuse(400, f"seconds must be at most {_LONGEST_DELTA_S}")
             return
-        profile = self.server.take()
+        profiles = self.server.take()
         if seconds:
+            before = {profile.target.number: profile for profile in profiles}
             self.server.closing.wait(seconds)
-            profile = difference(profile, self.server.take())
+            profiles = [since(before.get(p.target.number), p) for p in self.server.take()]
         name = "allocs" if metric is Metric.ALLOCATED else "heap"
-        content = pprof.write(profile, metric)
+        content = pprof.write(joined(profiles), metric)
         self._send("application/octet-stream", content, f'attachment; filename="{name}"')
 
     def _send(self, kind: str, pieces: Iterable[bytes], disposition: str | None = None) -> None:

@@ -6,7 +6,7 @@ version 1.0.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tracelloc.export.folded import fold
@@ -39,39 +39,44 @@ _COUNTERS: Final = (
 )
 
 
-def metrics(profile: Profile) -> str:
-    """The whole exposition."""
-    return "".join(f"{line}\n" for line in _lines(profile))
+def metrics(profiles: Sequence[Profile]) -> str:
+    """The whole exposition, of one process or several."""
+    return "".join(f"{line}\n" for line in _lines(profiles))
 
 
-def _lines(profile: Profile) -> Iterator[str]:
-    facts = profile.facts
-    target = {"pid": str(profile.target.pid), "command": profile.target.command}
-    for name, unit, key, text in _GAUGES:
-        if facts.get(key) is not None:
-            yield from _family(f"tracelloc_{name}", "gauge", unit, text)
-            yield f"tracelloc_{name}{_labels(target)} {facts[key]}"
-    for name, unit, key, text in _COUNTERS:
-        if facts.get(key) is not None:
-            yield from _family(f"tracelloc_{name}", "counter", unit, text)
-            yield f"tracelloc_{name}_total{_labels(target)} {facts[key]}"
-    lost: dict[str, Any] = facts.get("lost", {})
+def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
+    for kind, figures in (("gauge", _GAUGES), ("counter", _COUNTERS)):
+        for name, unit, key, text in figures:
+            known = [profile for profile in profiles if profile.facts.get(key) is not None]
+            if known:
+                yield from _family(f"tracelloc_{name}", kind, unit, text)
+            total = "_total" if kind == "counter" else ""
+            for profile in known:
+                labels = _labels(_target(profile))
+                yield f"tracelloc_{name}{total}{labels} {profile.facts[key]}"
     yield from _family("tracelloc_lost", "counter", "", "What could not be seen, by cause")
-    for cause, count in lost.items():
-        yield f"tracelloc_lost_total{_labels({**target, 'cause': cause})} {count}"
-    yield from _stacks(profile, target)
+    for profile in profiles:
+        lost: dict[str, Any] = profile.facts.get("lost", {})
+        for cause, count in lost.items():
+            yield f"tracelloc_lost_total{_labels({**_target(profile), 'cause': cause})} {count}"
+    text = f"Outstanding bytes of the {TOP_STACKS} stacks that hold most"
+    yield from _family("tracelloc_stack_bytes", "gauge", "bytes", text)
+    for profile in profiles:
+        yield from _stacks(profile)
     yield "# EOF"
 
 
-def _stacks(profile: Profile, target: dict[str, str]) -> Iterator[str]:
-    text = f"Outstanding bytes of the {TOP_STACKS} stacks that hold most"
-    yield from _family("tracelloc_stack_bytes", "gauge", "bytes", text)
+def _target(profile: Profile) -> dict[str, str]:
+    return {"pid": str(profile.target.pid), "command": profile.target.command}
+
+
+def _stacks(profile: Profile) -> Iterator[str]:
     for sample in profile.samples[:TOP_STACKS]:
         held = sample.weight(Metric.BYTES)
         if held > 0:
             stack = fold(sample.stack, sample.stat.index)[-_LONGEST_STACK:]
-            labels = {**target, "stack_id": str(sample.stat.index), "stack": stack}
-            yield f"tracelloc_stack_bytes{_labels(labels)} {held}"
+            labels = {"stack_id": str(sample.stat.index), "stack": stack}
+            yield f"tracelloc_stack_bytes{_labels(_target(profile) | labels)} {held}"
 
 
 def _family(name: str, kind: str, unit: str, text: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -27,6 +27,7 @@ from tracelloc import __version__
 from tracelloc.errors import TracellocError
 from tracelloc.export import pprof
 from tracelloc.live.address import PushConfig
+from tracelloc.report.combined import joined
 from tracelloc.report.profile import Profile
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.text import printable
@@ -70,19 +71,23 @@ class Pusher:
         self,
         config: PushConfig,
         target: Target,
-        take: Callable[[], Profile],
+        take: Callable[[], Sequence[Profile]],
         say: Callable[[str], None],
         first_delay_s: float = _FIRST_DELAY_S,
     ) -> None:
-        """``say`` gets a line when the server starts or ends failing, from any thread."""
+        """``take`` gives the profile of each process; ``target``: the first of these.
+
+        ``say`` gets a line when the server starts or ends failing, from any thread.
+        """
         self._config = config
         self._target = target
         self._take = take
         self._say = say
         self._first_delay_s = first_delay_s
         self._waiting: deque[_Parcel] = deque()
-        self._allocated: dict[int, tuple[int, int]] = {}
-        """What each stack had allocated when the last profile was taken: bytes, blocks."""
+        self._allocated: dict[tuple[int, int], tuple[int, int]] = {}
+        """By process and stack: what it had allocated when the last profile was taken, bytes
+        and blocks."""
         self._since_s = time.time()
         self._failing = False
         self.sent = 0
@@ -132,12 +137,13 @@ class Pusher:
     def _pack(self) -> None:
         """Takes a profile and puts it in the queue."""
         try:
-            profile = self._take()
+            profiles = self._take()
         except TracellocError as error:
             self._fail(str(error))
             return
         until_s = time.time()
-        content = b"".join(pprof.write(self._with_new_allocations(profile), Metric.BYTES))
+        profile = joined([self._with_new_allocations(profile) for profile in profiles])
+        content = b"".join(pprof.write(profile, Metric.BYTES))
         if len(self._waiting) == MOST_WAITING:
             self._waiting.popleft()
             self.dropped += 1
@@ -148,9 +154,9 @@ class Pusher:
         """What is allocated adds up over time at the server: only what is new is sent."""
         samples = []
         for sample in profile.samples:
-            stat = sample.stat
-            size, count = self._allocated.get(stat.index, (0, 0))
-            self._allocated[stat.index] = stat.allocated_bytes, stat.allocated_count
+            stat, key = sample.stat, (profile.target.number, sample.stat.index)
+            size, count = self._allocated.get(key, (0, 0))
+            self._allocated[key] = stat.allocated_bytes, stat.allocated_count
             new = replace(
                 stat,
                 allocated_bytes=stat.allocated_bytes - size,

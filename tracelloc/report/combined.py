@@ -1,26 +1,62 @@
-"""The profiles of several processes as one: each stack begins with its process."""
+"""The profiles of a trace: one per process, or all of them as one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelloc.filters import NamedStack
-from tracelloc.report.profile import Profile, Sample
+from tracelloc.report.profile import Profile, Progress, Sample, difference, profile_of
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.verdict.suspects import rank
 from tracelloc.views.calltree import root_name
+from tracelloc.views.namers import Namers
 from tracelloc.views.suspects import NamedSuspect
 
 
-def combined(whole: Snapshot, profiles: Iterable[Profile]) -> Profile:
-    """One profile of them all; ``whole`` says what it is of, and when it was taken.
+def trace_profiles(
+    trace: TraceSnapshot,
+    namers: Namers,
+    *,
+    freed: bool,
+    marks: Mapping[int, Snapshot] | None = None,
+    progress: Progress | None = None,
+    patience_s: float | None = None,
+) -> list[Profile]:
+    """A profile of each process; see ``profile_of``.
 
-    Stacks are numbered anew. There are no ``files``: in different processes different
-    ones are at the same addresses.
+    ``marks``: by number, processes as they were earlier; their profiles are what they have
+    more since then.
     """
+
+    def profile(one: Snapshot) -> Profile:
+        namer = namers.of(one.target)
+        now = profile_of(one, namer, freed=freed, progress=progress, patience_s=patience_s)
+        if not marks:
+            return now
+        mark = marks.get(one.target.number)
+        return since(None if mark is None else profile_of(mark, namer, freed=freed), now)
+
+    return [profile(one) for one in trace.processes]
+
+
+def since(before: Profile | None, now: Profile) -> Profile:
+    """What a process has more than before; None: it was not there then."""
+    return difference(replace(now, samples=()) if before is None else before, now)
+
+
+def joined(profiles: Sequence[Profile]) -> Profile:
+    """The profile of a trace: that of its only process, or all of them in one.
+
+    Each stack then begins with its process, and stacks are numbered anew. There are no
+    ``files``: in different processes different ones are at the same addresses.
+    """
+    whole = profiles[0]
+    if len(profiles) == 1:
+        return whole
     samples: list[Sample] = []
     suspects: list[NamedSuspect] = []
     notes: list[str] = []
@@ -42,6 +78,7 @@ def combined(whole: Snapshot, profiles: Iterable[Profile]) -> Profile:
         samples=samples,
         notes=notes,
         suspects=suspects,
+        facts={"difference": True} if whole.is_difference else {},
     )
 
 

@@ -16,10 +16,11 @@ from tracelloc.abi import (
 )
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.blocks import BlockCopy
+from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
 from tracelloc.heap.peak import Peak
 from tracelloc.heap.ranges import Mappings
-from tracelloc.heap.series import Points, Series
+from tracelloc.heap.series import Points
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import SOON, Soon
@@ -64,35 +65,74 @@ class Target:
     """0 where it is not known."""
     exec_count: int = 0
     """Programs that it has begun since tracing started; all figures are of the last one."""
+    number: int = 0
+    """Which process of the trace it is, from 0: a PID may come back as another process."""
+    has_ended: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be copied beside the totals."""
 
+    top: int = 0
+    """So many of the largest blocks."""
+    min_age_ns: int | None = None
+    """As many again of at least this age, if given."""
     blocks: bool = False
     """Every outstanding block: 32 bytes each."""
-    history: bool = False
-    """What each stack held at past moments: 256 bytes each."""
-    series: bool = False
-    """What all held together, over the whole time."""
     threads: bool = False
     """Who allocated and who freed."""
     usable: bool = False
     """What the allocator gives for each block; needs the blocks."""
 
     def __or__(self, other: Wanted) -> Wanted:
-        """What either of the two wants."""
+        """What either of the two wants. They may differ in the age only if one has none."""
         return Wanted(
+            max(self.top, other.top),
+            other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
             self.blocks or other.blocks,
-            self.history or other.history,
-            self.series or other.series,
             self.threads or other.threads,
             self.usable or other.usable,
         )
 
 
 NOTHING_ELSE: Final = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureStatus:
+    """The capture at the moment of a snapshot, for all processes."""
+
+    time_s: float
+    """Wall clock, seconds since 1970."""
+    now_ns: int
+    """CLOCK_MONOTONIC."""
+    counters: npt.NDArray[np.uint64]
+    """Indexed by ``abi.Counter``."""
+    overflows: int = 0
+    """How often the ring of events was found to have been full."""
+    is_shared: bool = False
+    """The counters are of several processes or programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessStatus:
+    """A process at the moment of a snapshot, apart from its heap."""
+
+    target: Target
+    started_ns: int
+    """When its tracing began, CLOCK_MONOTONIC."""
+    overhead: Overhead
+    rss_bytes: int | None = None
+    """Resident memory; None once it has ended."""
+    memory: Memory | None = None
+    series: Points | None = None
+    allocators: tuple[FoundAllocator, ...] = ()
+    mappings: Mappings | None = None
+    findings: Findings | None = None
+    stack_methods: Mapping[str, str] = field(default_factory=dict)
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    """By thread id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,9 +181,7 @@ class Snapshot:
     usable: UsableSizes | None = None
     """What the allocator gives for these blocks, if wanted and there is an allocator."""
     history: History | None = None
-    """If wanted."""
     series: Points | None = None
-    """If wanted."""
     peak: Peak | None = None
     """When most was outstanding, counts in whole blocks; None before anything was."""
     soon: Soon = SOON
@@ -242,71 +280,55 @@ class Snapshot:
 
 
 def take_snapshot(
-    table: LiveTable,
-    *,
-    target: Target,
-    time_s: float,
-    now_ns: int,
-    started_ns: int,
-    history: History,
-    overhead: Overhead,
-    rss_bytes: int | None,
-    counters: npt.NDArray[np.uint64],
-    overflows: int = 0,
-    shared_counters: bool = False,
-    top: int,
-    min_age_ns: int | None,
-    series: Series | None = None,
-    wanted: Wanted = NOTHING_ELSE,
-    allocators: tuple[FoundAllocator, ...] = (),
-    mappings: Mappings | None = None,
-    stack_methods: Mapping[str, str] | None = None,
-    memory: Memory | None = None,
-    findings: Findings | None = None,
-    thread_names: Mapping[int, str] | None = None,
+    heap: Heap, process: ProcessStatus, capture: CaptureStatus, wanted: Wanted = NOTHING_ELSE
 ) -> Snapshot:
-    """Copies what views need. Moments are on CLOCK_MONOTONIC; names are by thread id."""
-    stacks, lives = table.stacks, table.lives
+    """Copies what views need of a heap."""
+    table, stacks, lives = heap.table, heap.stacks, heap.table.lives
+    now_ns = capture.now_ns
     totals = table.totals.whole(len(stacks))
-    top_blocks, old_blocks = _blocks(table, totals, top, now_ns, min_age_ns)
+    top_blocks, old_blocks = _blocks(table, totals, wanted, now_ns)
+    losses = take_losses(
+        capture.counters, table.oddities, capture.overflows, shared=capture.is_shared
+    )
     return Snapshot(
-        target=target,
-        time_s=time_s,
-        elapsed_ns=now_ns - started_ns,
-        rss_bytes=rss_bytes,
+        target=process.target,
+        time_s=capture.time_s,
+        elapsed_ns=now_ns - process.started_ns,
+        rss_bytes=process.rss_bytes,
         totals=totals,
-        growth_per_min=history.growth_per_min(now_ns, totals.live_bytes),
+        growth_per_min=heap.history.growth_per_min(now_ns, totals.live_bytes),
         stacks=stacks,
         events=table.events,
-        overhead=overhead,
-        losses=take_losses(counters, table.oddities, overflows, shared=shared_counters),
+        overhead=process.overhead,
+        losses=losses,
         truncated_stacks=stacks.count(StackFlag.TRUNCATED),
         broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
         partial_stacks=stacks.count(PARTIAL),
         unknown_stacks=stacks.unknown_count,
         top_blocks=top_blocks,
         old_blocks=old_blocks,
-        allocators=allocators,
-        mappings=mappings,
-        past_bytes=_past(history, started_ns),
+        allocators=process.allocators,
+        mappings=process.mappings,
+        past_bytes=_past(heap.history, process.started_ns),
         now_ns=now_ns,
         blocks=table.blocks.copy() if wanted.blocks else None,
-        history=history.copy(len(stacks)) if wanted.history else None,
-        stack_methods=stack_methods or {},
-        series=series.points() if wanted.series and series is not None else None,
+        history=heap.history.copy(),
+        stack_methods=process.stack_methods,
+        series=process.series,
         peak=whole_peak(totals, lives.peaks.peak, len(stacks)),
         soon=lives.soon,
         unordered_count=totals.whole_number(lives.unordered_count),
-        threads=activity_of(lives, totals, thread_names or {}) if wanted.threads else None,
-        memory=memory,
-        findings=findings,
+        threads=activity_of(lives, totals, process.thread_names) if wanted.threads else None,
+        memory=process.memory,
+        findings=process.findings,
     )
 
 
 def _blocks(
-    table: LiveTable, totals: Totals, top: int, now_ns: int, min_age_ns: int | None
+    table: LiveTable, totals: Totals, wanted: Wanted, now_ns: int
 ) -> tuple[BlockSelection, BlockSelection | None]:
     """The largest blocks of all, and of those of an age, if that was asked for."""
+    top, min_age_ns = wanted.top, wanted.min_age_ns
     largest = select_blocks(table.blocks, top, now_ns).largest
     count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
     old = None

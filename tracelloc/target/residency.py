@@ -105,7 +105,8 @@ class Residency:
         self._cgroups = cgroups
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
-        self._last: Memory | None = None
+        self.last: Memory | None = None
+        """As it was seen last."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
         self._mapped_bytes: int | None = None
@@ -120,7 +121,7 @@ class Residency:
         with self._lock:
             now = read_resident(self._process)
             if now is None or self._start is None:
-                return self._last
+                return self.last
             now_ns = self._clock_ns()
             if now_ns >= self._pss_due_ns:
                 began_ns = time.monotonic_ns()
@@ -129,7 +130,7 @@ class Residency:
                 self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
             if not self._past or now_ns - self._past[-1][0] >= _PAST_EVERY_NS:
                 self._past.append((now_ns, now.kept))
-            self._last = Memory(
+            self.last = Memory(
                 now=now,
                 start=self._start,
                 pss_bytes=self._pss_bytes,
@@ -137,7 +138,7 @@ class Residency:
                 past=tuple(self._past),
                 mapped_bytes=self._look_at(mapped, now_ns),
             )
-            return self._last
+            return self.last
 
     def _look_at(self, mapped: Ranges | None, now_ns: int) -> int | None:
         """What it keeps of these ranges, as of some seconds ago if there are many pages."""

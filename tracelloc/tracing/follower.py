@@ -8,6 +8,7 @@ but us notices any of it. It never stops what runs.
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import threading
 from collections.abc import Callable
@@ -51,10 +52,14 @@ class Watcher(Protocol):
 
 
 class Follower:
-    """Follows the processes that it is given, and does not follow them any more at its end."""
+    """Follows the processes that it is given, and lets go of them at its end.
 
-    def __init__(self, watcher: Watcher) -> None:
-        self._watcher = watcher
+    What they do before ``follow`` is told afterwards: whoever does it stays stopped.
+    """
+
+    def __init__(self) -> None:
+        self._watchers: queue.SimpleQueue[Watcher | None] = queue.SimpleQueue()
+        """Gets whoever is to be told; None: nobody will be."""
         self._ending = False
         self._released: set[int] = set()
         self._known: set[int] = set()
@@ -77,6 +82,10 @@ class Follower:
     def attach(self, pid: int) -> None:
         """Follows a process and its children from here on. Raises TargetError."""
         self._run(lambda: self._seize_all(pid))
+
+    def follow(self, watcher: Watcher) -> None:
+        """Tells everything to this watcher from here on."""
+        self._watchers.put(watcher)
 
     def _start(self, program: Program, options: int) -> None:
         program.start()
@@ -126,6 +135,7 @@ class Follower:
     def stop(self) -> None:
         """Ends following: the kernel lets go of everything."""
         self._ending = True
+        self._watchers.put(None)
         thread = self._thread
         while thread is not None and thread.is_alive():
             assert thread.ident is not None
@@ -140,6 +150,11 @@ class Follower:
             self._trouble = error
             self._ending = True
         self._begun.set()
+        watcher = None if self._ending else self._watchers.get()
+        if watcher is not None:
+            self._follow_on(watcher)
+
+    def _follow_on(self, watcher: Watcher) -> None:
         while not self._ending:
             try:
                 thread_id, status = ptrace.wait()
@@ -148,47 +163,48 @@ class Follower:
             except ChildProcessError:
                 return
             try:
-                self._handle(thread_id, status)
+                self._handle(watcher, thread_id, status)
             except ProcessLookupError:
                 # It may be killed at any time, upon which it is no longer there to be asked.
                 continue
             except BaseException as failure:  # noqa: BLE001 - raised again by who is told
-                self._watcher.failed(failure)
+                watcher.failed(failure)
                 return
 
-    def _handle(self, thread_id: int, status: int) -> None:
+    def _handle(self, watcher: Watcher, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
             self._waiting.discard(thread_id)
             if thread_id in self._known:
                 self._known.discard(thread_id)
-                self._watcher.ended(thread_id, status)
+                watcher.ended(thread_id, status)
             return
         number, event = os.WSTOPSIG(status), status >> 16
         if event == ptrace.Event.EXEC:
             same_thread = ptrace.event_message(thread_id) == thread_id
-            self._watcher.executed(thread_id, same_thread=same_thread)
+            watcher.executed(thread_id, same_thread=same_thread)
             self._go_on(thread_id)
         elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
-            self._handle_birth(thread_id, ptrace.event_message(thread_id), event)
+            child_id = ptrace.event_message(thread_id)
+            self._handle_birth(watcher, thread_id, child_id, event)
             self._go_on(thread_id)
         elif event == ptrace.Event.STOP and number in _GROUP_STOPS:
             ptrace.listen(thread_id)
         elif event == ptrace.Event.STOP:
             self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
-            self._watcher.loaded(Process(thread_id).group_id())
+            watcher.loaded(Process(thread_id).group_id())
             self._go_on(thread_id)
         else:
             self._go_on(thread_id, number)
 
-    def _handle_birth(self, thread_id: int, child_id: int, event: int) -> None:
+    def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         """A thread has made another one, or a process; which may have stopped already."""
         if Process(child_id).group_id() != child_id:
             return
         self._known.add(child_id)
         pid = Process(thread_id).group_id()
         shares = event == ptrace.Event.VFORK
-        self._watcher.forked(pid, thread_id, child_id, shares=shares)
+        watcher.forked(pid, thread_id, child_id, shares=shares)
         if child_id in self._waiting:
             self._waiting.discard(child_id)
             # It may have been killed, which is no matter of its parent's.

@@ -1,41 +1,54 @@
-"""Tracing: a thread that pumps events into the tables, snapshots for views.
+"""A trace: one capture, the processes that it is of, and snapshots of them all.
 
 The pump thread drains the rings, applies what it finds and does the housekeeping; it
-never symbolizes. Views ask for snapshots from any thread. A lock keeps the two apart
-for as long as it takes to copy the totals.
+never symbolizes. The follower's thread, where there is one, says when processes fork,
+execute, load and end. Any thread may ask for a snapshot.
+
+Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes
+to apply a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read
+/proc and the target's memory for snapshots, with ``_lock`` free; it is taken first. An
+``AddressSpace`` is changed under ``_lock`` only; symbolizers, row makers and reporters read
+it without, and find it as it was before a change or after it, since its tables are
+replaced, never altered.
 """
 
 from __future__ import annotations
 
 import os
-import platform
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from tracelloc.abi import UNSEEN_FREE_COUNTERS
 from tracelloc.capture.attach import Method
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
-from tracelloc.capture.overhead import Overhead, OverheadWatch, RateMeter
-from tracelloc.capture.ring import RECORD_DTYPE, Events
-from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
-from tracelloc.capture.trials import Trial, passes
-from tracelloc.errors import TracellocError, UnsupportedError
-from tracelloc.heap.temporary import SOON, Soon
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted, take_snapshot
-from tracelloc.target.allocators import EVERYTHING, Allocator, Module, Selection
+from tracelloc.capture.overhead import OverheadWatch
+from tracelloc.capture.ring import RECORD_DTYPE
+from tracelloc.errors import TargetError, TracellocError
+from tracelloc.snapshots.snapshot import (
+    NOTHING_ELSE,
+    CaptureStatus,
+    Snapshot,
+    Wanted,
+    take_snapshot,
+)
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
-from tracelloc.target.space import MappedFiles
-from tracelloc.text import printable
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.probeset import find_allocators
+from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
-from tracelloc.tracing.tracee import Tracee
+from tracelloc.tracing.tracee import Outside, Tracee
 from tracelloc.units import NS_PER_S
-from tracelloc.unwinding.feed import StackFeed
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
@@ -45,243 +58,269 @@ _IDLE_SHARE: Final = 6
 """And takes its time below one part in this many: large batches cost least."""
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
+_MARKER_LOOKS: Final = 20
+"""How often a fork's marker is looked for: other threads may not have finished theirs."""
+_MARKER_WAIT_S: Final = 0.001
+
+Say = Callable[[str], None]
 
 
-def _methods() -> list[Method]:
-    """Ways of attaching that this kernel should have, best first."""
-    if kernel_is_at_least(platform.release(), UPROBE_MULTI_KERNEL):
-        return [Method.MULTI, Method.PERF]
-    return [Method.PERF]
+def _say_nothing(_message: str) -> None:
+    """For those who don't listen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where the time comes from."""
+
+    now_ns: Callable[[], int] = time.monotonic_ns
+    wall_s: Callable[[], float] = time.time
+
+
+_REAL: Final = Clocks()
+
+
+def attach_to(process: Process, config: TraceConfig, say: Say = _say_nothing) -> Session:
+    """Traces a running process. Raises TracellocError, having attached nothing."""
+    space = AddressSpace(process)
+    modules = find_allocators(space, config.selection)
+    session = _make(space, config, say)
+    try:
+        session.start(modules)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def await_program(process: Process, config: TraceConfig, say: Say = _say_nothing) -> Session:
+    """Makes ready for a process that waits to begin its program. Raises TracellocError."""
+    session = _make(AddressSpace(process), config, say, waiting=True)
+    session.start()
+    return session
+
+
+def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
+    capture = Capture(config.capture, config.method, debug=config.debug)
+    try:
+        return Session(capture, config, space, say, waiting=waiting)
+    except BaseException:
+        capture.close()
+        raise
 
 
 class Session:
-    """Tracing, from ``start`` to ``stop``."""
+    """From ``start`` to ``stop``; hears of processes as a ``follower.Watcher``."""
 
     def __init__(
         self,
-        process: Process,
-        config: CaptureConfig,
+        capture: Capture,
+        config: TraceConfig,
+        space: AddressSpace,
+        say: Say = _say_nothing,
         *,
-        selection: Selection = EVERYTHING,
-        method: Method | None = None,
-        debug: bool = False,
-        files: MappedFiles | None = None,
-        soon: Soon = SOON,
-        clock_ns: Callable[[], int] = time.monotonic_ns,
-        wall_clock_s: Callable[[], float] = time.time,
+        waiting: bool = False,
+        clocks: Clocks = _REAL,
     ) -> None:
-        """``method`` forces one way of attaching; else it is the best that the kernel has.
+        """Takes over the capture. ``space``: of the process that the trace begins with.
 
-        ``soon``: which allocations are temporary.
+        ``waiting``: that process has not begun its program yet. ``say`` is told, on whichever
+        thread finds out, what happens to the processes; it must not wait for a snapshot.
         """
+        self._capture = capture
         self._config = config
-        self._methods = _methods() if method is None else [method]
-        self._debug = debug
-        self._clock_ns = clock_ns
-        self._wall_clock_s = wall_clock_s
-        self._selection = selection
-        self._soon = soon
-        self.root = Tracee(process, config, selection, files, soon)
-        """The process that was asked for."""
-        self._capture: Capture | None = None
+        self._clocks = clocks
         self._lock = threading.RLock()
-        self._feed: StackFeed | None = None
-        self.say: Callable[[str], None] = lambda _message: None
-        """Told, on whichever thread finds out, what happens to what is traced. Must not wait
-        for a snapshot."""
-        self._wake_fd = -1
-        self._thread: threading.Thread | None = None
-        self._stopped_ns: int | None = None
-        self._moves = 0
-        self._swept_ns = 0
+        self._outside_lock = threading.Lock()
         self._failure: BaseException | None = None
-        self._rate = RateMeter()
-        self._watch: OverheadWatch | None = None
+        self._stopped_ns: int | None = None
+        self._swept_ns = 0
         self._fullest_bytes = 0
+        self._is_launching = waiting
+        """What goes wrong with the first process is for who launches it."""
+        self._say = say
+        self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self.end_fd = _open_end(space.process.pid, follow=config.follow)
+        """Readable when all processes have ended."""
+        self.processes = Processes(
+            capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, say=say
+        )
+        self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
+        self._overhead: OverheadWatch | None = None
         self._sweeper: Sweeper | None = None
 
-    def start(self, *, waiting: bool = False) -> None:
-        """Finds the allocator, attaches, goes live. Raises TracellocError, attaching nothing.
-
-        ``waiting``: the process has not begun its program yet; nothing is attached until
-        it does (``see_program``) and has its libraries (``see_libraries``).
-        """
-        self.root.is_starting = waiting
-        found, modules = ([], []) if waiting else self.root.find()
-        self._fit_to_kernel()
-        self._capture = Capture(self._config, debug=self._debug)
-        try:
-            self._feed = StackFeed(self._capture)
-            self._adopt(self.root)
-            self._attach_first(found, modules)
-            self._capture.watch(self.root.process.pid)
-            if self.method is Method.MULTI and not self._config.follow:
-                self._sweeper = Sweeper(self.root.process, self._capture.program)
-            self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            self.root.begin(self._clock_ns())
-            self._capture.set_live(True)
-        except BaseException:
-            self.root.detach()
-            self._capture.close()
-            self._capture = None
-            raise
-        self._thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._thread.start()
-        if not waiting:
-            self.begin_watch()
-
-    def _fit_to_kernel(self) -> None:
-        """Leaves out a way of attaching that sees too little on this kernel."""
-        if len(self._methods) > 1 and not passes(Trial.THREADS):
-            self._methods.remove(Method.MULTI)
-
-    def _adopt(self, tracee: Tracee) -> None:
-        """Takes in what the probes will report of a process. Raises TracellocError."""
-        assert self._capture is not None
-        assert self._feed is not None
-        tracee.connect(self._capture, self._capture.new_space())
-        self._feed.add(tracee.image, tracee.source)
-
     @property
-    def _living(self) -> Sequence[Tracee]:
-        """The processes that have not ended, as far as is known."""
-        return (self.root,)
-
-    def begin_watch(self) -> None:
-        """Starts estimating what tracing costs, once it is known which probes there are."""
-        assert self._capture is not None
-        self._watch = OverheadWatch(
-            self.root.process, self.method, self._capture.programs, self.root.points
-        )
-
-    def see_program(self) -> None:
-        """The waiting process has begun its program, and is stopped."""
-        assert self._capture is not None
-        self._capture.set_stop_at_loads(True)
-        with self._lock:
-            self._drain()
-
-    def see_libraries(self) -> None:
-        """Its libraries are mapped; it is still stopped. Raises TargetError without allocator."""
-        assert self._capture is not None
-        self._capture.set_stop_at_loads(False)
-        with self._lock:
-            self._drain()
-            self.root.load()
-
-    def _attach_first(self, found: list[Allocator], modules: Iterable[Module]) -> None:
-        """Attaches by the first method that works here, which is then the one."""
-        assert self._capture is not None
-        while True:
-            method = self._methods[0]
-            try:
-                self._capture.load(method.attach_type)
-                self.root.attach(method, found, modules)
-            except UnsupportedError:
-                if len(self._methods) == 1:
-                    raise
-                del self._methods[0]
-            else:
-                return
+    def root(self) -> Tracee:
+        """The process that was asked for."""
+        return self.processes.root
 
     @property
     def method(self) -> Method:
         """How probes are attached, once they are."""
-        return self._methods[0]
+        return self._capture.method
 
-    def snapshot(
-        self, top: int = 0, min_age_ns: int | None = None, wanted: Wanted = NOTHING_ELSE
-    ) -> Snapshot:
-        """All that has happened until now, with the ``top`` largest blocks.
+    def start(self, modules: Sequence[Module] = ()) -> None:
+        """Attaches to what the first process has mapped, and goes live. Raises TracellocError."""
+        self._capture.watch(self.root.process.pid)
+        # Processes that are followed stop when something new is mapped, before it can run.
+        self._capture.set_stop_at_loads(self._config.follow or self.root.is_starting)
+        if modules:
+            self.root.begin(modules, self._clocks.now_ns())
+        self._capture.set_live(True)
+        self._pump_thread.start()
+        if modules:
+            self.begin_upkeep()
 
-        Raises what the pump died of.
-        """
-        taken = self._snapshot_of(self.root, top, min_age_ns, wanted)
-        return self.root.measuring.measured(taken) if wanted.usable else taken
+    def begin_upkeep(self) -> None:
+        """Begins what needs the first probes: estimates of cost, care for other children."""
+        self._is_launching = False
+        process = self.root.process
+        self._overhead = OverheadWatch(
+            lambda: [tracee.process for tracee in self.processes.living],
+            self.method,
+            self._capture.programs,
+            self.root.probes.points,
+        )
+        if self.method is Method.MULTI and not self._config.follow:
+            self._sweeper = Sweeper(process, self._capture.program)
 
-    def _snapshot_of(
-        self, tracee: Tracee, top: int, min_age_ns: int | None, wanted: Wanted
-    ) -> Snapshot:
+    # Snapshots.
+
+    def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
+        """All that has happened until now, in all processes. Raises what the pump died of."""
+        with self._outside_lock:
+            with self._lock:
+                self._check()
+                looks = [(tracee, self._mapped(tracee)) for tracee in self.processes.every]
+            outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
+            with self._lock:
+                tracees, trace = self._take(wanted, outside)
+            if not wanted.usable:
+                return trace
+            measured = (
+                tracee.measuring.measured(one)
+                for tracee, one in zip(tracees, trace.processes, strict=True)
+            )
+            return TraceSnapshot(tuple(measured), trace.untraced_count)
+
+    def _mapped(self, tracee: Tracee) -> list[tuple[int, int]] | None:
+        return tracee.mapped_ranges() if self._config.capture.trace_mappings else None
+
+    def _take(
+        self, wanted: Wanted, outside: dict[Tracee, Outside]
+    ) -> tuple[list[Tracee], TraceSnapshot]:
+        self._check()
+        if self._stopped_ns is None:
+            self._drain()
+        now_ns = self._stopped_ns or self._clocks.now_ns()
+        tracees = list(self.processes.every)
+        status = CaptureStatus(
+            self._clocks.wall_s(),
+            now_ns,
+            self._capture.counters(),
+            self._capture.drain.overflows,
+            self._config.follow or self.root.target.exec_count > 0,
+        )
+        share = None if self._overhead is None else self._overhead.probe_share
+
+        def taken(tracee: Tracee) -> Snapshot:
+            # Those that have come since were not asked about.
+            process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
+            return take_snapshot(tracee.heap, process, status, wanted)
+
+        untraced_count = self.processes.untraced_count
+        return tracees, TraceSnapshot(tuple(map(taken, tracees)), untraced_count)
+
+    def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
-        assert self._capture is not None
-        rss_bytes = tracee.process.rss_bytes()
-        thread_names = tracee.thread_names() if wanted.threads else None
-        mapped = None
-        if self._config.trace_mappings:
-            with self._lock:
-                mapped = tracee.mapped_ranges
-        # Its pages are looked at while events go on.
-        memory = None if tracee.residency is None else tracee.residency.look(mapped)
-        with self._lock:
-            if self._stopped_ns is None:
-                self._drain()
-            now_ns = self._stopped_ns or self._clock_ns()
-            return take_snapshot(
-                tracee.table,
-                target=tracee.target,
-                time_s=self._wall_clock_s(),
-                now_ns=now_ns,
-                started_ns=tracee.started_ns,
-                history=tracee.history,
-                overhead=Overhead(
-                    self._rate.per_second(now_ns - tracee.started_ns, tracee.events),
-                    self._watch.probe_share if self._watch is not None else None,
-                    tracee.dear_probes,
-                ),
-                rss_bytes=rss_bytes,
-                counters=self._capture.counters(),
-                overflows=self._capture.drain.overflows,
-                shared_counters=self._config.follow or tracee.target.exec_count > 0,
-                top=top,
-                min_age_ns=min_age_ns,
-                series=tracee.series,
-                wanted=wanted,
-                allocators=tracee.found,
-                memory=memory,
-                findings=tracee.findings,
-                mappings=tracee.mappings if self._config.trace_mappings else None,
-                stack_methods=tracee.source.methods(),
-                thread_names=thread_names,
-            )
 
     def take_ring_share(self) -> float:
         """How full the ring of events was at most since this was last asked, 0 to 1."""
         fullest_bytes, self._fullest_bytes = self._fullest_bytes, 0
-        return fullest_bytes / self._config.events_size_bytes
+        return fullest_bytes / self._config.capture.events_size_bytes
+
+    # The end.
 
     def stop(self) -> None:
-        """Takes the probes away, then applies what they had reported. May be called twice."""
-        if self._capture is None or self._stopped_ns is not None:
+        """Takes the probes out, then applies what they had reported. May be called twice."""
+        if self._stopped_ns is not None:
             return
         self._capture.set_live(False)
-        stopped_ns = self._clock_ns()
-        if self._watch is not None:
-            self._watch.cancel()
-        if self._thread is not None:
+        stopped_ns = self._clocks.now_ns()
+        if self._overhead is not None:
+            self._overhead.cancel()
+        if self._pump_thread.ident is not None:
             os.eventfd_write(self._wake_fd, 1)
-            self._thread.join()
-        for tracee in self._living:
-            tracee.detach()
+            self._pump_thread.join()
+        self.processes.detach()
         with self._lock:
             if self._failure is None:
                 while self._drain():
                     pass
-                for tracee in self._living:
+                for tracee in self.processes.living:
                     tracee.judge(stopped_ns)
             self._stopped_ns = stopped_ns
-        os.close(self._wake_fd)
 
     def close(self) -> None:
         """Stops, and frees maps and files. No snapshot can be taken any more."""
         self.stop()
-        if self._watch is not None:
-            self._watch.join()
+        if self._overhead is not None:
+            self._overhead.join()
         if self._sweeper is not None:
             self._sweeper.close()
-        self.root.close()
-        if self._capture is not None:
-            self._capture.close()
+        self.processes.close()
+        self._capture.close()
+        os.close(self._wake_fd)
+        os.close(self.end_fd)
+
+    # What the follower says; see ``follower.Watcher``.
+
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """A thread has made a process."""
+        with self._lock:
+            for _ in range(_MARKER_LOOKS):
+                self._drain()
+                if self.processes.knows_fork(thread_id):
+                    break
+                time.sleep(_MARKER_WAIT_S)
+            self.processes.forked(pid, thread_id, child_pid, shares=shares)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program. Raises TracellocError if it is launched."""
+        with self._lock, self._warning():
+            self._drain()
+            self.processes.executed(pid, same_thread=same_thread)
+
+    def loaded(self, pid: int) -> None:
+        """A process has other files mapped. Raises TracellocError if it is launched."""
+        with self._lock, self._warning():
+            self._drain()
+            self.processes.loaded(pid)
+
+    @contextmanager
+    def _warning(self) -> Iterator[None]:
+        """Says what is wrong with the first process, once it runs."""
+        try:
+            yield
+        except TracellocError as error:
+            if self._is_launching:
+                raise
+            self._say(f"warning: {error}")
+
+    def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
+        """A process has ended."""
+        with self._lock:
+            self._drain()
+            self.processes.ended(pid)
+            if self._config.follow and not self.processes.are_any_left:
+                os.eventfd_write(self.end_fd, 1)
+
+    def failed(self, failure: BaseException) -> None:
+        """What happens to the processes is not seen any more: ``snapshot`` raises."""
+        self._failure = failure
+
+    # The pump.
 
     def _pump(self) -> None:
         try:
@@ -290,7 +329,7 @@ class Session:
             self._failure = failure
 
     def _pump_until_stopped(self) -> None:
-        assert self._capture is not None
+        size_bytes = self._config.capture.events_size_bytes
         wait_ms = _SHORTEST_WAIT_MS
         with select.epoll() as poll:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
@@ -305,82 +344,47 @@ class Session:
                     self._keep_house()
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
-                if drained_bytes * _FULL_SHARE > self._config.events_size_bytes:
+                if drained_bytes * _FULL_SHARE > size_bytes:
                     wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
-                elif drained_bytes * _IDLE_SHARE < self._config.events_size_bytes:
+                elif drained_bytes * _IDLE_SHARE < size_bytes:
                     wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
 
     def _drain(self) -> Batch:
         """Applies what the probes have reported. Returns it."""
-        assert self._capture is not None
-        self._capture.begin_reading()
-        assert self._feed is not None
-        batch = self._capture.drain.take()
+        capture = self._capture
+        capture.begin_reading()
+        batch = capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
-        self._feed.take(self._clock_ns())
+        self.processes.feed.take(self._clocks.now_ns())
         if batch:
-            counters = self._capture.counters()
+            counters = capture.counters()
             if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
-                for tracee in self._living:
-                    tracee.table.trusting = False
-        self._apply(batch)
+                for tracee in self.processes.living:
+                    tracee.heap.table.trusting = False
+        no_mappings = np.empty(0, RECORD_DTYPE)
+        mappings = no_mappings if capture.mappings is None else capture.mappings.take()
+        self.processes.apply(batch, mappings)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
         return batch
 
-    def _apply(self, batch: Batch) -> None:
-        image = self.root.words.image
-        if image != self.root.image:
-            self._begin_image(image)
-        if batch:
-            events, pairs = batch.of(image)
-            self.root.table.apply(events, in_order=not batch.overflowed)
-            self.root.table.apply_pairs(pairs)
-        mappings = self._take_mappings()
-        self.root.ranges.apply(mappings[mappings["image"] == image])
-
-    def _take_mappings(self) -> Events:
-        """What the probes have reported of mappings; nothing if they are not traced."""
-        assert self._capture is not None
-        if self._capture.mappings is None:
-            return np.empty(0, RECORD_DTYPE)
-        return self._capture.mappings.take()
-
-    def _begin_image(self, image: int) -> None:
-        """The process has begun another program."""
-        assert self._feed is not None
-        self._feed.drop(self.root.image)
-        root = self.root
-        moves = root.words.moves
-        same_thread, self._moves = moves == self._moves, moves
-        # The program that we have started ourselves is no other one.
-        execs = 0 if root.is_starting else root.target.exec_count + image - root.image
-        try:
-            root.begin_image(image, execs, self._clock_ns(), same_thread=same_thread)
-        except TracellocError as error:
-            self._attach_otherwise(error)
-        self._feed.add(root.image, root.source)
-        self._feed.take(self._clock_ns())
-        if execs:
-            pid, command = root.process.pid, printable(root.target.command)
-            self.say(f"process {pid} has begun another program, {command}: its table is empty")
-
-    def _attach_otherwise(self, error: TracellocError) -> None:
-        """The first process could not be probed: if it is just beginning, perhaps another way."""
-        if not self.root.is_starting or len(self._methods) == 1:
-            self.say(f"warning: {error}")
-            return
-        self.root.detach()
-        del self._methods[0]
-        self._attach_first(*self.root.look())
-
     def _keep_house(self) -> None:
-        now_ns = self._clock_ns()
-        for tracee in self._living:
-            tracee.keep_house(now_ns)
-        self._rate.note(now_ns, self.root.events)
-        if now_ns - self._swept_ns > _SWEEP_NS:
+        now_ns = self._clocks.now_ns()
+        is_sweep_due = now_ns - self._swept_ns > _SWEEP_NS
+        if is_sweep_due:
             self._swept_ns = now_ns
-            for tracee in self._living:
+        for tracee in self.processes.living:
+            tracee.keep_house(now_ns)
+            if is_sweep_due:
                 tracee.drop_ended_threads()
-            if self._sweeper is not None:
-                self._sweeper.look(self.root.points)
+        if is_sweep_due and self._sweeper is not None:
+            self._sweeper.look(self.root.probes.points)
+
+
+def _open_end(pid: int, *, follow: bool) -> int:
+    """Of processes that are followed, who follows them says so."""
+    if follow:
+        return os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise TargetError(f"there is no process {pid}") from error

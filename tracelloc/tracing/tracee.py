@@ -1,40 +1,30 @@
-"""One traced process: its probes, its address space, and what it holds.
-
-A session has at least one of these. All of them are fed by the session's pump, under
-the session's lock.
-"""
+"""One traced process: its probes, its address space, its heap."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
-from tracelloc.capture.attach import Attachment, Method
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.overhead import Overhead, RateMeter
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.heap.blocks import BlockStore
-from tracelloc.heap.history import History
-from tracelloc.heap.ranges import Mappings, RangeTable
+from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
-from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import SOON, Soon
-from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.target.allocators import Allocator, Module, Selection, discover
-from tracelloc.target.found import FoundAllocator, found_of, why_no_allocator
-from tracelloc.target.procfs import Process, is_runtime
-from tracelloc.target.residency import Residency
-from tracelloc.target.space import AddressSpace, MappedFiles
-from tracelloc.text import printable
+from tracelloc.snapshots.snapshot import ProcessStatus, Target, Wanted
+from tracelloc.target.allocators import Module
+from tracelloc.target.procfs import is_runtime
+from tracelloc.target.residency import Memory, Residency
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
-from tracelloc.tracing.survival import check_survival
+from tracelloc.tracing.probeset import ProbeSet
 from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
@@ -46,213 +36,106 @@ _LOOK_NS: Final = 5_000_000
 """Events wait so long for what is found out about stacks, and for one piece more of it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What the kernel says of a process: read while events go on."""
+
+    rss_bytes: int | None = None
+    """Resident memory; None once the process has ended."""
+    memory: Memory | None = None
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    """By thread id; empty unless wanted."""
+
+
 class Tracee:
-    """What belongs to one process. Not thread safe, but for ``thread_names``."""
+    """Everything that belongs to one process.
+
+    The session's lock guards it, but for ``residency``, ``thread_names`` and ``measuring``,
+    which read /proc and the process's memory: those are for the thread that takes snapshots.
+    """
 
     def __init__(
         self,
-        process: Process,
-        config: CaptureConfig,
-        selection: Selection,
-        files: MappedFiles | None = None,
-        soon: Soon = SOON,
+        target: Target,
+        space: AddressSpace,
+        heap: Heap,
+        *,
+        capture: Capture,
+        words: SpaceWords,
+        config: TraceConfig,
+        now_ns: int,
+        parent: Tracee | None = None,
+        is_starting: bool = False,
+        has_begun: bool = True,
     ) -> None:
-        """``selection``: which allocators to trace; ``files``: see ``AddressSpace``;
-        ``soon``: see ``LiveTable``.
+        """Nothing is probed yet.
+
+        ``parent``: the process that it was forked off, and is a copy of. ``is_starting``: its
+        libraries are not mapped yet. ``has_begun`` is False for a process that waits to
+        execute the program that is to be traced.
         """
-        self.process = process
-        self.target = Target(process.pid, process.command(), process.parent_pid())
-        self.space = AddressSpace(process, files)
-        self.has_ended = False
-        self.stacks = Stacks()
-        self.table = LiveTable(self.stacks, config.sample_bytes, soon)
-        self.allocators: list[Allocator] = []
-        self.found: tuple[FoundAllocator, ...] = ()
-        """The same for people, in the order of being found; only ever grows."""
-        self.points: list[ProbePoint] = []
-        self.history = History(0)
-        self.series = Series(0)
-        self.residency: Residency | None = None
-        """What it has in memory; None before tracing begins."""
+        self.process = space.process
+        self.target = target
+        self.space = space
+        self.heap = heap
+        self.words = words
+        """What the probes are told of its address space."""
+        self.image = words.image
+        """The number of the memory image that ``heap`` is of."""
+        self.is_starting = is_starting
+        self._has_begun = has_begun
+        self.started_ns = now_ns
+        self.series = Series(now_ns)
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
-        self.measuring = Measuring(self.space)
-        """Finds out the usable sizes of its blocks."""
-        self.started_ns = 0
-        self.is_starting = False
-        """It has not begun its program, or its libraries are not there yet."""
-        self.method = Method.PERF
-        """How probes are attached."""
-        self.image = 0
-        """The number of the program's memory image."""
+        self.residency = Residency(self.process)
+        self.thread_names = ThreadNames(self.process)
+        self.measuring = Measuring(space)
+        self.probes = ProbeSet(
+            capture,
+            space,
+            config.selection,
+            with_loader=config.capture.use_rows or config.follow or is_starting,
+        )
+        self.source: StackSource = StackSource(
+            space,
+            heap.stacks,
+            words,
+            rows=capture.rows,
+            max_frames=config.capture.max_frames,
+            on_modules=self._see,
+            like=None if parent is None else parent.source,
+        )
+        self._capture = capture
+        self._rate = RateMeter()
         self._events_before = 0
         self._judge = Judge(self._is_in_runtime)
         self._looking: Iterator[Findings | None] | None = None
-        self._config = config
-        self._selection = selection
-        self._capture: Capture | None = None
-        self._words: SpaceWords | None = None
-        self._stack_source: StackSource | None = None
-        self._attachments: list[Attachment] = []
-        self._thread_names = ThreadNames(process)
         self._trampoline: int | None = None
-        self._has_throwing = False
         self._loader_calls = 0
-        self.ranges = RangeTable(self.stacks)
-
-    def find(self) -> tuple[list[Allocator], list[Module]]:
-        """Looks for its allocator. Raises TargetError if there is none."""
-        modules = self.space.refresh()
-        if not modules:
-            raise TargetError(f"process {self.process.pid} has ended")
-        found = discover(modules, self._selection)
-        if found:
-            return found, modules
-        raise self._no_allocator()
-
-    def look(self) -> tuple[list[Allocator], list[Module]]:
-        """The allocators in what is mapped now, and all files of that."""
-        modules = self.space.mapped_modules
-        return discover(modules, self._selection), modules
-
-    def _no_allocator(self) -> TargetError:
-        if self._selection.only is not None:
-            return TargetError(
-                f"no allocator {self._selection.only!r} in process {self.process.pid}",
-                hint="leave --allocator out to search everywhere",
-            )
-        who = f"process {self.process.pid} ({printable(self.target.command)})"
-        what, hint = why_no_allocator(self.process.executable(), self.space.modules)
-        return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
-
-    def connect(self, capture: Capture, words: SpaceWords, like: Tracee | None = None) -> None:
-        """Takes stacks from here on.
-
-        ``like``: the process that it was forked off, and is a copy of.
-        """
-        self._capture = capture
-        self._words = words
-        self.image = words.image
-        self._stack_source = StackSource(
-            self.space,
-            self.stacks,
-            self._words,
-            rows=capture.rows,
-            max_frames=self._config.max_frames,
-            on_modules=self._see,
-            like=None if like is None else like.source,
-        )
-
-    @property
-    def words(self) -> SpaceWords:
-        """What the probes are told of its address space."""
-        assert self._words is not None
-        return self._words
 
     @property
     def events(self) -> int:
         """Events applied since tracing started, in all its programs."""
-        return self._events_before + self.table.events
+        return self._events_before + self.heap.table.events
 
-    @property
-    def source(self) -> StackSource:
-        """Where its stacks come from."""
-        assert self._stack_source is not None
-        return self._stack_source
-
-    def attach(self, method: Method, found: Iterable[Allocator], modules: Iterable[Module]) -> None:
-        """Puts the probes in place that are called for by these allocators and files.
+    def begin(self, modules: Sequence[Module], now_ns: int) -> None:
+        """Attaches to what is mapped, and waits for rows, but not too long.
 
         Raises TracellocError, and has then attached nothing.
         """
-        assert self._capture is not None
-        check_survival(self.process)
-        self.method = method
-        planned = plan(found)
-        points = list(planned.points)
-        if self._config.use_rows or self._config.follow or self.is_starting:
-            points += place_loader(modules)
-        if planned.has_throwing and not self._has_throwing:
-            points += place_exceptions(self.space.modules)
-        elif self._has_throwing:
-            points += place_exceptions(modules)
-        if not points:
-            return
-        attachment = Attachment(method, self.process.pid, points, self._capture.program)
-        self.points.extend(points)
-        self._attachments.append(attachment)
-        self.allocators.extend(planned.allocators)
-        found_now = found_of(planned.allocators)
-        self.found += tuple(each for each in found_now if each not in self.found)
-        self._has_throwing = self._has_throwing or planned.has_throwing
-
-    @property
-    def mappings(self) -> Mappings:
-        """What it has mapped by itself."""
-        return self.ranges.mappings(allocators_stacks(self.ranges, self.found, self.space))
-
-    @property
-    def mapped_ranges(self) -> list[tuple[int, int]]:
-        """First addresses and ends of these."""
-        others = allocators_stacks(self.ranges, self.found, self.space)
-        return [(each.start, each.end) for each in self.ranges.ranges() if each.stack not in others]
-
-    @property
-    def dear_probes(self) -> tuple[str, ...]:
-        """Functions with probes that cost more than others, each once."""
-        dear = (point.label for point in self.points if point.is_dear and not point.is_return)
-        return tuple(dict.fromkeys(dear))
-
-    def fork(self, process: Process, heap: tuple[LiveTable, Stacks]) -> Tracee:
-        """A child process with a copy of the memory; ``heap``: as it was then."""
-        child = Tracee(process, self._config, self._selection)
-        child.space = self.space.fork(process)
-        child.measuring = Measuring(child.space)
-        child.table, child.stacks = heap
-        child.ranges = self.ranges.fork(child.stacks)
-        child.method = self.method
-        child.found = self.found
-        return child
-
-    def copy_heap(self) -> tuple[LiveTable, Stacks]:
-        """What a child process holds that is forked off now."""
-        stacks = self.stacks.fork()
-        return self.table.fork(stacks), stacks
-
-    def attach_like(self, parent: Tracee) -> None:
-        """Puts the same probes in place as in the process that this one was forked off."""
-        assert self._capture is not None
-        self._attachments.append(
-            Attachment(self.method, self.process.pid, parent.points, self._capture.program)
-        )
-        self.points.extend(parent.points)
-        self.allocators.extend(parent.allocators)
-        self._has_throwing = parent._has_throwing
-
-    def end(self) -> None:
-        """It has ended: its totals are kept, what they were made of is not.
-
-        Its probes are still to be taken away, but there is nobody left whom they could meet.
-        """
-        self.has_ended = True
-        self.source.close()
-        self.table.blocks = BlockStore()
-
-    def begin(self, now_ns: int) -> None:
-        """Tracing starts: nothing is outstanding."""
-        self.table.cohorts.begin(now_ns)
+        self.probes.attach(modules)
         self.source.await_rows(_PREWARM_S)
-        self.begin_history(now_ns)
-
-    def begin_history(self, now_ns: int) -> None:
-        """Notes what it holds over time, from now on."""
         self.started_ns = now_ns
-        self.residency = Residency(self.process)
-        self.history = History(now_ns)
-        self.series = Series(now_ns)
+        self.heap = self.heap.renewed(now_ns)
 
-    def begin_image(self, image: int, exec_count: int, now_ns: int, *, same_thread: bool) -> None:
+    def begin_image(
+        self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
+    ) -> None:
         """It has begun another program: nothing is outstanding, everything is mapped anew.
+
+        ``execs``: programs that it has begun since the last one that was seen.
+        ``is_stopped``: it stops once more when its libraries are mapped (``load``).
 
         Probes in files that the new program maps as well have gone on by themselves, unless
         it was begun by another thread than the first (not ``same_thread``): the kernel knows
@@ -260,18 +143,18 @@ class Tracee:
         it is then seen to allocate nothing.
         """
         command = self.target.command
-        self.image = image
         with suppress(TargetError):  # it may have ended meanwhile
             command = self.process.command()
+        # The program that we have started ourselves is no other one.
+        exec_count = self.target.exec_count + execs * self._has_begun
         self.target = replace(self.target, command=command, exec_count=exec_count)
-        self._events_before += self.table.events
-        soon = self.table.lives.soon
-        self.table = LiveTable(self.stacks, self._config.sample_bytes, soon)
-        self._thread_names.forget_order()
-        self.table.cohorts.begin(now_ns)
-        self.ranges = RangeTable(self.stacks)
+        self.is_starting = is_stopped or not self._has_begun
+        self._has_begun = True
+        self.image = self.words.image
+        self._events_before += self.heap.table.events
+        self.heap = self.heap.renewed(now_ns)
+        self.thread_names.forget_order()
         self.residency = Residency(self.process)
-        self.history = History(now_ns)
         self.findings = None
         self._judge = Judge(self._is_in_runtime)
         self._looking = None
@@ -279,24 +162,10 @@ class Tracee:
         self.space.begin_image(keep_modules=same_thread)
         self.source.begin_image()
         if not same_thread:
-            self.detach()
-            self.points.clear()
-            self.allocators.clear()
-            self._has_throwing = False
+            self.probes.clear()
         self.source.refresh()
         if not self.is_starting:
-            self.check_allocators()
-
-    def check_allocators(self) -> None:
-        """Raises TargetError unless one of its allocators is mapped now."""
-        mapped = self.space.mapped_modules
-        if not any(allocator.module in mapped for allocator in self.allocators):
-            raise self._no_allocator()
-
-    @property
-    def has_loader(self) -> bool:
-        """Whether a dynamic linker will tell when libraries are there."""
-        return any(point.program == "loader_changes" for point in self.points)
+            self.probes.check()
 
     def load(self) -> None:
         """Libraries have come or gone, and it is stopped. Raises TargetError without allocator.
@@ -307,33 +176,49 @@ class Tracee:
         if self.is_starting:
             self.is_starting = False
             self.source.await_rows(_PREWARM_S)
-            self.check_allocators()
+            self.probes.check()
+
+    def end(self) -> None:
+        """It has ended: its totals are kept, what they were made of is not.
+
+        Its probes are still to be taken out, but there is nobody left whom they could meet.
+        """
+        self.target = replace(self.target, has_ended=True)
+        self.source.close()
+        self.heap.table.blocks = BlockStore()
+
+    def close(self) -> None:
+        """Ends its threads and closes its files; the probes must be gone."""
+        self.source.close()
+        self.space.close()
+
+    # What goes on.
 
     def keep_house(self, now_ns: int) -> None:
         """To be called now and then: looks at what has changed, takes samples that are due."""
+        table = self.heap.table
         loader_calls = self.words.loader_calls
-        if loader_calls != self._loader_calls or (self._trampoline is None and self.table.events):
+        if loader_calls != self._loader_calls or (self._trampoline is None and table.events):
             # What was loaded may be an allocator that nothing else will ever call.
             self._loader_calls = loader_calls
             self.source.refresh()
-        self._thread_names.see(self.table.lives.threads.tids)
-        if self.history.is_due(now_ns):
-            self.history.sample(now_ns, self.table.totals.live_bytes)
+        self._rate.note(now_ns, self.events)
+        self.thread_names.see(table.lives.threads.tids)
+        if self.heap.history.is_due(now_ns):
+            self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
-            held = int(self.table.totals.live_bytes.sum())
-            self.series.add(now_ns, held, self.process.rss_bytes())
+            self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
         if self._looking is not None:
-            self._look_on()
+            self._look_on(self._looking)
 
-    def _look_on(self) -> None:
+    def _look_on(self, looking: Iterator[Findings | None]) -> None:
         """Looks at some more stacks: events must not wait for all of them."""
-        assert self._looking is not None
         until_ns = time.thread_time_ns() + _LOOK_NS
         while time.thread_time_ns() < until_ns:
             try:
-                self.findings = next(self._looking) or self.findings
+                self.findings = next(looking) or self.findings
             except StopIteration:
                 self._looking = None
                 return
@@ -345,46 +230,67 @@ class Tracee:
             self.findings = findings or self.findings
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
-        assert self._capture is not None
-        counters = self._capture.counters()
+        counters, table = self._capture.counters(), self.heap.table
         losses = Losses(
             events=sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS),
             frees=int(counters[Counter.LOST_FREES]),
-            address_reuses=self.table.oddities.address_reuses,
+            address_reuses=table.oddities.address_reuses,
         )
-        table = self.table
-        return self._judge.look(table.cohorts, table.totals, self.stacks, now_ns, losses)
+        return self._judge.look(table.cohorts, table.totals, self.heap.stacks, now_ns, losses)
 
     def _is_in_runtime(self, address: int) -> bool:
         mapping = self.space.find(address)
         return mapping is not None and is_runtime(mapping.path)
 
-    def thread_names(self) -> dict[int, str]:
-        """The threads by id, those included that have ended, as far as they were seen."""
-        return self._thread_names.all()
-
     def drop_ended_threads(self) -> int:
         """Frees what the probes keep of threads that are gone. Returns how many they were."""
-        assert self._capture is not None
         alive = self.process.thread_ids()
         return self._capture.forget_threads(self.process.pid, alive) if alive else 0
 
-    def detach(self) -> None:
-        """Takes the probes away. May be called twice."""
-        for attachment in self._attachments:
-            attachment.close()
-        self._attachments.clear()
-
-    def close(self) -> None:
-        """Closes its files; the probes must be gone."""
-        if self._stack_source is not None:
-            self._stack_source.close()
-        self.space.close()
-
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
-        self.attach(self.method, discover(modules, self._selection), modules)
+        if modules:
+            self.probes.attach(modules)
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             self._trampoline = trampoline
             self.words.set_trampoline(trampoline)
+
+    # For snapshots.
+
+    def mapped_ranges(self) -> list[tuple[int, int]]:
+        """First addresses and ends of what the program has mapped by itself."""
+        others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
+        ranges = self.heap.ranges.ranges()
+        return [(each.start, each.end) for each in ranges if each.stack not in others]
+
+    def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
+        """Asks the kernel; takes its time. ``mapped``: ``mapped_ranges``, if these are traced."""
+        if self.target.has_ended:
+            return Outside(memory=self.residency.last)
+        return Outside(
+            self.process.rss_bytes(),
+            self.residency.look(mapped),
+            self.thread_names.all() if wanted.threads or wanted.blocks else {},
+        )
+
+    def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
+        """What snapshots say beside the heap."""
+        mappings = None
+        if self._capture.config.trace_mappings:
+            ranges = self.heap.ranges
+            mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
+        rate = self._rate.per_second(now_ns - self.started_ns, self.events)
+        return ProcessStatus(
+            target=self.target,
+            started_ns=self.started_ns,
+            overhead=Overhead(rate, probe_share, self.probes.slow_probes),
+            rss_bytes=outside.rss_bytes,
+            memory=outside.memory,
+            series=self.series.points(),
+            allocators=self.probes.found,
+            mappings=mappings,
+            findings=self.findings,
+            stack_methods=self.source.methods(),
+            thread_names=outside.thread_names,
+        )

@@ -85,7 +85,6 @@ class StackSource:
 
     def begin_image(self) -> None:
         """The process has begun another program; its address space knows."""
-        self._stacks.begin_image()
         self._checker = FrameChecker(self._space)
 
     def methods(self) -> dict[str, str]:

@@ -13,12 +13,10 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 
-__all__ = ["LAST_PATIENCE_S", "NamedStack", "Namer"]
+__all__ = ["NamedStack", "Namer"]
 
 REPORT_PATIENCE_S: Final = 2.0
 """How long a report waits for names and lines; those that take longer are in later ones."""
-LAST_PATIENCE_S: Final = 30.0
-"""How long the last report waits."""
 
 
 class Namer:

@@ -52,17 +52,17 @@ class LeakCommand:
 
     def look(self, snapshot: Snapshot, namer: Namer) -> None:
         """Runs the command soon for what is called leaking and was not before."""
-        pid = snapshot.target.pid
-        fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(pid, suspect)]
+        number = snapshot.target.number
+        fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
         for named in name_suspects(snapshot, namer, fresh):
             if self._waiting.qsize() >= _MOST_WAITING:
                 # They are not told yet: the next look finds them again.
                 return
-            self._told.update((pid, member.stack) for member in named.suspect.members)
+            self._told.update((number, member.stack) for member in named.suspect.members)
             self._waiting.put(json.dumps(leak_report(snapshot, named)))
 
-    def _is_new(self, pid: int, suspect: Suspect) -> bool:
-        stacks = {(pid, member.stack) for member in suspect.members}
+    def _is_new(self, number: int, suspect: Suspect) -> bool:
+        stacks = {(number, member.stack) for member in suspect.members}
         return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self._told
 
     def close(self) -> None:

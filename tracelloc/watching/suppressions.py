@@ -54,7 +54,8 @@ class Suppressions:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self._matches = [_compiled(pattern).search for pattern in patterns]
-        self._known: dict[int, tuple[NamedStack, bool]] = {}
+        self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
+        """By process and stack."""
 
     def apply(
         self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
@@ -93,10 +94,11 @@ class Suppressions:
 
     def _is_known(self, snapshot: Snapshot, namer: Namer, index: int) -> bool:
         stack = namer.stack(snapshot, index)
-        known = self._known.get(index)
+        key = snapshot.target.number, index
+        known = self._known.get(key)
         # The same stack is another object as soon as more of its names are known.
         if known is None or known[0] is not stack:
-            known = self._known[index] = stack, self._is_matched(stack)
+            known = self._known[key] = stack, self._is_matched(stack)
         return known[1]
 
     def _is_matched(self, stack: NamedStack) -> bool:

@@ -1,0 +1,46 @@
+"""Snapshots of tables that tests have filled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tracelloc.abi import Counter
+from tracelloc.capture.overhead import Overhead
+from tracelloc.heap.heap import Heap
+from tracelloc.heap.history import History
+from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.snapshot import (
+    NOTHING_ELSE,
+    CaptureStatus,
+    ProcessStatus,
+    Snapshot,
+    Target,
+    Wanted,
+    take_snapshot,
+)
+
+TARGET = Target(42, "app")
+
+
+def snapshot_of(
+    table: LiveTable,
+    now_ns: int,
+    wanted: Wanted = NOTHING_ELSE,
+    *,
+    history: History | None = None,
+    lost: dict[Counter, int] | None = None,
+    time_s: float = 1_700_000_000.0,
+    **process: Any,
+) -> Snapshot:
+    """``process``: fields of ``ProcessStatus``; ``lost``: the probes' counters."""
+    heap = Heap(0, table.stacks)
+    heap.table = table
+    heap.history = history or History(0)
+    counters = np.zeros(len(Counter), np.uint64)
+    for counter, count in (lost or {}).items():
+        counters[counter] = count
+    status = replace(ProcessStatus(TARGET, 0, Overhead(0, None, ())), **process)
+    return take_snapshot(heap, status, CaptureStatus(time_s, now_ns, counters), wanted)

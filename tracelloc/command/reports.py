@@ -1,0 +1,92 @@
+"""Reports on time: text or JSON on standard output, or progress where there are none."""
+
+from __future__ import annotations
+
+import select
+import sys
+import time
+
+from tracelloc.command.messages import Messages
+from tracelloc.command.options import Mode
+from tracelloc.command.run import Run
+from tracelloc.errors import TracellocError
+from tracelloc.report.text import losses_line
+from tracelloc.report.trace import ReportStyle, progress_line, trace_json, trace_text
+from tracelloc.snapshots.trace import TraceSnapshot
+
+
+class Reports:
+    """A front-end for logs, pipes and people who watch."""
+
+    def __init__(self) -> None:
+        self.messages = Messages()
+        self._count = 0
+        self._is_stdout_open = True
+
+    def show(self, run: Run) -> None:
+        """Reports until tracing is to end."""
+        options, signals = run.options, run.signals
+        start = time.monotonic()
+        end = start + options.duration_s if options.duration_s is not None else None
+        next_report = start + options.interval_s
+        while not signals.is_ending:
+            now = time.monotonic()
+            if end is not None and now >= end:
+                return
+            if now >= next_report:
+                if self._tick(run):
+                    return
+                # Reports that took too long are left out, not made up for.
+                missed = (time.monotonic() - next_report) // options.interval_s
+                next_report += options.interval_s * (1 + max(0.0, missed))
+                continue
+            until = next_report if end is None else min(next_report, end)
+            ends, signalled = run.session.end_fd, signals.fileno()
+            ready, _, _ = select.select([ends, signalled], [], [], max(0.0, until - now))
+            if signalled in ready:
+                signals.clear()
+            run.answer_signals()
+            if ends in ready:
+                self.messages.say(f"process {run.session.root.target.pid} has ended")
+                return
+
+    def _tick(self, run: Run) -> bool:
+        """One report. Whether tracing is to end."""
+        trace = run.snapshot()
+        run.say_what_is_traced()
+        if run.options.mode.reports:
+            self._report(run, trace, is_last=False)
+        else:
+            lost = trace.root.losses.events
+            self.messages.show_progress(f"{progress_line(trace)}, {lost} lost")
+        return run.look(trace) or self._is_done(run)
+
+    def _is_done(self, run: Run) -> bool:
+        count = run.options.count
+        return not self._is_stdout_open or (count is not None and self._count >= count)
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """The last report, with all processes that there were."""
+        if run.options.mode.reports:
+            if not self._is_done(run):
+                self._report(run, trace, is_last=True)
+        else:
+            self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+
+    def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
+        options = run.options
+        style = ReportStyle(options.top, options.min_age_ns, options.show, options.follow)
+        report = trace_json if options.mode is Mode.JSON else trace_text
+        text = report(trace, run.namers, style, run.marks, ended=is_last)
+        try:
+            sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+            sys.stdout.flush()
+        except BrokenPipeError:
+            self._is_stdout_open = False
+        except OSError as error:
+            self._is_stdout_open = False
+            trouble = TracellocError(f"standard output cannot be written: {error.strerror}")
+            run.troubles.append(trouble)
+            self.messages.say(f"error: {trouble}")
+        else:
+            self._count += 1

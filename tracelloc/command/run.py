@@ -1,0 +1,233 @@
+"""One run of the command: a start, an end, and front-ends that get the same snapshots.
+
+A front-end shows the trace until something ends it: reports on standard output, or the
+screen. Beside it there are files, watch rules, the endpoint and the push.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tracelloc.caller import caller
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.command.files import write_files
+from tracelloc.command.messages import Messages
+from tracelloc.command.options import Options
+from tracelloc.command.pools import load_pools, signatures_of
+from tracelloc.command.shared import SharedSnapshots
+from tracelloc.command.signals import Signals
+from tracelloc.command.starts import Start
+from tracelloc.command.watch import FAILED_STATUS, Watch
+from tracelloc.errors import TracellocError
+from tracelloc.filters import load_filters
+from tracelloc.snapshots.snapshot import Snapshot, Wanted
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.symbols import SourceMap
+from tracelloc.target.allocators import Pool, Selection
+from tracelloc.target.found import found_lines, managed_heap
+from tracelloc.text import printable
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+from tracelloc.unwinding.source import NO_INFORMATION
+from tracelloc.views.namers import Namers, Symbolizers
+
+if TYPE_CHECKING:
+    from tracelloc.live.sharing import Sharing
+
+_LAST_PATIENCE_S: Final = 30.0
+"""How long the last report waits for names: what it does not know, no later one will."""
+
+
+class FrontEnd(Protocol):
+    """Shows a trace."""
+
+    @property
+    def messages(self) -> Messages:
+        """Where goes what is said meanwhile."""
+
+    def show(self, run: Run) -> None:
+        """Returns when tracing is to end. Raises TracellocError."""
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Shows the last snapshot, once the probes are gone."""
+
+
+class Run:
+    """A trace that goes on, for front-ends. Used by one thread at a time."""
+
+    def __init__(
+        self,
+        options: Options,
+        session: Session,
+        *,
+        signals: Signals,
+        messages: Messages,
+        namers: Namers,
+        watch: Watch,
+    ) -> None:
+        """``namers`` are for the thread that uses the run."""
+        self.options = options
+        self.session = session
+        self.signals = signals
+        self.messages = messages
+        self.namers = namers
+        self.watch = watch
+        self.snapshots = SharedSnapshots(session, options.wanted, namers.copy(), watch.suppressions)
+        self.marks: dict[int, Snapshot] = {}
+        """Processes when the mark was set, by their numbers."""
+        self.troubles: list[TracellocError] = []
+        """What could not be written."""
+        self.warnings: Sequence[str] = ()
+        """About files of filters and the like."""
+        self._allocators_said = 0
+
+    def snapshot(self, wanted: Wanted | None = None) -> TraceSnapshot:
+        """The trace as it is now."""
+        return self.snapshots.take(self.namers.patience_s, wanted)
+
+    def answer_signals(self) -> None:
+        """Does what signals have asked for."""
+        if self.signals.wants_mark:
+            self.signals.wants_mark = False
+            self.mark(self.snapshot())
+        if self.signals.wants_files:
+            self.signals.wants_files = False
+            self.write_files(self.snapshot())
+
+    def mark(self, trace: TraceSnapshot) -> None:
+        """Reports, and files that are to, say from here on what has come since."""
+        self.marks = {one.target.number: one for one in trace.processes}
+        self.messages.say("marked: reports say what has come since")
+
+    def write_files(self, trace: TraceSnapshot) -> None:
+        """Writes what can be written; what could not be is said at the end."""
+        marks = self.marks if self.options.since_mark else None
+        outputs = self.options.outputs
+        self.troubles += write_files(outputs, trace, self.namers, self.messages, marks)
+
+    def look(self, trace: TraceSnapshot) -> bool:
+        """Does what is watched for. Whether a rule is broken, by now or before."""
+        for one in trace.processes:
+            self.watch.look(one, self.namers.of(one.target))
+        return self.watch.broken is not None
+
+    def say_what_is_traced(self) -> None:
+        """The allocators of the first process that this has not been said of yet."""
+        found = self.session.root.probes.found
+        new, self._allocators_said = found[self._allocators_said :], len(found)
+        for line in found_lines(new):
+            self.messages.say(line)
+
+    def say_beginning(self, warnings: Sequence[str]) -> None:
+        """Who is traced, how, and what may be missing."""
+        self.warnings = warnings
+        for warning in warnings:
+            self.messages.say(f"warning: {warning}")
+        root = self.session.root
+        self.messages.say(f"tracing {root.target.pid} ({printable(root.target.command)})…")
+        self.say_what_is_traced()
+        managed = managed_heap(module.path for module in root.space.modules)
+        if managed is not None:
+            self.messages.say(f"warning: {managed}")
+        for path, method in root.source.methods().items():
+            if self.options.use_rows and method == NO_INFORMATION:
+                self.messages.say(f"stacks through {printable(path)}: {method}")
+
+    def finish(self, front: FrontEnd) -> None:
+        """The last report and the files, once the probes are gone. Raises TracellocError."""
+        self.namers.patience_s = _LAST_PATIENCE_S
+        trace = self.snapshot()
+        self.messages.end_progress()
+        front.finish(self, trace)
+        self.write_files(trace)
+        self.look(trace)
+        self.watch.close()
+        if self.watch.broken is not None:
+            self.messages.say(f"--fail-if: {self.watch.broken}")
+        for trouble in self.troubles[:-1]:
+            self.messages.say(f"error: {trouble}")
+        if self.troubles:
+            raise self.troubles[-1]
+
+
+def trace(options: Options, start: Start, front: FrontEnd) -> int:
+    """Traces from a start to its end. Returns the exit status. Raises TracellocError."""
+    try:
+        status = _trace(options, start, front)
+    except BaseException:
+        start.finish()
+        raise
+    return status or start.finish()
+
+
+def _trace(options: Options, start: Start, front: FrontEnd) -> int:
+    """Returns the exit status if it is for us to say, else 0."""
+    say = front.messages.say_aside
+    signals = Signals(start.pass_on, say if options.follow else None)
+    with ExitStack() as stack:
+        filters, warnings = load_filters(
+            options.filters_paths, options.filter_groups, standing=options.use_filters
+        )
+        pools, more = load_pools(options.allocators_paths, caller())
+        watch = stack.enter_context(closing(Watch(options.watch, say)))
+        sharing = _sharing(options, say)
+        if sharing is not None:
+            stack.callback(sharing.close)
+        session = stack.enter_context(closing(start.begin(_config_of(options, pools), say)))
+        symbolizers = stack.enter_context(
+            closing(Symbolizers(session.processes.space_of, SourceMap(options.sources)))
+        )
+        namers = Namers(symbolizers, filters, short_names=options.short_names)
+        run = Run(
+            options,
+            session,
+            signals=signals,
+            messages=front.messages,
+            namers=namers,
+            watch=watch,
+        )
+        run.say_beginning([*warnings, *more])
+        try:
+            if sharing is not None:
+                sharing.start(session.root.target, run.snapshots.recent, namers.copy())
+            front.show(run)
+        finally:
+            start.stop_following()
+            session.stop()
+            if sharing is not None:
+                sharing.close()
+        run.finish(front)
+    return FAILED_STATUS if watch.broken is not None else 0
+
+
+def _sharing(options: Options, say: Callable[[str], None]) -> Sharing | None:
+    if options.listen is None and options.push is None:
+        return None
+    from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
+
+    return Sharing(options.listen, options.push, say)
+
+
+def _config_of(options: Options, pools: tuple[Pool, ...]) -> TraceConfig:
+    return TraceConfig(
+        capture=CaptureConfig(
+            events_size_bytes=options.events_size_bytes,
+            spill_entries=options.spill_entries,
+            min_block_bytes=options.min_block_bytes,
+            max_block_bytes=options.max_block_bytes,
+            sample_bytes=options.sample_bytes,
+            use_rows=options.use_rows,
+            max_frames=options.max_frames,
+            trace_mappings=options.mappings,
+            follow=options.follow,
+            signatures=signatures_of(pools),
+        ),
+        selection=Selection(options.allocator, pools, options.mappings),
+        method=options.method,
+        soon=options.soon,
+        most_processes=options.follow_limit,
+        followed_names=options.followed_names,
+        debug=options.debug,
+    )

@@ -1,0 +1,59 @@
+"""The snapshots of a run: one per moment, which every consumer gets."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Final
+
+from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.tracing.session import Session
+from tracelloc.views.namers import Namers
+from tracelloc.watching.suppressions import Suppressions
+
+_FRESH_S: Final = 0.5
+"""A snapshot this young is as good as a new one: many may ask at once."""
+
+
+class SharedSnapshots:
+    """Thread safe: one thread at a time takes a snapshot, the others wait for it."""
+
+    def __init__(
+        self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
+    ) -> None:
+        """``wanted``: what they all must have. ``namers`` are used by nobody else."""
+        self._session = session
+        self._wanted = wanted
+        self._namers = namers
+        self._suppressions = suppressions
+        self._lock = threading.Lock()
+        self._latest: tuple[float, TraceSnapshot] | None = None
+
+    def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
+        """The trace as it is now, without suspects that are suppressed.
+
+        Waits ``patience_s`` at most for names that tell which are. ``wanted``: what is asked
+        for besides. Raises what the trace died of.
+        """
+        with self._lock:
+            return self._take(patience_s, wanted)
+
+    def recent(self) -> TraceSnapshot:
+        """The latest snapshot if it is fresh, else a new one."""
+        with self._lock:
+            if self._latest is not None and time.monotonic() - self._latest[0] < _FRESH_S:
+                return self._latest[1]
+            return self._take(0.0, None)
+
+    def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
+        trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
+        trace = TraceSnapshot(
+            tuple(
+                self._suppressions.apply(one, self._namers.of(one.target), patience_s)
+                for one in trace.processes
+            ),
+            trace.untraced_count,
+        )
+        self._latest = time.monotonic(), trace
+        return trace

@@ -1,0 +1,64 @@
+"""Signals, which only leave a byte to be read: nothing is ever interrupted."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final
+
+_ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """What the signals that came so far ask for."""
+
+    def __init__(
+        self, pass_on: Callable[[int], None] | None, refuse_stop: Callable[[str], None] | None
+    ) -> None:
+        """Catches them from here on.
+
+        ``pass_on`` gets those that would end us instead. ``refuse_stop`` says why a ^Z does
+        not stop us; None: it does.
+        """
+        self.is_ending = False
+        self.wants_files = False
+        self.wants_mark = False
+        self._pass_on = pass_on
+        self._refuse_stop = refuse_stop
+        self._receiver, self._sender = socket.socketpair()
+        for end in (self._receiver, self._sender):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
+        for number in _ENDING:
+            # nohup and the like: what the parent told us to ignore stays ignored.
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._note_end)
+        if refuse_stop is not None:
+            signal.signal(signal.SIGTSTP, self._note_stop)
+        signal.signal(signal.SIGUSR1, self._note_files)
+        signal.signal(signal.SIGUSR2, self._note_mark)
+
+    def fileno(self) -> int:
+        """Readable when a signal has come since ``clear``."""
+        return self._receiver.fileno()
+
+    def clear(self) -> None:
+        """They have been noticed."""
+        self._receiver.recv(4096)
+
+    def _note_end(self, number: int, _frame: object) -> None:
+        if self._pass_on is None:
+            self.is_ending = True
+        else:
+            self._pass_on(number)
+
+    def _note_stop(self, _number: int, _frame: object) -> None:
+        if self._refuse_stop is not None:
+            self._refuse_stop("can't be suspended while processes are followed")
+
+    def _note_files(self, _number: int, _frame: object) -> None:
+        self.wants_files = True
+
+    def _note_mark(self, _number: int, _frame: object) -> None:
+        self.wants_mark = True

@@ -1,0 +1,65 @@
+"""The heap of one memory image: everything that a forked child has a copy of, in one value."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tracelloc.capture.ring import Events
+from tracelloc.heap.history import History
+from tracelloc.heap.ranges import RangeTable
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import Columns, LiveTable
+from tracelloc.heap.temporary import SOON, Soon
+
+
+class Heap:
+    """Blocks, totals, lifetimes, cohorts, history and mappings, with their call stacks.
+
+    Not thread safe: the session's lock guards it.
+    """
+
+    def __init__(
+        self,
+        now_ns: int,
+        stacks: Stacks | None = None,
+        sample_bytes: int | None = None,
+        soon: Soon = SOON,
+    ) -> None:
+        """Nothing is outstanding at ``now_ns``, CLOCK_MONOTONIC. See ``LiveTable``."""
+        self.stacks = Stacks() if stacks is None else stacks
+        self.table = LiveTable(self.stacks, sample_bytes, soon)
+        self.table.cohorts.begin(now_ns)
+        self.ranges = RangeTable(self.stacks)
+        self.history = History(now_ns)
+
+    def fork(self, now_ns: int) -> Heap:
+        """The heap of a child process that is forked at ``now_ns``.
+
+        What came and went before is not the child's.
+        """
+        child = Heap.__new__(Heap)
+        child.stacks = self.stacks.fork()
+        child.table = self.table.fork(child.stacks)
+        child.ranges = self.ranges.fork(child.stacks)
+        child.history = History(now_ns, self.table.totals.live_bytes)
+        return child
+
+    def renewed(self, now_ns: int) -> Heap:
+        """An empty heap, of the program that the process begins at ``now_ns``.
+
+        Call stacks are numbered on, so that earlier snapshots keep theirs.
+        """
+        self.stacks.begin_image()
+        totals, lives = self.table.totals, self.table.lives
+        return Heap(now_ns, self.stacks, totals.sample_bytes, lives.soon)
+
+    def apply(self, events: Events, pairs: Columns, mappings: Events, *, in_order: bool) -> None:
+        """Applies records of this image; see ``LiveTable.apply`` and ``apply_pairs``."""
+        self.table.apply(events, in_order=in_order)
+        self.table.apply_pairs(pairs)
+        self.ranges.apply(mappings)
+
+    @property
+    def live_bytes(self) -> int:
+        """Outstanding bytes of all stacks."""
+        return int(np.sum(self.table.totals.live_bytes))

@@ -1,0 +1,114 @@
+"""A report of a whole trace: one process, or each of several with a total at the end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass
+from typing import Any
+
+from tracelloc.report.jsonlines import report_of
+from tracelloc.report.text import text_report, traced_line
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.text import printable
+from tracelloc.units import format_size, plural
+from tracelloc.views.namers import Namers
+
+
+@dataclass(frozen=True, slots=True)
+class ReportStyle:
+    """What reports hold."""
+
+    top: int
+    """Entries per section."""
+    min_age_ns: int | None = None
+    """Adds a section of blocks at least so old."""
+    show: Set[str] = frozenset()
+    """Sections beside the usual ones."""
+    has_many: bool = False
+    """Several processes may be traced: each has a heading, and all of them a total."""
+
+
+Marks = Mapping[int, Snapshot]
+"""Processes as they were when the mark was set, by their numbers in the trace."""
+
+
+def trace_text(
+    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
+) -> str:
+    """Lines of text. ``ended``: with processes that have ended."""
+    lines = []
+    for one in _shown(trace, ended):
+        if style.has_many:
+            lines.append(_heading(one))
+        mark = marks.get(one.target.number)
+        lines += text_report(
+            one, namers.of(one.target), style.top, style.min_age_ns, mark, show=style.show
+        )
+    if style.has_many:
+        lines += [_total_line(trace), ""]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def trace_json(
+    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
+) -> str:
+    """One JSON object per line. ``ended``: with processes that have ended."""
+    objects = []
+    for one in _shown(trace, ended):
+        mark = marks.get(one.target.number)
+        report = report_of(one, namers.of(one.target), style.top, mark, show=style.show)
+        if style.has_many:
+            report["ended"] = one.target.has_ended
+        objects.append(report)
+    if style.has_many:
+        objects.append(_total(trace))
+    return "".join(json.dumps(each, separators=(",", ":")) + "\n" for each in objects)
+
+
+def progress_line(trace: TraceSnapshot) -> str:
+    """One line for people who wait."""
+    if len(trace.processes) == 1:
+        return traced_line(trace.root)
+    return _total_line(trace).removeprefix("==> total of ")
+
+
+def _shown(trace: TraceSnapshot, ended: bool) -> Iterable[Snapshot]:
+    return trace.processes if ended or len(trace.processes) == 1 else trace.living
+
+
+def _heading(snapshot: Snapshot) -> str:
+    target = snapshot.target
+    ended = ", ended" if target.has_ended else ""
+    command = printable(target.command)
+    return f"==> process {target.pid} ({command}), child of {target.parent_pid}{ended}"
+
+
+def _sums(trace: TraceSnapshot) -> dict[str, int]:
+    """What all processes have together. A forked child's copies count as its own."""
+    every = trace.processes
+    return {
+        "live_bytes": sum(one.live_bytes for one in every),
+        "live_allocations": sum(one.live_count for one in every),
+        "allocated_bytes": sum(int(one.totals.allocated_bytes.sum()) for one in every),
+        "allocations": sum(int(one.totals.allocated_count.sum()) for one in every),
+    }
+
+
+def _total_line(trace: TraceSnapshot) -> str:
+    sums, count = _sums(trace), len(trace.processes)
+    processes = "1 process" if count == 1 else f"{count} processes"
+    untraced = f", {trace.untraced_count} more not traced" if trace.untraced_count else ""
+    size, blocks = format_size(sums["live_bytes"]), plural(sums["live_allocations"], "allocation")
+    return f"==> total of {processes}{untraced}: {size} in {blocks}"
+
+
+def _total(trace: TraceSnapshot) -> dict[str, Any]:
+    return {
+        "time": round(trace.root.time_s, 6),
+        "pid": None,
+        "processes": len(trace.processes),
+        "untraced_processes": trace.untraced_count,
+        **_sums(trace),
+    }

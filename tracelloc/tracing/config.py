@@ -1,0 +1,33 @@
+"""What a trace is asked to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.target.allocators import EVERYTHING, Selection
+
+
+@dataclass(frozen=True, slots=True)
+class TraceConfig:
+    """Frozen for the whole trace."""
+
+    capture: CaptureConfig = field(default_factory=CaptureConfig)
+    selection: Selection = EVERYTHING
+    """Which allocators are traced."""
+    method: Method | None = None
+    """Forces one way of attaching; None: the best that the kernel has."""
+    soon: Soon = SOON
+    """Which allocations are temporary."""
+    most_processes: int = 256
+    """Processes traced at a time; further ones are counted and left alone."""
+    followed_names: frozenset[str] = frozenset()
+    """Commands whose processes are traced beside the first one; empty: all."""
+    debug: bool = False
+
+    @property
+    def follow(self) -> bool:
+        """Whether children are traced, too."""
+        return self.capture.follow

@@ -1,0 +1,107 @@
+"""Starting a program so that it is traced from its first allocation.
+
+Its process is followed until its libraries are mapped and probed, before any of its code
+has run but the loader's; from then on nothing but the probes is left, unless its children
+are followed, too.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from tracelloc.errors import TracellocError
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.follower import Follower
+from tracelloc.tracing.program import Program
+from tracelloc.tracing.session import Session, await_program
+
+
+class Launch:
+    """A program on its way to where it is traced; a ``follower.Watcher``."""
+
+    def __init__(self, program: Program, config: TraceConfig, say: Callable[[str], None]) -> None:
+        """Makes the process, which waits, and its session. Raises TracellocError."""
+        self.program = program
+        self._follows = config.follow
+        self._is_there = threading.Event()
+        self._trouble: BaseException | None = None
+        self._follower = Follower()
+        self._follower.launch(program, children=config.follow)
+        try:
+            self.session: Session = await_program(Process(program.pid), config, say)
+            self._follower.follow(self)
+        except BaseException:
+            self.finish()
+            raise
+
+    def begin(self) -> None:
+        """Lets the program begin, and waits until it is traced. Raises TracellocError."""
+        self.program.go()
+        self._is_there.wait()
+        if self._trouble is not None:
+            raise self._trouble
+        self.session.begin_upkeep()
+
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """See ``follower.Watcher``."""
+        self.session.forked(pid, thread_id, child_pid, shares=shares)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """See ``follower.Watcher``."""
+        try:
+            self.session.executed(pid, same_thread=same_thread)
+        except TracellocError as error:
+            self._fail(error)
+            return
+        if pid == self.program.pid and not self.session.root.probes.has_loader:
+            # All that it consists of is mapped.
+            self.loaded(pid)
+
+    def loaded(self, pid: int) -> None:
+        """See ``follower.Watcher``."""
+        try:
+            self.session.loaded(pid)
+            if pid != self.program.pid or self._is_there.is_set():
+                return
+            self.session.root.probes.check()
+        except TracellocError as error:
+            self._fail(error)
+            return
+        if not self._follows:
+            self._follower.release(pid)
+        self._is_there.set()
+
+    def _fail(self, error: TracellocError) -> None:
+        """None of the program's own code has run, and none will."""
+        self._trouble = error
+        with suppress(ProcessLookupError):
+            os.kill(self.program.pid, signal.SIGKILL)
+        self._is_there.set()
+
+    def ended(self, pid: int, status: int) -> None:
+        """See ``follower.Watcher``."""
+        self.session.ended(pid, status)
+        if pid == self.program.pid:
+            self.program.note_end(status)
+            self._is_there.set()
+
+    def failed(self, failure: BaseException) -> None:
+        """See ``follower.Watcher``."""
+        self.session.failed(failure)
+        self._trouble = failure
+        self._is_there.set()
+
+    def stop_following(self) -> None:
+        """The kernel lets go of the processes, which run on."""
+        self._follower.stop()
+
+    def finish(self) -> int:
+        """Waits until the program has ended. Returns its exit status."""
+        self._follower.stop()
+        self.program.abandon()
+        return self.program.wait()

@@ -1,0 +1,123 @@
+"""The probes in one process, and the allocators that they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tracelloc.capture.attach import Attachment
+from tracelloc.capture.bpf import Capture
+from tracelloc.errors import TargetError
+from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
+from tracelloc.target.allocators import Allocator, Module, Selection, discover
+from tracelloc.target.found import FoundAllocator, found_of, why_no_allocator
+from tracelloc.target.space import AddressSpace
+from tracelloc.text import printable
+from tracelloc.tracing.survival import check_survival
+
+
+def find_allocators(space: AddressSpace, selection: Selection) -> list[Module]:
+    """Reads what is mapped. Returns the files of code; raises TargetError without allocator."""
+    modules = space.refresh()
+    if not modules:
+        raise TargetError(f"process {space.process.pid} has ended")
+    if not discover(modules, selection):
+        raise no_allocator(space, selection)
+    return modules
+
+
+def no_allocator(space: AddressSpace, selection: Selection) -> TargetError:
+    """Says that there is none in what is mapped, and why."""
+    process = space.process
+    if selection.only is not None:
+        return TargetError(
+            f"no allocator {selection.only!r} in process {process.pid}",
+            hint="leave --allocator out to search everywhere",
+        )
+    who = f"process {process.pid} ({printable(process.command())})"
+    what, hint = why_no_allocator(process.executable(), space.modules)
+    return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
+
+
+class ProbeSet:
+    """Not thread safe: the session's lock guards it, but for ``detach`` of an ended process."""
+
+    def __init__(
+        self, capture: Capture, space: AddressSpace, selection: Selection, *, with_loader: bool
+    ) -> None:
+        """Nothing is attached yet. ``with_loader``: the dynamic linker's calls are wanted."""
+        self._capture = capture
+        self._space = space
+        self._selection = selection
+        self._with_loader = with_loader
+        self._attachments: list[Attachment] = []
+        self._allocators: list[Allocator] = []
+        self._has_throwing = False
+        self.points: list[ProbePoint] = []
+        self.found: tuple[FoundAllocator, ...] = ()
+        """The allocators of all programs so far, in the order of being found; only grows."""
+
+    def attach(self, modules: Sequence[Module]) -> None:
+        """Probes the allocators in files that were not mapped before.
+
+        Raises TracellocError, and has then attached nothing of these files.
+        """
+        check_survival(self._space.process)
+        planned = plan(discover(modules, self._selection))
+        points = list(planned.points)
+        if self._with_loader:
+            points += place_loader(modules)
+        if planned.has_throwing and not self._has_throwing:
+            points += place_exceptions(self._space.modules)
+        elif self._has_throwing:
+            points += place_exceptions(modules)
+        if not points:
+            return
+        self._attachments.append(self._capture.attach(self._space.process.pid, points))
+        self.points += points
+        self._allocators += planned.allocators
+        found = found_of(planned.allocators)
+        self.found += tuple(each for each in found if each not in self.found)
+        self._has_throwing = self._has_throwing or planned.has_throwing
+
+    def attach_like(self, parent: ProbeSet) -> None:
+        """Puts a parent's probes in place in its forked child. Raises TracellocError."""
+        pid = self._space.process.pid
+        self.take_over(self._capture.attach(pid, parent.points), parent)
+        self.found = parent.found
+
+    def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
+        """Takes in probes that are in place in the process: those of another one's files."""
+        self._attachments.append(attachment)
+        self.points += lender.points
+        self._allocators += lender._allocators
+        self._has_throwing = lender._has_throwing
+
+    @property
+    def has_loader(self) -> bool:
+        """Whether a dynamic linker will tell when libraries are there."""
+        files = {p.open_path for p in self.points if p.program == "loader_changes"}
+        return any(module.open_path in files for module in self._space.mapped_modules)
+
+    @property
+    def slow_probes(self) -> tuple[str, ...]:
+        """Functions with a probe on an instruction that is single-stepped, each once."""
+        slow = (point.label for point in self.points if point.is_dear and not point.is_return)
+        return tuple(dict.fromkeys(slow))
+
+    def check(self) -> None:
+        """Raises TargetError unless one of the probed allocators is mapped now."""
+        mapped = self._space.mapped_modules
+        if not any(allocator.module in mapped for allocator in self._allocators):
+            raise no_allocator(self._space, self._selection)
+
+    def detach(self) -> None:
+        """Takes the probes out. May be called twice."""
+        attachments, self._attachments = self._attachments, []
+        for attachment in attachments:
+            attachment.close()
+
+    def clear(self) -> None:
+        """Takes the probes out and forgets them, for another program."""
+        self.detach()
+        self.points, self._allocators = [], []
+        self._has_throwing = False

@@ -1,0 +1,371 @@
+"""The processes of a trace: which there are, whose memory each has, what they hold.
+
+A trace begins with one process. Where children are followed, a forked child begins with
+what its parent holds, as of the fork, and an executed program with nothing; both are
+stopped until their probes are in place (``follower``), so that nothing goes unseen. Where
+in the stream of events a fork was is marked by the probes, right after the kernel has
+copied the memory: what other threads of the parent do in the microseconds between the two
+counts for the child as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, ForkMemory
+from tracelloc.capture.attach import Attachment
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.drain import Batch, select_events
+from tracelloc.capture.ring import Events
+from tracelloc.errors import TracellocError
+from tracelloc.heap.heap import Heap
+from tracelloc.snapshots.snapshot import Target
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.text import printable
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.tracee import Tracee
+from tracelloc.unwinding.feed import StackFeed
+
+
+class Processes:
+    """Not thread safe: the session's lock guards it."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        config: TraceConfig,
+        space: AddressSpace,
+        *,
+        waiting: bool,
+        clock_ns: Callable[[], int],
+        say: Callable[[str], None],
+    ) -> None:
+        """``space``: of the first process. ``waiting``: it has not begun its program."""
+        self._capture = capture
+        self._config = config
+        self._clock_ns = clock_ns
+        self._say = say
+        self._files = space.files
+        self._images = itertools.count(1)
+        """Numbers of memory images."""
+        self._numbers = itertools.count()
+        """Those of processes."""
+        self._by_image: dict[int, Tracee] = {}
+        self._by_pid: dict[int, Tracee] = {}
+        self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
+        """Processes that have their parent's memory: the parent, and their own probes."""
+        self._left_out: dict[int, bool] = {}
+        """Living processes that are not traced, and whether they should be."""
+        self._forks: dict[int, Heap | None] = {}
+        """By thread: what the process holds that it has just made; None: the memory is the
+        thread's own."""
+        self._moves = 0
+        self.feed = StackFeed(capture)
+        self._closer = ThreadPoolExecutor(1, thread_name_prefix="closer")
+        self.untraced_count = 0
+        """Processes that should have been traced, and were not."""
+        self.every: list[Tracee] = []
+        """In the order of their start, those included that have ended."""
+        self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
+
+    def _new_heap(self) -> Heap:
+        config = self._config
+        return Heap(self._clock_ns(), None, config.capture.sample_bytes, config.soon)
+
+    @property
+    def living(self) -> Sequence[Tracee]:
+        """Those that have not ended, as far as is known."""
+        return list(self._by_pid.values())
+
+    def space_of(self, number: int) -> AddressSpace:
+        """The address space of a process, also after its end. From any thread."""
+        return next(each.space for each in list(self.every) if each.target.number == number)
+
+    @property
+    def are_any_left(self) -> bool:
+        """Whether any process is still there, traced or not."""
+        return bool(self._by_pid or self._sharing or self._left_out)
+
+    # What the probes say.
+
+    def apply(self, batch: Batch, mappings: Events) -> None:
+        """Applies a batch to the heaps that it is about."""
+        self._note_images()
+        for stretch, marker in _stretches(batch.events):
+            for image, tracee in self._known_in(stretch):
+                events = select_events(stretch, image)
+                tracee.heap.table.apply(events, in_order=not batch.overflowed)
+            if len(marker):
+                self._note_fork(marker)
+        for image, tracee in self._known_in(batch.pairs):
+            tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
+        for image, tracee in self._known_in(mappings):
+            tracee.heap.ranges.apply(mappings[mappings["image"] == image])
+
+    def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
+        """The images that records are about, with their processes, if these are traced."""
+        images = np.unique(records["image"]).tolist()
+        return [(image, self._by_image[image]) for image in images if image in self._by_image]
+
+    def _note_fork(self, marker: Events) -> None:
+        tracee = self._by_image.get(int(marker["image"][0]))
+        if tracee is not None:
+            shares = int(marker["size_tag"][0]) & EVENT_SIZE_MASK == ForkMemory.SHARES
+            heap = None if shares else tracee.heap.fork(self._clock_ns())
+            self._forks[int(marker["tid"][0])] = heap
+
+    def _note_images(self) -> None:
+        """Notices programs that were begun by processes that don't stop for it."""
+        if self._config.follow:
+            return
+        root = self.root
+        execs = root.words.image - root.image
+        if not execs:
+            return
+        moves = root.words.moves
+        same_thread, self._moves = moves == self._moves, moves
+        try:
+            self._renew(root, execs=execs, same_thread=same_thread)
+        except TracellocError as error:
+            self._say(f"warning: {error}")
+        # Its first stacks may have come before the image was known.
+        self.feed.take(self._clock_ns())
+        if root.target.exec_count:
+            pid, command = root.process.pid, printable(root.target.command)
+            self._say(f"process {pid} has begun another program, {command}: its table is empty")
+
+    # What the follower says. The process concerned is stopped.
+
+    def knows_fork(self, thread_id: int) -> bool:
+        """Whether the probes have reported a fork of this thread that was not taken in yet."""
+        return thread_id in self._forks
+
+    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
+        """A thread has made a process; ``shares``: with the same memory, if nothing else says."""
+        known = thread_id in self._forks
+        heap = self._forks.pop(thread_id, None)
+        parent = self._owner(pid)
+        if parent is None or self._is_full():
+            self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
+            return
+        if not known and not shares:
+            # The ring was full: all that the thread itself has done has been applied by now.
+            heap = parent.heap.fork(self._clock_ns())
+        try:
+            if heap is None:
+                self._share(parent, child_pid)
+            else:
+                self._begin_child(parent, child_pid, heap)
+        except TracellocError as error:
+            self._give_up(child_pid, error)
+
+    def executed(self, pid: int, *, same_thread: bool) -> None:
+        """A process has begun another program. Raises TracellocError for the first process."""
+        if not self._config.follow:
+            # The probes have said so by themselves.
+            return
+        try:
+            if pid in self._by_pid:
+                self._begin_program(self._by_pid[pid], same_thread=same_thread)
+            elif pid in self._sharing or pid in self._left_out:
+                self._begin_stranger(pid, same_thread=same_thread)
+        except TracellocError as error:
+            if pid == self.root.process.pid:
+                raise
+            self._note_trouble(pid, error)
+
+    def loaded(self, pid: int) -> None:
+        """A process has other files mapped. Raises TracellocError for the first process."""
+        tracee = self._owner(pid)
+        if tracee is None:
+            return
+        try:
+            tracee.load()
+        except TracellocError as error:
+            if tracee is self.root:
+                raise
+            self._note_trouble(pid, error)
+
+    def ended(self, pid: int) -> None:
+        """A process has ended."""
+        self._left_out.pop(pid, None)
+        if pid in self._sharing:
+            _, probes = self._sharing.pop(pid)
+            self._capture.unassign(pid)
+            self._closer.submit(probes.close)
+        tracee = self._by_pid.get(pid)
+        if tracee is not None:
+            self._end(tracee)
+            self._closer.submit(tracee.probes.detach)
+
+    def detach(self) -> None:
+        """Takes all probes out."""
+        for tracee in self.living:
+            tracee.probes.detach()
+        for _, probes in self._sharing.values():
+            probes.close()
+        self._closer.shutdown()
+
+    def close(self) -> None:
+        """Closes files and ends threads; the probes must be gone."""
+        # The first one's address space owns the files of all.
+        for tracee in reversed(self.every):
+            tracee.close()
+
+    # The ways of a process.
+
+    def _add(self, space: AddressSpace, heap: Heap, *, exec_count: int = 0, **how: Any) -> Tracee:
+        """Takes in what the probes will report of a process. Raises TracellocError."""
+        process = space.process
+        number = next(self._numbers)
+        target = Target(process.pid, process.command(), process.parent_pid(), exec_count, number)
+        words = self._capture.new_space()
+        words.begin(next(self._images))
+        tracee = Tracee(
+            target,
+            space,
+            heap,
+            capture=self._capture,
+            words=words,
+            config=self._config,
+            now_ns=self._clock_ns(),
+            **how,
+        )
+        self._capture.assign(process.pid, words)
+        self.every.append(tracee)
+        self._by_pid[process.pid] = self._by_image[tracee.image] = tracee
+        self.feed.add(tracee.image, tracee.source)
+        return tracee
+
+    def _owner(self, pid: int) -> Tracee | None:
+        """Whose memory a process has."""
+        shared = self._sharing.get(pid)
+        return shared[0] if shared is not None else self._by_pid.get(pid)
+
+    def _begin_child(self, parent: Tracee, child_pid: int, heap: Heap) -> None:
+        child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
+        child.probes.attach_like(parent.probes)
+        child.source.refresh()
+
+    def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
+        if tracee is not self.root and not self._is_wanted(tracee.process):
+            self._forget(tracee)
+            tracee.probes.detach()
+            self._leave_out(tracee.process.pid, is_wanted=False)
+            return
+        tracee.words.begin(next(self._images))
+        self._renew(tracee, execs=1, same_thread=same_thread, is_stopped=True)
+        if not tracee.probes.has_loader:
+            # All that it consists of is mapped.
+            tracee.load()
+
+    def _renew(self, tracee: Tracee, **how: Any) -> None:
+        self.feed.drop(tracee.image)
+        self._by_image.pop(tracee.image, None)
+        try:
+            tracee.begin_image(self._clock_ns(), **how)
+        finally:
+            self._by_image[tracee.image] = tracee
+            self.feed.add(tracee.image, tracee.source)
+
+    def _begin_stranger(self, pid: int, *, same_thread: bool) -> None:
+        """A process that was not traced, or had its parent's memory, begins a program."""
+        process = Process(pid)
+        is_wanted = self._is_wanted(process)
+        lender, probes = self._sharing.pop(pid, (None, None))
+        self._capture.unassign(pid)
+        if self._is_full() or not is_wanted:
+            if probes is not None:
+                probes.close()
+            self._leave_out(pid, is_wanted)
+            return
+        self._left_out.pop(pid, None)
+        space = AddressSpace(process, self._files)
+        if lender is not None and same_thread:
+            space = lender.space.fork(process)
+            space.begin_image(keep_modules=True)
+        tracee = self._add(space, self._new_heap(), exec_count=1, is_starting=True)
+        if lender is not None and probes is not None:
+            if same_thread:
+                # They are in files that the new program maps as well, as most do.
+                tracee.probes.take_over(probes, lender.probes)
+            else:
+                probes.close()
+        tracee.source.refresh()
+        if not tracee.probes.has_loader:
+            tracee.load()
+
+    def _share(self, parent: Tracee, child_pid: int) -> None:
+        probes = self._capture.attach(child_pid, parent.probes.points)
+        self._capture.assign(child_pid, parent.words)
+        self._sharing[child_pid] = parent, probes
+
+    def _end(self, tracee: Tracee) -> None:
+        pid = tracee.process.pid
+        del self._by_pid[pid]
+        self.feed.drop(tracee.image)
+        self._by_image.pop(tracee.image, None)
+        self._capture.unassign(pid)
+        self._capture.forget_threads(pid, set())
+        tracee.end()
+        self._capture.free_space(tracee.words)
+
+    def _forget(self, tracee: Tracee) -> None:
+        """It is not traced after all."""
+        self._end(tracee)
+        self.every.remove(tracee)
+
+    # Processes that are not traced.
+
+    def _is_full(self) -> bool:
+        return len(self._by_pid) >= self._config.most_processes
+
+    def _is_wanted(self, process: Process) -> bool:
+        """Whether the program that a process has begun is one of those to be traced."""
+        names = self._config.followed_names
+        return not names or process.command() in names
+
+    def _leave_out(self, pid: int, is_wanted: bool) -> None:
+        """Does not trace a process; its children are followed all the same."""
+        if is_wanted and not self._left_out.get(pid, False):
+            if not self.untraced_count:
+                limit = self._config.most_processes
+                self._say(
+                    f"warning: more than {limit} processes at a time: further ones are counted, "
+                    "not traced (--follow-limit)"
+                )
+            self.untraced_count += 1
+        self._left_out[pid] = is_wanted
+
+    def _give_up(self, pid: int, error: TracellocError) -> None:
+        """A forked process can't be probed. If it has ended meanwhile, that is no trouble."""
+        if not Process(pid).exists():
+            return
+        self._say(f"warning: {error}")
+        tracee = self._by_pid.get(pid)
+        if tracee is not None:
+            self._forget(tracee)
+        self.untraced_count += 1
+        self._left_out[pid] = True
+
+    def _note_trouble(self, pid: int, error: TracellocError) -> None:
+        """What ends while it is being probed is no trouble."""
+        if Process(pid).exists():
+            self._say(f"warning: {error}")
+
+
+def _stretches(events: Events) -> Iterator[tuple[Events, Events]]:
+    """Yields (events up to a fork, its marker); the last time without one."""
+    kind = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(EVENT_KIND_MASK)
+    start = 0
+    for at in np.flatnonzero(kind == np.uint64(EventKind.FORK)).tolist():
+        yield events[start:at], events[at : at + 1]
+        start = at + 1
+    yield events[start:], events[:0]
