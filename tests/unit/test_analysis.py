@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.snapshots import snapshot_of
+from tests import snapshots
 from tests.unit.events import random_program, records
 from tracelloc.abi import EventKind
 from tracelloc.heap.blocks import Blocks
@@ -29,7 +30,7 @@ from tracelloc.snapshots.analysis import (
     mean_ages_ns,
     stack_figures,
 )
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.snapshots.spread import (
     ThreadsBefore,
     age_bins,
@@ -42,6 +43,12 @@ from tracelloc.snapshots.spread import (
 from tracelloc.units import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True)
+
+
+def snapshot_of(
+    table: LiveTable, now_ns: int, wanted: Wanted = ALL_OF_IT, **process: Any
+) -> Snapshot:
+    return snapshots.snapshot_of(table, now_ns, wanted, **process)
 
 
 @dataclass
@@ -94,9 +101,8 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
 
 def test_nothing_is_copied_unasked() -> None:
     table = LiveTable(Stacks())
-    series = Series(0)
-    snapshot = snapshot_of(table, 5, NOTHING_ELSE, series=series)
-    assert snapshot.blocks is snapshot.history is snapshot.series is None
+    snapshot = snapshot_of(table, 5, NOTHING_ELSE)
+    assert snapshot.blocks is snapshot.threads is None
     assert snapshot.now_ns == 5
 
 
@@ -163,7 +169,7 @@ def test_a_copy_of_history_stays_as_it_is() -> None:
     history = History(0)
     for second in range(1, 20):
         history.sample(second * NS_PER_S, np.array([second, 7]))
-    copy = history.copy(2)
+    copy = history.copy()
     times, held = copy.held()
     before = held.tolist()
     for second in range(20, 60):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.leaks import watched
+from tracelloc.command.run import LAST_PATIENCE_S
 from tracelloc.report.jsonlines import report_of
 from tracelloc.report.text import text_report
-from tracelloc.views.naming import LAST_PATIENCE_S, REPORT_PATIENCE_S, Namer
+from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
 
 
 @pytest.mark.parametrize("patience_s", [REPORT_PATIENCE_S, LAST_PATIENCE_S])

@@ -36,7 +36,7 @@ from tracelloc.views.namers import Namers, Symbolizers
 if TYPE_CHECKING:
     from tracelloc.live.sharing import Sharing
 
-_LAST_PATIENCE_S: Final = 30.0
+LAST_PATIENCE_S: Final = 30.0
 """How long the last report waits for names: what it does not know, no later one will."""
 
 
@@ -137,7 +137,7 @@ class Run:
 
     def finish(self, front: FrontEnd) -> None:
         """The last report and the files, once the probes are gone. Raises TracellocError."""
-        self.namers.patience_s = _LAST_PATIENCE_S
+        self.namers.patience_s = LAST_PATIENCE_S
         trace = self.snapshot()
         self.messages.end_progress()
         front.finish(self, trace)

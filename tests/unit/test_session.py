@@ -1,0 +1,407 @@
+"""A session whose capture replays records: who gets which events, and what each one holds.
+
+No probes and no privileges: the capture is a fake, processes are children of this one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.unit.events import Event, records
+from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkMemory
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.drain import PAIR_DTYPE, Batch
+from tracelloc.capture.ring import RECORD_DTYPE, SentStack
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.errors import TargetError
+from tracelloc.heap.temporary import Soon
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+from tracelloc.tracing.tracee import Outside, Tracee
+
+A, F = EventKind.ALLOC, EventKind.FREE
+
+
+@dataclass
+class FakeProbes:
+    """Stands for ``capture.attach.Attachment``."""
+
+    pid: int
+    closed: list[int]
+
+    def close(self) -> None:
+        self.closed.append(self.pid)
+
+
+class Drain:
+    """The capture's drain of events."""
+
+    overflows = 0
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def take(self) -> Batch:
+        empty = Batch(np.empty(0, RECORD_DTYPE), np.empty(0, PAIR_DTYPE), 0, False)
+        return self.batches.pop(0) if self.batches else empty
+
+
+class Stacks:
+    """The capture's drain of stacks."""
+
+    def __init__(self) -> None:
+        self.sent: list[SentStack] = []
+
+    def take(self) -> list[SentStack]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+@dataclass
+class FakeCapture:
+    """Gives what tests have put into it."""
+
+    config: CaptureConfig
+    rows: None = None
+    misses: None = None
+    mappings: None = None
+    misses_fd: int = -1
+    method: Method = Method.PERF
+    overflows: int = 0
+    attached: list[int] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.spaces = np.zeros(self.config.max_spaces, SPACE_DTYPE)
+        self.free_slots = list(range(self.config.max_spaces))
+        self.slot_of: dict[int, int] = {}
+        self.counts = np.zeros(len(Counter), np.uint64)
+        self.events_fd = os.eventfd(0)
+        self.drain, self.stacks = Drain(), Stacks()
+
+    def begin_reading(self) -> None:
+        """Nothing wakes anybody here."""
+
+    def counters(self) -> Any:
+        return self.counts.copy()
+
+    def set_live(self, _live: bool) -> None:
+        """There are no probes."""
+
+    def set_stop_at_loads(self, _stop: bool) -> None:
+        """Nothing is loaded."""
+
+    def set_large_misses(self, _large: bool) -> None:
+        """There are no misses."""
+
+    def watch(self, _pid: int) -> None:
+        """Every exec is told by the test."""
+
+    def new_space(self) -> SpaceWords:
+        return SpaceWords(self.spaces, self.free_slots.pop(0))
+
+    def free_space(self, words: SpaceWords) -> None:
+        self.free_slots.append(words.slot)
+
+    def assign(self, pid: int, words: SpaceWords) -> None:
+        self.slot_of[pid] = words.slot
+
+    def unassign(self, pid: int) -> None:
+        self.slot_of.pop(pid, None)
+
+    def forget_threads(self, _pid: int, _alive: set[int]) -> int:
+        return 0
+
+    def attach(self, pid: int, _points: object) -> FakeProbes:
+        if pid in self.refused:
+            raise TargetError("could not probe it")
+        self.attached.append(pid)
+        return FakeProbes(pid, self.closed)
+
+    def close(self) -> None:
+        os.close(self.events_fd)
+
+
+@dataclass
+class Stage:
+    """A session, what it is fed with, and a process to begin with."""
+
+    session: Session
+    capture: FakeCapture
+    said: list[str]
+    pids: list[int]
+    time: int = 1
+
+    @property
+    def root(self) -> int:
+        """The PID of the first process."""
+        return self.pids[0]
+
+    def image(self, pid: int) -> int:
+        """The number of the memory image that a process has."""
+        return int(self.capture.spaces["image"][self.capture.slot_of[pid]])
+
+    def play(self, image: int, *events: Event, stacks: tuple[int, ...] = (1,)) -> None:
+        """Events of one memory image, one after the other."""
+        batch = records(list(events), self.time)
+        self.time += len(events)
+        batch["image"] = image
+        for stack in stacks:
+            self.capture.stacks.sent.append(SentStack(stack, 0, image, (stack,)))
+        self.capture.drain.batches.append(Batch(batch, np.empty(0, PAIR_DTYPE), 0, False))
+
+    def fork(self, image: int, tid: int, memory: ForkMemory = ForkMemory.COPIES) -> None:
+        """The marker of a fork."""
+        self.play(image, (EventKind.FORK, 0, int(memory), 0, tid), stacks=())
+
+    def start(self) -> int:
+        """Another process; it sleeps."""
+        process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+        self.pids.append(process.pid)
+        return process.pid
+
+    def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
+        """Snapshots by PID."""
+        return {one.target.pid: one for one in self.session.snapshot(wanted).processes}
+
+    def figures(self) -> dict[int, tuple[int, int]]:
+        """By PID: outstanding bytes and blocks."""
+        return {pid: (one.live_bytes, one.live_count) for pid, one in self.now().items()}
+
+
+Stages = Callable[..., Stage]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stages]:
+    """Makes one; its arguments are those of ``TraceConfig``, or ``follow=False``."""
+    made: list[Stage] = []
+
+    def make(*, follow: bool = True, **settings: Any) -> Stage:
+        pid = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL).pid
+        config = CaptureConfig(follow=follow, max_spaces=8, use_rows=False, spill_entries=0)
+        capture, said = FakeCapture(config), list[str]()
+        session = Session(
+            cast("Capture", capture),
+            TraceConfig(config, **settings),
+            AddressSpace(Process(pid)),
+            said.append,
+        )
+        made.append(Stage(session, capture, said, [pid]))
+        session.start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.session.close()
+        for pid in each.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+
+def test_events_go_to_the_image_that_they_are_of(stage: Stages) -> None:
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7), (A, 32, 50, 1, 7), (F, 16, 0, 0, 7))
+    play.play(99, (A, 48, 1000, 1, 7))
+    assert play.figures() == {play.root: (50, 1)}
+    snapshot = play.now()[play.root]
+    assert (snapshot.target.number, snapshot.target.has_ended) == (0, False)
+
+
+def test_a_child_holds_what_its_parent_held_at_the_fork(stage: Stages) -> None:
+    """Not what it holds when the fork is handled."""
+    play = stage()
+    parent = play.image(play.root)
+    play.play(parent, (A, 16, 100, 1, 7), (A, 32, 50, 1, 7))
+    play.fork(parent, 7)
+    play.play(parent, (F, 16, 0, 0, 8), (A, 64, 7, 1, 8))
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    assert play.figures() == {play.root: (57, 2), child: (150, 2)}
+    play.play(play.image(child), (F, 32, 0, 0, child), (A, 16, 1, 1, child))
+    assert play.now()[child].losses.oddities.address_reuses == 1
+    assert play.figures()[play.root] == (57, 2)
+    assert child in play.capture.attached
+    # It has not grown by what it was born with.
+    assert int(play.now()[child].growth_per_min.sum()) <= 0
+
+
+def test_a_fork_whose_marker_was_lost_copies_what_is_held_now(stage: Stages) -> None:
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    assert play.figures()[child] == (100, 1)
+
+
+def test_an_executed_program_begins_with_nothing(stage: Stages) -> None:
+    play = stage()
+    before = play.image(play.root)
+    play.play(before, (A, 16, 100, 1, 7))
+    play.session.executed(play.root, same_thread=True)
+    assert play.image(play.root) != before
+    # What is late is of a memory that is no more.
+    play.play(before, (A, 32, 1000, 1, 7))
+    play.play(play.image(play.root), (A, 16, 5, 2, 7), stacks=(2,))
+    assert play.figures() == {play.root: (5, 1)}
+    assert play.now()[play.root].target.exec_count == 1
+
+
+def test_without_following_the_probes_tell_of_programs(stage: Stages) -> None:
+    play = stage(follow=False)
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.spaces["image"][0] += 2
+    play.play(play.image(play.root), (A, 16, 5, 1, 7))
+    assert play.figures() == {play.root: (5, 1)}
+    assert play.now()[play.root].target.exec_count == 2
+    (line,) = play.said
+    assert line.startswith(f"process {play.root} has begun another program, sleep")
+
+
+def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> None:
+    play = stage()
+    parent = play.image(play.root)
+    play.fork(parent, 7, ForkMemory.SHARES)
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=True)
+    assert play.image(child) == parent
+    play.play(parent, (A, 16, 100, 1, child))
+    assert play.figures() == {play.root: (100, 1)}
+    play.session.executed(child, same_thread=True)
+    play.play(play.image(child), (A, 16, 3, 1, child))
+    assert play.figures() == {play.root: (100, 1), child: (3, 1)}
+    # Its probes have gone on; nothing was attached twice or taken out.
+    assert play.capture.closed == []
+
+
+def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
+    soon = Soon(between=5)
+    play = stage(soon=soon)
+    forked, spawned = play.start(), play.start()
+    play.session.forked(play.root, 7, forked, shares=False)
+    play.fork(play.image(play.root), 8, ForkMemory.SHARES)
+    play.session.forked(play.root, 8, spawned, shares=True)
+    play.session.executed(spawned, same_thread=True)
+    play.session.executed(forked, same_thread=True)
+    assert {one.soon for one in play.now().values()} == {soon}
+
+
+def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:
+    play = stage()
+    child = play.start()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    play.session.forked(play.root, 7, child, shares=False)
+    play.play(play.image(child), (A, 32, 10, 1, child))
+    play.session.ended(child, 0)
+    ended = play.now()[child]
+    assert (ended.live_bytes, ended.target.has_ended, ended.rss_bytes) == (110, True, None)
+    assert not select.select([play.session.end_fd], [], [], 0)[0]
+    play.session.ended(play.root, 0)
+    assert select.select([play.session.end_fd], [], [], 0)[0]
+    # Its place in the probes' memory is another one's.
+    assert len(play.capture.free_slots) == 8
+
+
+def test_more_processes_than_allowed_are_counted(stage: Stages) -> None:
+    play = stage(most_processes=2)
+    first, second, third = play.start(), play.start(), play.start()
+    for child in (first, second, third):
+        play.session.forked(play.root, 7, child, shares=False)
+    # That of one which is not traced is not traced either.
+    grandchild = play.start()
+    play.session.forked(second, 8, grandchild, shares=False)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root, first]
+    assert trace.untraced_count == 3
+    assert len(play.said) == 1
+    assert "more than 2 processes" in play.said[0]
+    # One has ended: a program that begins is traced again.
+    play.session.ended(first, 0)
+    play.session.executed(second, same_thread=True)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root, first, second]
+    assert [one.target.number for one in trace.processes] == [0, 1, 2]
+    assert trace.untraced_count == 3
+
+
+def test_only_commands_that_are_named_are_followed(stage: Stages) -> None:
+    play = stage(followed_names=frozenset({"cat"}))
+    cat = subprocess.Popen(["cat"], stdin=subprocess.PIPE).pid
+    other = play.start()
+    play.pids.append(cat)
+    for child in (cat, other):
+        play.session.forked(play.root, 7, child, shares=False)
+        play.session.executed(child, same_thread=True)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root, cat]
+    # Nobody misses what was not asked for.
+    assert (trace.untraced_count, set(play.capture.closed)) == (0, {other})
+
+
+def test_a_process_that_cannot_be_probed_is_counted(stage: Stages) -> None:
+    play = stage()
+    child = play.start()
+    play.capture.refused.add(child)
+    play.session.forked(play.root, 7, child, shares=False)
+    trace = play.session.snapshot()
+    assert [one.target.pid for one in trace.processes] == [play.root]
+    assert (trace.untraced_count, play.said) == (1, ["warning: could not probe it"])
+
+
+def test_losses_end_the_trust_in_batches(stage: Stages) -> None:
+    """A stale block at an address that is allocated and freed in one batch is then found."""
+    play = stage()
+    image = play.image(play.root)
+    play.play(image, (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.counts[Counter.LOST_FREES] = 1
+    play.play(image, (A, 16, 7, 1, 7), (F, 16, 0, 0, 7))
+    assert play.figures() == {play.root: (0, 0)}
+    losses = play.now()[play.root].losses
+    assert (losses.events, losses.oddities.address_reuses) == (1, 1)
+
+
+def test_a_snapshot_is_one_moment(stage: Stages) -> None:
+    play = stage()
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    every = play.now(Wanted(threads=True)).values()
+    assert len({one.now_ns for one in every}) == len({one.time_s for one in every}) == 1
+
+
+def test_nothing_waits_while_the_kernel_is_asked(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Events are applied, and children let go, while /proc is read for a snapshot."""
+    play = stage()
+    look, held = Tracee.look_outside, []
+
+    def look_outside(tracee: Tracee, wanted: Wanted, mapped: Any) -> Outside:
+        held.append(play.session._lock._is_owned())  # type: ignore[attr-defined]
+        return look(tracee, wanted, mapped)
+
+    monkeypatch.setattr(Tracee, "look_outside", look_outside)
+    assert play.now()[play.root].rss_bytes
+    assert held == [False]
+
+
+def test_what_following_dies_of_is_told_to_who_asks(stage: Stages) -> None:
+    play = stage()
+    play.session.failed(RuntimeError("lost the target"))
+    with pytest.raises(RuntimeError, match="lost the target"):
+        play.session.snapshot()
