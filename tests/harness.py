@@ -131,6 +131,11 @@ class Tracelloc:
         self, *arguments: str | Path | int, directory: Path, module: str = "tracelloc"
     ) -> None:
         self.out = directory / f"out-{time.monotonic_ns()}"
+        self._reports = self.out
+        if "--" in arguments and "--report" not in arguments:
+            # Else they are among the messages: standard output is the program's.
+            self._reports = self.out.with_suffix(".report")
+            arguments = ("--report", self._reports, *arguments)
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 tracelloc_command(*arguments, module=module),
@@ -175,7 +180,8 @@ class Tracelloc:
             self.process.stderr.close()
 
     def text(self) -> str:
-        return self.out.read_text()
+        """What it has reported."""
+        return self._reports.read_text()
 
     def reports(self) -> list[dict[str, Any]]:
         """The JSON reports it has written."""
@@ -201,6 +207,11 @@ class Tracelloc:
 
     def last(self) -> dict[str, Any]:
         return self.reports()[-1]
+
+
+def reports_among(messages: str) -> str:
+    """The JSON lines on a standard error that has messages, too."""
+    return "".join(line for line in messages.splitlines(keepends=True) if line.startswith("{"))
 
 
 def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -70,7 +70,8 @@ def _run(options: Options) -> int:
     from tracelloc.command.run import trace  # noqa: PLC0415
     from tracelloc.command.starts import start_of  # noqa: PLC0415
 
-    return trace(options, start_of(options), Reports())
+    front = Reports(options.report, has_stdout=not options.command)
+    return trace(options, start_of(options), front)
 
 
 def _spare_stdout() -> None:

@@ -20,6 +20,7 @@ from tests.harness import (
     Builder,
     Target,
     Tracelloc,
+    reports_among,
     run_tracelloc,
     tracelloc_command,
 )
@@ -147,7 +148,7 @@ def test_a_command_and_its_children(builder: Builder, tmp_path: Path) -> None:
         f"{program} 0; {static} 0; exec {program} 5",
     )  # fmt: skip
     assert done.returncode == 5, done.stderr
-    reports = by_process(done.stdout)
+    reports = by_process(reports_among(done.stderr))
     early = [r for r in reports.values() if r["command"] == program.name[:15]]
     assert len(early) == 2
     assert len(reports) == 3
@@ -176,7 +177,7 @@ def test_in_a_pid_namespace(builder: Builder) -> None:
         stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert done.returncode == 6, done.stderr
-    reports = by_process(done.stdout)
+    reports = by_process(reports_among(done.stderr))
     assert len(reports) == 2
     for report in reports.values():
         assert by_function(report) == {"in_constructor": [5, 15_000], "in_main": [3, 12_000]}

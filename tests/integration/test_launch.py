@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Tracelloc, run_tracelloc, tracelloc_command
+from tests.harness import (
+    PATIENCE_S,
+    TARGETS,
+    Builder,
+    Tracelloc,
+    reports_among,
+    run_tracelloc,
+    tracelloc_command,
+)
 
 pytestmark = pytest.mark.bpf
 
@@ -37,7 +45,7 @@ def by_function(report: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def last_report(text: str) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(text.splitlines()[-1])
+    report: dict[str, Any] = json.loads(reports_among(text).splitlines()[-1])
     assert {cause: n for cause, n in report["lost"].items() if n} == {}
     assert report["unmatched_frees"] == report["exec_count"] == 0
     return report
@@ -67,7 +75,7 @@ def test_constructors(
     monkeypatch.setenv("LD_PRELOAD", str(preloaded))
     done = run_tracelloc(*QUIET, *options, "--", program, 7)
     assert done.returncode == 7, done.stderr
-    assert by_function(last_report(done.stdout)) == PROGRAM | NEEDED | PRELOADED
+    assert by_function(last_report(done.stderr)) == PROGRAM | NEEDED | PRELOADED
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static", "musl", "static musl"])
@@ -83,7 +91,7 @@ def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
         )  # fmt: skip
     done = run_tracelloc(*QUIET, "--", program, 0)
     assert done.returncode == 0, done.stderr
-    report = last_report(done.stdout)
+    report = last_report(done.stderr)
     assert by_function(report) == PROGRAM
     assert report["command"] == program.name[:15]
 
@@ -107,7 +115,8 @@ def test_signals_pass(tmp_path: Path, number: signal.Signals) -> None:
     tracer = Tracelloc("--text", "--interval", 60, "--", "sh", "-c", script, directory=tmp_path)
     await_file(tmp_path / "pid")
     assert tracer.stop(number) == 9
-    assert tracer.text().startswith("got\n==>")
+    assert tracer.out.read_text() == "got\n"
+    assert tracer.text().startswith("==> ")
 
 
 def await_file(path: Path) -> str:

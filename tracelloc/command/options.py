@@ -68,6 +68,8 @@ class Options:
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
+    report: Path | None
+    """Where reports go; None: the standard stream that is free for them."""
     show: frozenset[str]
     """Sections that reports have beside the usual ones."""
     top: int
@@ -177,6 +179,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         as_root=given.as_root,
         command=command,
         mode=mode,
+        report=given.report,
         show=given.show,
         top=given.top,
         min_age_ns=None if given.age is None else round(given.age * NS_PER_S),

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from tracelloc.caller import replace_file
 from tracelloc.errors import TracellocError, UsageError
@@ -95,6 +95,19 @@ class Output:
             raise TracellocError(
                 f"{self.path} could not be written: {error.strerror}", hint=hint
             ) from error
+
+
+def open_report(path: Path) -> BinaryIO:
+    """A file that grows: it belongs to who called sudo, as the others do. Raises UsageError."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        descriptor = os.open(path, flags, PRIVATE)
+        owner = _invoker(os.environ)
+        if owner is not None and not _is_special(path):
+            os.fchown(descriptor, *owner)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+    return os.fdopen(descriptor, "wb")
 
 
 def _invoker(environment: Mapping[str, str]) -> tuple[int, int] | None:

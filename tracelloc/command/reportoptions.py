@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from tracelloc.command.argumenttypes import (
     argument_type,
@@ -31,6 +32,13 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="JSON instead: one object per report, on one line"
     )
     add = group.add_argument
+    add(
+        "--report",
+        type=Path,
+        metavar="FILE",
+        help="write reports to FILE (default: standard output; with -- CMD, whose output that "
+        "is, standard error)",
+    )
     add("--top", type=count_type, default=2, metavar="N", help="entries per section (default 2)")
     sections = "; ".join(f"{name}: {section.about}" for name, section in SECTIONS.items())
     add(

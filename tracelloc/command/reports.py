@@ -1,13 +1,15 @@
-"""Reports on time: text or JSON on standard output, or progress where there are none."""
+"""Reports on time: text or JSON, or progress where there are none."""
 
 from __future__ import annotations
 
 import select
 import sys
 import time
+from pathlib import Path
 
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import Mode
+from tracelloc.command.outputs import open_report
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.report.text import losses_line
@@ -18,10 +20,18 @@ from tracelloc.snapshots.trace import TraceSnapshot
 class Reports:
     """A front-end for logs, pipes and people who watch."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None, *, has_stdout: bool) -> None:
+        """Reports go to a file, if one is given, else to standard output if that is free.
+
+        Raises UsageError if the file can't be written.
+        """
         self.messages = Messages()
         self._count = 0
-        self._is_stdout_open = True
+        self._is_open = True
+        self._name = "standard output" if has_stdout else "standard error"
+        self._stream = sys.stdout.buffer if has_stdout else sys.stderr.buffer
+        if path is not None:
+            self._name, self._stream = str(path), open_report(path)
 
     def show(self, run: Run) -> None:
         """Reports until tracing is to end."""
@@ -63,7 +73,7 @@ class Reports:
 
     def _is_done(self, run: Run) -> bool:
         count = run.options.count
-        return not self._is_stdout_open or (count is not None and self._count >= count)
+        return not self._is_open or (count is not None and self._count >= count)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """The last report, with all processes that there were."""
@@ -79,13 +89,13 @@ class Reports:
         report = trace_json if options.mode is Mode.JSON else trace_text
         text = report(trace, run.namers, style, run.marks, ended=is_last)
         try:
-            sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
-            sys.stdout.flush()
+            self._stream.write(text.encode(errors="backslashreplace"))
+            self._stream.flush()
         except BrokenPipeError:
-            self._is_stdout_open = False
+            self._is_open = False
         except OSError as error:
-            self._is_stdout_open = False
-            trouble = TracellocError(f"standard output cannot be written: {error.strerror}")
+            self._is_open = False
+            trouble = TracellocError(f"{self._name} cannot be written: {error.strerror}")
             run.troubles.append(trouble)
             self.messages.say(f"error: {trouble}")
         else:
