@@ -282,7 +282,7 @@ class Capture:
             set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
 
     def unassign(self, pid: int) -> None:
-        """The process is not traced any more."""
+        """The process is not traced any more. For captures that follow."""
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def watch(self, pid: int) -> None:

@@ -65,6 +65,8 @@ class Options:
     """Processes traced at a time."""
     as_root: bool
     """A command runs with our rights, not with those of who called sudo."""
+    program_output: Path | None
+    """Where a copy goes of what a program writes that is started beside the screen."""
     command: tuple[str, ...]
     """The program to start and trace, with its arguments; empty: a running one is traced."""
     mode: Mode
@@ -162,13 +164,17 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
     watch = watch_of(given)
-    has_own_ways = command or given.follow is not None or watch.rules or watch.on_leak
-    terminal = terminal and not has_own_ways
+    terminal = terminal and not (watch.rules or watch.on_leak)
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
             "the following arguments are required: -p/--pid",
             hint="tracelloc --help shows the options",
+        )
+    if given.program_output is not None and not (command and mode is Mode.TUI):
+        raise UsageError(
+            "--program-output copies what a program writes beside the screen",
+            hint="without a screen its output is its own: redirect it",
         )
     return Options(
         pid=given.pid,
@@ -177,6 +183,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         followed_names=given.follow or frozenset(),
         follow_limit=given.follow_limit,
         as_root=given.as_root,
+        program_output=given.program_output,
         command=command,
         mode=mode,
         report=given.report,
@@ -230,13 +237,6 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("--sample must be between 1 and 1TiB")
     if given.follow_limit > _MOST_PROCESSES:
         raise UsageError(f"--follow-limit must be at most {_MOST_PROCESSES}")
-    if given.follow is not None and given.tui:
-        raise UsageError("the screen shows one process", hint="with --follow use --text or --json")
-    if command and given.tui:
-        raise UsageError(
-            "a command would write over the screen, on the same terminal",
-            hint="start it elsewhere and trace it by -p PID, or use --text",
-        )
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

@@ -165,7 +165,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if it is for us to say, else 0."""
     say = front.messages.say_aside
-    signals = Signals(start.pass_on, say if options.follow else None)
+    signals = Signals(start.take_signal, say if options.follow else None)
     with ExitStack() as stack:
         filters, warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters

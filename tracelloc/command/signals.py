@@ -14,17 +14,18 @@ class Signals:
     """What the signals that came so far ask for."""
 
     def __init__(
-        self, pass_on: Callable[[int], None] | None, refuse_stop: Callable[[str], None] | None
+        self, take: Callable[[int], bool], refuse_stop: Callable[[str], None] | None
     ) -> None:
         """Catches them from here on.
 
-        ``pass_on`` gets those that would end us instead. ``refuse_stop`` says why a ^Z does
+        ``take`` gets those that would end us, and says whether they end tracing. ``refuse_stop``
+        says why a ^Z does
         not stop us; None: it does.
         """
         self.is_ending = False
         self.wants_files = False
         self.wants_mark = False
-        self._pass_on = pass_on
+        self._take = take
         self._refuse_stop = refuse_stop
         self._receiver, self._sender = socket.socketpair()
         for end in (self._receiver, self._sender):
@@ -48,10 +49,7 @@ class Signals:
         self._receiver.recv(4096)
 
     def _note_end(self, number: int, _frame: object) -> None:
-        if self._pass_on is None:
-            self.is_ending = True
-        else:
-            self._pass_on(number)
+        self.is_ending |= self._take(number)
 
     def _note_stop(self, _number: int, _frame: object) -> None:
         if self._refuse_stop is not None:

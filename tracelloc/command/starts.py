@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from tracelloc.caller import Caller, caller, effective_user
+from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.options import Options
 from tracelloc.target.procfs import Process
@@ -20,6 +20,7 @@ from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.launch import Launch
 from tracelloc.tracing.program import Program
 from tracelloc.tracing.session import Session, attach_to
+from tracelloc.tracing.terminal import ProgramTerminal
 
 Say = Callable[[str], None]
 
@@ -27,9 +28,8 @@ Say = Callable[[str], None]
 class Start(Protocol):
     """One way of beginning a trace."""
 
-    @property
-    def pass_on(self) -> Callable[[int], None] | None:
-        """Where signals go that would end us; None: they end tracing."""
+    def take_signal(self, number: int) -> bool:
+        """Does what a signal asks for that would end us. Whether tracing is to end."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Traces. Raises TracellocError."""
@@ -44,11 +44,13 @@ class Start(Protocol):
 class AttachStart:
     """A process that runs."""
 
-    pass_on = None
-
     def __init__(self, process: Process) -> None:
         self._process = process
         self._follower: Follower | None = None
+
+    def take_signal(self, _number: int) -> bool:
+        """They are for us."""
+        return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Attaches. Raises TracellocError."""
@@ -75,12 +77,12 @@ class AttachStart:
 
 
 class LaunchStart:
-    """A program that is started, and decides when to end: signals are for it."""
+    """A program that is started. Signals are for it; where it has our terminal, it decides
+    what they mean, and when tracing ends.
+    """
 
-    def __init__(self, command: Sequence[str], who: Caller, file_limit: system.FileLimit) -> None:
-        """``who`` runs it, with this limit of open files."""
-        self._name = printable(command[0])
-        self._program = Program(command, who, file_limit)
+    def __init__(self, program: Program) -> None:
+        self._program = program
         self._launch: Launch | None = None
         self._early_signal: int | None = None
         """One that came before there was a process."""
@@ -90,21 +92,24 @@ class LaunchStart:
         launch = self._launch = Launch(self._program, config, say)
         try:
             if self._early_signal is not None:
-                self.pass_on(self._early_signal)
+                self.take_signal(self._early_signal)
             launch.begin()
         except BaseException:
+            self._launch = None
             launch.session.close()
             launch.finish()
             raise
         return launch.session
 
-    def pass_on(self, number: int) -> None:
-        """The terminal sends its own signals to the program as well."""
+    def take_signal(self, number: int) -> bool:
+        """Our terminal sends its own signals to the program as well, if it has no other one."""
+        has_own = self._program.terminal is not None
         if not self._program.pid:
             self._early_signal = number
-        elif number == signal.SIGTERM or not _is_from_terminal():
+        elif has_own or number == signal.SIGTERM or not _is_from_terminal():
             with suppress(ProcessLookupError):
                 os.kill(self._program.pid, number)
+        return has_own
 
     def stop_following(self) -> None:
         """Lets go of its children."""
@@ -115,14 +120,24 @@ class LaunchStart:
         """Waits for its end. Returns its exit status."""
         if self._launch is None:
             return 0
+        terminal = self._program.terminal
         if self._program.is_running():
-            message = f"not tracing any more; {self._name} runs on, process {self._program.pid}"
-            print(f"tracelloc: {message}", file=sys.stderr, flush=True)
-        return self._launch.finish()
+            name, pid = printable(self._program.name), self._program.pid
+            message = f"tracelloc: not tracing any more; {name} runs on, process {pid}"
+            print(message, file=sys.stderr, flush=True)
+            if terminal is not None:
+                terminal.pass_on(sys.stdout.buffer)
+        status = self._launch.finish()
+        if terminal is not None:
+            terminal.join()
+        return status
 
 
-def start_of(options: Options) -> Start:
-    """How the options say that tracing begins. Raises TracellocError."""
+def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start:
+    """How the options say that tracing begins. Raises TracellocError.
+
+    ``terminal``: of a program that is started; None: ours.
+    """
     if options.pid is not None:
         process = open_target(options.pid)
         system.check_all()
@@ -131,7 +146,7 @@ def start_of(options: Options) -> Start:
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else caller()
-    return LaunchStart(options.command, who, file_limit)
+    return LaunchStart(Program(options.command, who, file_limit, terminal))
 
 
 def _is_from_terminal() -> bool:

@@ -51,6 +51,12 @@ def add_tracing(parser: argparse.ArgumentParser) -> None:
         help="run CMD as root where sudo runs tracelloc (default: as the user who called sudo)",
     )
     add(
+        "--program-output",
+        type=Path,
+        metavar="FILE",
+        help="copy what CMD writes to FILE, where the screen shows it",
+    )
+    add(
         "--allocator",
         metavar="NAME|PATH",
         help="trace only the allocator in files whose name contains NAME, or in PATH "

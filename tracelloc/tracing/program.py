@@ -15,6 +15,7 @@ from tracelloc.caller import Caller
 from tracelloc.capture.system import FileLimit
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
+from tracelloc.tracing.terminal import ProgramTerminal
 
 _NOT_FOUND: Final = 127
 _NOT_EXECUTABLE: Final = 126
@@ -31,11 +32,22 @@ class ProgramError(TracellocError):
 
 
 class Program:
-    """A command line, and the process that executes it. Its streams and directory are ours."""
+    """A command line, and the process that executes it, in our directory."""
 
-    def __init__(self, command: Sequence[str], who: Caller, file_limit: FileLimit) -> None:
-        """``who`` runs it, with this limit of open files."""
+    def __init__(
+        self,
+        command: Sequence[str],
+        who: Caller,
+        file_limit: FileLimit,
+        terminal: ProgramTerminal | None = None,
+    ) -> None:
+        """``who`` runs it, with this limit of open files.
+
+        Its streams are those of ``terminal``, or ours.
+        """
+        self.terminal = terminal
         self._command = list(command)
+        self.name = command[0]
         self._who = who
         self._file_limit = file_limit
         self.pid = 0
@@ -52,12 +64,16 @@ class Program:
             self._become(read_fd, write_fd)
         os.close(read_fd)
         os.close(write_fd)
+        if self.terminal is not None:
+            self.terminal.release()
 
     def _become(self, go_fd: int, failure_fd: int) -> NoReturn:
         """In the new process: waits, then executes the command."""
         try:
             os.close(self._go_fd)
             if os.read(go_fd, 1):
+                if self.terminal is not None:
+                    self.terminal.adopt()
                 # Python ignores these, and what is ignored stays so.
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)

@@ -310,10 +310,13 @@ class Session:
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
         """A process has ended."""
+        if not self._config.follow:
+            # That shows without a follower, who is there until the program is probed only.
+            return
         with self._lock:
             self._drain()
             self.processes.ended(pid)
-            if self._config.follow and not self.processes.are_any_left:
+            if not self.processes.are_any_left:
                 os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
