@@ -29,6 +29,7 @@ from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.session import Session
 from tracelloc.tracing.tracee import Outside, Tracee
 
@@ -405,3 +406,19 @@ def test_what_following_dies_of_is_told_to_who_asks(stage: Stages) -> None:
     play.session.failed(RuntimeError("lost the target"))
     with pytest.raises(RuntimeError, match="lost the target"):
         play.session.snapshot()
+
+
+def test_too_much_following_is_said_once() -> None:
+    said: list[str] = []
+    load = FollowLoad(said.append)
+    second = 1_000_000_000
+    for n in range(1, 100):
+        load.note(n * second // 10, n * second // 10 + second // 50, forks=1)
+    assert said == []
+    for n in range(100, 300):
+        load.note(n * second // 10, n * second // 10 + second // 11, forks=2, execs=1)
+    (line,) = said
+    assert "20 forks and 10 programs per second" in line
+    counts = load.counts
+    assert (counts.forks, counts.execs) == (99 + 400, 200)
+    assert counts.stopped_ns == 99 * (second // 50) + 200 * (second // 11)

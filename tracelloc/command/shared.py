@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from dataclasses import replace
 from typing import Final
 
 from tracelloc.snapshots.snapshot import Wanted
@@ -48,12 +49,12 @@ class SharedSnapshots:
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
-        trace = TraceSnapshot(
-            tuple(
+        trace = replace(
+            trace,
+            processes=tuple(
                 self._suppressions.apply(one, self._namers.of(one.target), patience_s)
                 for one in trace.processes
             ),
-            trace.untraced_count,
         )
         self._latest = time.monotonic(), trace
         return trace

@@ -10,9 +10,9 @@ from typing import Any
 from tracelloc.report.jsonlines import report_of
 from tracelloc.report.text import text_report, traced_line
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.trace import FollowCounts, TraceSnapshot
 from tracelloc.text import printable
-from tracelloc.units import format_size, plural
+from tracelloc.units import NS_PER_S, format_size, plural
 from tracelloc.views.namers import Namers
 
 
@@ -105,10 +105,14 @@ def _total_line(trace: TraceSnapshot) -> str:
 
 
 def _total(trace: TraceSnapshot) -> dict[str, Any]:
+    follow = trace.follow or FollowCounts()
     return {
         "time": round(trace.root.time_s, 6),
         "pid": None,
         "processes": len(trace.processes),
         "untraced_processes": trace.untraced_count,
         **_sums(trace),
+        "forks": follow.forks,
+        "execs": follow.execs,
+        "stopped_s": round(follow.stopped_ns / NS_PER_S, 6),
     }

@@ -8,14 +8,26 @@ from tracelloc.snapshots.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
+class FollowCounts:
+    """What following has done to the processes since the start."""
+
+    forks: int = 0
+    execs: int = 0
+    stopped_ns: int = 0
+    """How long they were stopped for it, all together."""
+
+
+@dataclass(frozen=True, slots=True)
 class TraceSnapshot:
     """What every report, file, rule, endpoint and screen of one moment is made of."""
 
     processes: tuple[Snapshot, ...]
     """In the order of their start, the first one being ``root``; those included that ended."""
     untraced_count: int = 0
-    """Processes that were seen and not traced: more than ``--follow-limit`` allows, or not
-    probed in time."""
+    """Processes that were seen and not traced: more than ``--follow-limit`` allows, or they
+    could not be probed."""
+    follow: FollowCounts | None = None
+    """None: children are not followed."""
 
     @property
     def root(self) -> Snapshot:

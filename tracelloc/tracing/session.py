@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,7 @@ from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.probeset import find_allocators
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
@@ -139,6 +140,7 @@ class Session:
         self._is_launching = waiting
         """What goes wrong with the first process is for who launches it."""
         self._say = say
+        self._load = FollowLoad(say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self.end_fd = _open_end(space.process.pid, follow=config.follow)
         """Readable when all processes have ended."""
@@ -201,7 +203,7 @@ class Session:
                 tracee.measuring.measured(one)
                 for tracee, one in zip(tracees, trace.processes, strict=True)
             )
-            return TraceSnapshot(tuple(measured), trace.untraced_count)
+            return replace(trace, processes=tuple(measured))
 
     def _mapped(self, tracee: Tracee) -> list[tuple[int, int]] | None:
         return tracee.mapped_ranges() if self._config.capture.trace_mappings else None
@@ -228,8 +230,11 @@ class Session:
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
             return take_snapshot(tracee.heap, process, status, wanted)
 
-        untraced_count = self.processes.untraced_count
-        return tracees, TraceSnapshot(tuple(map(taken, tracees)), untraced_count)
+        return tracees, TraceSnapshot(
+            tuple(map(taken, tracees)),
+            self.processes.untraced_count,
+            self._load.counts if self._config.follow else None,
+        )
 
     def _check(self) -> None:
         if self._failure is not None:
@@ -278,35 +283,37 @@ class Session:
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """A thread has made a process."""
-        with self._lock:
-            for _ in range(_MARKER_LOOKS):
-                self._drain()
-                if self.processes.knows_fork(thread_id):
-                    break
+        with self._stopping(forks=1):
+            looks = 1
+            while not self.processes.knows_fork(thread_id) and looks < _MARKER_LOOKS:
                 time.sleep(_MARKER_WAIT_S)
+                self._drain()
+                looks += 1
             self.processes.forked(pid, thread_id, child_pid, shares=shares)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has begun another program. Raises TracellocError if it is launched."""
-        with self._lock, self._warning():
-            self._drain()
+        with self._stopping(execs=1):
             self.processes.executed(pid, same_thread=same_thread)
 
     def loaded(self, pid: int) -> None:
         """A process has other files mapped. Raises TracellocError if it is launched."""
-        with self._lock, self._warning():
-            self._drain()
+        with self._stopping():
             self.processes.loaded(pid)
 
     @contextmanager
-    def _warning(self) -> Iterator[None]:
-        """Says what is wrong with the first process, once it runs."""
-        try:
-            yield
-        except TracellocError as error:
-            if self._is_launching:
-                raise
-            self._say(f"warning: {error}")
+    def _stopping(self, **counts: int) -> Iterator[None]:
+        """While a process is stopped. Says what is wrong with the first one, once it runs."""
+        start_ns = self._clocks.now_ns()
+        with self._lock:
+            self._drain()
+            try:
+                yield
+            except TracellocError as error:
+                if self._is_launching:
+                    raise
+                self._say(f"warning: {error}")
+            self._load.note(start_ns, self._clocks.now_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
         """A process has ended."""
