@@ -181,7 +181,8 @@ def test_usage() -> None:
     for arguments, words in [
         (("--text", "--"), "no command follows --"),
         (("-p", 1, "--", "true"), "either a command is traced or a process"),
-        (("--tui", "--", "true"), "a command would write over the screen"),
+        (("--tui", "--", "true"), "a screen needs a terminal"),
+        (("--program-output", "x", "--", "true"), "redirect it"),
     ]:
         done = run_tracelloc(*arguments)
         assert done.returncode == 2

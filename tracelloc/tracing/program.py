@@ -59,9 +59,14 @@ class Program:
         """Makes the process, which waits for ``go``. Its parent is the calling thread."""
         read_fd, self._go_fd = os.pipe2(os.O_CLOEXEC)
         self._failure_fd, write_fd = os.pipe2(os.O_CLOEXEC)
+        # A signal that comes meanwhile is not for handlers of ours that the process inherits.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if not self.pid:
+            _drop_handlers()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._become(read_fd, write_fd)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         os.close(read_fd)
         os.close(write_fd)
         if self.terminal is not None:
@@ -128,6 +133,13 @@ class Program:
         if self._go_fd >= 0:
             self.wait()
         self._go_fd = self._failure_fd = -1
+
+
+def _drop_handlers() -> None:
+    """Signals do what they do to any program."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _become_user(who: Caller) -> dict[str, str]:
