@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.harness import (
     PATIENCE_S,
@@ -204,6 +206,82 @@ def test_libraries_that_are_opened(builder: Builder, targets: list[Target], tmp_
         if any(frame["symbol"] == "in_needed" for frame in entry["stack"])
     ]  # fmt: skip
     assert sum(entry["bytes"] for entry in found) == 14_000
+
+
+def test_the_endpoint_serves_every_process(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, *QUIET, "--follow", "--listen", 0, directory=tmp_path)
+    url = tracer.wait_for("listening on").split()[-1]
+    family = json.loads(target.ask("tree 3 0"))
+    with urllib.request.urlopen(f"{url}metrics", timeout=PATIENCE_S) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = {f.name: f.samples for f in families}
+    with urllib.request.urlopen(f"{url}debug/pprof/heap", timeout=PATIENCE_S) as answer:
+        message = decoded(answer.read())
+    assert tracer.stop() == 0, tracer.messages
+    reports = by_process(tracer.text())
+    assert set(reports) == {pid for pid, *_ in family}
+    figures = {int(s.labels["pid"]): int(s.value) for s in samples["tracelloc_live_bytes"]}
+    assert figures == {pid: report["live_bytes"] for pid, report in reports.items()}
+    total = sum(report["live_bytes"] for report in reports.values())
+    assert sum(sample.value[1] for sample in message.sample) == total
+
+
+def test_what_has_come_since_a_mark(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Of each process by itself; all of one that was not there then."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    out = tmp_path / "since.folded"
+    tracer = Tracelloc(
+        "-p", target.pid, *QUIET, "--follow", "--since-mark", "-o", out, directory=tmp_path
+    )
+    target.ask("alloc 10 1000")
+    tracer.process.send_signal(signal.SIGUSR2)
+    tracer.wait_for("marked")
+    target.ask("alloc 3 70")
+    family = json.loads(target.ask("tree 1 0"))
+    assert tracer.stop() == 0, tracer.messages
+    grown: dict[int, int] = {}
+    for line in out.read_text().splitlines():
+        stack, _, size = line.rpartition(" ")
+        pid = int(stack.split(";")[0].rpartition("-")[2])
+        grown[pid] = grown.get(pid, 0) + int(size)
+    reports = by_process(tracer.text())
+    (child,) = (pid for pid, *_ in family if pid != target.pid)
+    assert grown[target.pid] == reports[target.pid]["live_bytes"] - 10_000
+    assert grown[child] == reports[child]["live_bytes"]
+
+
+def test_commands_by_name(builder: Builder, tmp_path: Path) -> None:
+    """Others run at their own speed, and are in no report."""
+    program = builder.c("early")
+    script = f"ls / >/dev/null; {program} 0; cat /dev/null; exec {program} 4"
+    done = run_tracelloc(*QUIET, f"--follow={program.name[:15]}", "--", "sh", "-c", script)
+    assert done.returncode == 4, done.stderr
+    reports = by_process(reports_among(done.stderr))
+    assert [report["command"] for report in reports.values()] == [program.name[:15]] * 2
+
+
+def test_more_processes_than_are_wanted(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    tracer = Tracelloc(
+        "-p", target.pid, *QUIET, "--follow-limit", 1, "--follow", directory=tmp_path
+    )
+    family = json.loads(target.ask("tree 4 0"))
+    tracer.wait_for("more than 1 processes at a time")
+    assert tracer.stop() == 0, tracer.messages
+    (report,) = by_process(tracer.text()).values()
+    own = next([blocks, size] for pid, _, blocks, size in family if pid == target.pid)
+    assert kept(report) == own
+    assert tracer.last()["untraced_processes"] == 4
 
 
 def await_that(is_so: Callable[[], bool]) -> None:

@@ -263,6 +263,9 @@ def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: 
         # A terminal's ^C is for all that belongs to the command.
         (os.killpg if number == signal.SIGINT else os.kill)(running.pid, number)
         _, said = running.communicate(timeout=PATIENCE_S)
+    if said.startswith("Fatal Python error: init"):
+        # The interpreter itself was still starting.
+        return
     assert "Traceback" not in said
     assert "bug" not in said
     if mark.exists() and mark.read_text():

@@ -196,6 +196,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         finally:
             start.stop_following()
             session.stop()
+            run.snapshots.expire()
             if sharing is not None:
                 sharing.close()
         run.finish(front)

@@ -14,7 +14,7 @@ from tracelloc.views.namers import Namers
 from tracelloc.watching.suppressions import Suppressions
 
 _FRESH_S: Final = 0.5
-"""A snapshot this young is as good as a new one: many may ask at once."""
+"""A snapshot this young will do for the next who asks over the network: many may at once."""
 
 
 class SharedSnapshots:
@@ -29,7 +29,7 @@ class SharedSnapshots:
         self._namers = namers
         self._suppressions = suppressions
         self._lock = threading.Lock()
-        self._latest: tuple[float, TraceSnapshot] | None = None
+        self._recent: tuple[float, TraceSnapshot] | None = None
 
     def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
         """The trace as it is now, without suspects that are suppressed.
@@ -41,11 +41,17 @@ class SharedSnapshots:
             return self._take(patience_s, wanted)
 
     def recent(self) -> TraceSnapshot:
-        """The latest snapshot if it is fresh, else a new one."""
+        """One that was taken for this a moment ago, or a new one."""
         with self._lock:
-            if self._latest is not None and time.monotonic() - self._latest[0] < _FRESH_S:
-                return self._latest[1]
-            return self._take(0.0, None)
+            now_s = time.monotonic()
+            if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
+                self._recent = now_s, self._take(0.0, None)
+            return self._recent[1]
+
+    def expire(self) -> None:
+        """Tracing has stopped: what was taken before is not recent any more."""
+        with self._lock:
+            self._recent = None
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
@@ -56,5 +62,4 @@ class SharedSnapshots:
                 for one in trace.processes
             ),
         )
-        self._latest = time.monotonic(), trace
         return trace
