@@ -248,9 +248,9 @@ def test_what_has_come_since_a_mark(
     assert tracer.stop() == 0, tracer.messages
     grown: dict[int, int] = {}
     for line in out.read_text().splitlines():
-        stack, _, size = line.rpartition(" ")
+        stack, before, after = line.rsplit(" ", 2)
         pid = int(stack.split(";")[0].rpartition("-")[2])
-        grown[pid] = grown.get(pid, 0) + int(size)
+        grown[pid] = grown.get(pid, 0) + int(after) - int(before)
     reports = by_process(tracer.text())
     (child,) = (pid for pid, *_ in family if pid != target.pid)
     assert grown[target.pid] == reports[target.pid]["live_bytes"] - 10_000

@@ -55,11 +55,10 @@ class SharedSnapshots:
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
-        trace = replace(
+        return replace(
             trace,
             processes=tuple(
                 self._suppressions.apply(one, self._namers.of(one.target), patience_s)
                 for one in trace.processes
             ),
         )
-        return trace
