@@ -15,7 +15,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.keys import LIVE_KEYS
+from tracelloc.ui.journal import Journal
+from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.messages import Failed, PictureReady
 from tracelloc.ui.picture import Picture
@@ -47,8 +48,10 @@ class LiveApp(App[str]):
         warnings: Iterable[str],
     ) -> None:
         super().__init__(driver_class=TerminalDriver)
+        self.journal = Journal(warnings)
         self.refresher = Refresher(
             source,
+            self.journal,
             lambda picture: self._tell(PictureReady(picture)),
             lambda failure: self._tell(Failed(failure)),
             interval_s,
@@ -59,7 +62,6 @@ class LiveApp(App[str]):
         self._source = source
         self._readers = dict(readers)
         self._duration_s = duration_s
-        self._said: list[str] = [f"warning: {warning}" for warning in warnings]
 
     def _tell(self, message: PictureReady | Failed) -> None:
         """From the refresher's thread; nobody listens any more once the loop is gone."""
@@ -70,7 +72,7 @@ class LiveApp(App[str]):
 
     def get_default_screen(self) -> LiveScreen:
         """The live view."""
-        return LiveScreen(self.state, self._source.facts, lambda: self._said)
+        return LiveScreen(self.state, self._source.facts)
 
     def on_mount(self) -> None:
         """Begins to refresh, and to listen."""
@@ -104,7 +106,8 @@ class LiveApp(App[str]):
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
         """The picture is on its way to the terminal."""
-        self.state.note_cost(picture, time.perf_counter() - began_s)
+        drawing_s = time.perf_counter() - began_s
+        self.journal.note_cost(picture.settings.view, picture.took_s, drawing_s)
         self.refresher.shown()
 
     def on_failed(self, message: Failed) -> None:
@@ -118,7 +121,7 @@ class LiveApp(App[str]):
 
     def say(self, text: str) -> None:
         """A message for the log and, for a moment, the screen. From any thread."""
-        self._said.append(f"{time.strftime('%H:%M:%S')} {text}")
+        self.journal.say(text)
         error = text.startswith("error")
         self.call_later(
             self.notify, printable(text), severity="error" if error else "information", markup=False
@@ -127,7 +130,7 @@ class LiveApp(App[str]):
     def end(self, why: str, stop: Callable[[], None]) -> None:
         """The target is gone: ``stop`` is called, a last picture made, and that stays."""
         self.state.ended = "ended: final state"
-        self._said.append(f"{time.strftime('%H:%M:%S')} {why}")
+        self.journal.say(why)
         self.refresher.stand()
         self.refresher.do(stop)
         self.refresher.ask(self.state.settings, tick=True)
@@ -141,8 +144,7 @@ class LiveApp(App[str]):
         yield from super().get_system_commands(screen)
         if not isinstance(screen, LiveScreen):
             return
-        for binding in LIVE_KEYS:
-            assert isinstance(binding, Binding)
+        for binding in (*LIVE_KEYS, *view_keys(self.state.views)):
             yield SystemCommand(
                 binding.description, binding.tooltip, self._command(screen, binding.action)
             )

@@ -21,12 +21,13 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.frame_rules import rule_for
-from tracelloc.ui.histograms import AgesView, SizesView
+from tracelloc.ui.histograms import age_rows, bar_rows, columns, size_rows
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
 from tracelloc.ui.table import Table
 from tracelloc.ui.verdicts import reasons, verdict_text
+from tracelloc.ui.view import Sorting
 from tracelloc.units import NS_PER_S, about_of, format_size
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ class DetailScreen(Screen[None]):
         self._lines: list[Line] = []
         self._everything = False
         self._rules: list[Rule] = []
+        self._measure = Sorting("bytes")
+        """What bars are drawn by."""
 
     def compose(self) -> ComposeResult:
         """Figures, plot, frames, source, spreads."""
@@ -76,8 +79,8 @@ class DetailScreen(Screen[None]):
         source.border_title = "source"
         yield source
         with Horizontal(id="spreads"):
-            yield SizesView(id="detail-sizes")
-            yield AgesView(id="detail-ages")
+            yield Table(columns("size"), id="detail-sizes")
+            yield Table(columns("age"), id="detail-ages")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
@@ -107,10 +110,20 @@ class DetailScreen(Screen[None]):
             times, sizes = figures.history
             curve = Curve("held", times, sizes, "plot--heap")
             self.query_one(Plot).show([curve], [], times[0], times[-1])
-            self.query_one("#detail-sizes", SizesView).show(figures.sizes)
-            self.query_one("#detail-ages", AgesView).show(figures.ages)
+            self._show_bars()
             if before is None or before.stack != details.stack:
                 self._show_frames()
+
+    def _show_bars(self) -> None:
+        if self.details is not None:
+            found = self.details.figures
+            for name, bars in ("sizes", size_rows(found.sizes)), ("ages", age_rows(found.ages)):
+                self.query_one(f"#detail-{name}", Table).show(bar_rows(bars, self._measure))
+
+    @on(Table.SortAsked)
+    def _measure_asked(self, message: Table.SortAsked) -> None:
+        self._measure = Sorting(str(message.key))
+        self._show_bars()
 
     def _show_frames(self) -> None:
         if self.details is None:
@@ -123,7 +136,7 @@ class DetailScreen(Screen[None]):
     @property
     def frame(self) -> Frame | None:
         """Under the cursor."""
-        key = self.query_one("#frames", Table).cursor_key
+        key = self.query_one("#frames", Table).key
         if not isinstance(key, int) or key >= len(self._lines):
             return None
         return self._lines[key].frame
@@ -132,7 +145,7 @@ class DetailScreen(Screen[None]):
     def _frame_changed(self) -> None:
         self._show_source()
 
-    @on(Table.Opened, "#frames")
+    @on(Table.Chosen, "#frames")
     def _frame_opened(self) -> None:
         self.action_edit()
 

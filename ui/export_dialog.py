@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 from typing import ClassVar, Final
 
@@ -12,8 +12,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Vertical
-from textual.widgets import Input, Label, OptionList
-from textual.widgets.option_list import Option
+from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
 from tracelloc.command.outputs import Output
@@ -22,6 +21,7 @@ from tracelloc.export import EXPORTERS
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.ui.dialog import Dialog
 from tracelloc.ui.figures import clean
+from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.units import format_size
 from tracelloc.views.naming import Namer
 
@@ -50,14 +50,7 @@ class ExportDialog(Dialog[None]):
         with Vertical(classes="box") as box:
             box.border_title = "Export: the suffix names the format"
             yield Input(self._suggestion(), id="path", select_on_focus=False)
-            yield OptionList(
-                *(
-                    Option(f"{suffix:<17} {exporter.name}", id=f"format:{suffix}")
-                    for suffix, exporter in EXPORTERS.items()
-                ),
-                id="formats",
-                markup=False,
-            )
+            yield Table([Column("name", "", 0, right=False)], id="formats")
             yield Label("", id="result", markup=False)
             yield Label("Enter writes, Tab and arrows choose a format, Esc cancels", classes="note")
 
@@ -67,9 +60,17 @@ class ExportDialog(Dialog[None]):
         first = next(iter(EXPORTERS))
         return f"{command}-{self._snapshot.target.pid}-{moment}{first}"
 
-    @on(OptionList.OptionHighlighted)
-    def _format_chosen(self, message: OptionList.OptionHighlighted) -> None:
-        suffix = (message.option.id or "").removeprefix("format:")
+    def on_mount(self) -> None:
+        """Fills the list."""
+
+        def cell(suffix: Hashable, _column: str) -> str:
+            return f"{suffix:<17} {EXPORTERS[str(suffix)].name}"
+
+        self.query_one(Table).show(Rows(list(EXPORTERS), cell))
+
+    @on(Table.Moved)
+    def _format_chosen(self, message: Table.Moved) -> None:
+        suffix = str(message.key)
         line = self.query_one("#path", Input)
         for known in sorted(EXPORTERS, key=len, reverse=True):
             if line.value.endswith(known):
@@ -78,7 +79,7 @@ class ExportDialog(Dialog[None]):
         line.value += suffix
 
     @on(Input.Submitted)
-    @on(OptionList.OptionSelected)
+    @on(Table.Chosen)
     def _start(self) -> None:
         if self._working:
             return

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Label, OptionList
-from textual.widgets.option_list import Option
+from textual.widgets import Label
 
 from tracelloc.filters import Rule
 from tracelloc.ui.dialog import Dialog
 from tracelloc.ui.figures import clean
+from tracelloc.ui.table import Column, Rows, Table
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
@@ -51,7 +50,7 @@ class FilterDialog(Dialog[None]):
         """The box."""
         with Vertical(classes="box") as box:
             box.border_title = "Filters: which frames are noise"
-            yield OptionList(*self._options(), id="groups", markup=False)
+            yield Table([Column("name", "", 0, right=False)], id="groups")
             yield Label(
                 "Enter/Space switches, a all, d deletes an added rule, w saves them\n"
                 "x or c on a frame of a stack adds a rule; Esc closes",
@@ -59,38 +58,25 @@ class FilterDialog(Dialog[None]):
                 markup=False,
             )
 
-    def _options(self) -> list[Option]:
-        options = [
-            Option(Text(f"[{'x' if on else ' '}] {clean(name)}"), id=f"group:{name}")
-            for name, on in self._groups.items()
-        ]
-        options += [
-            Option(Text(f"    {rule.action.value} {clean(rule.pattern)}"), id=f"rule:{number}")
-            for number, rule in enumerate(self._added)
-        ]
-        return options
+    def on_mount(self) -> None:
+        """Fills the list."""
+        self._redraw()
 
     def _redraw(self) -> None:
-        choices = self.query_one("#groups", OptionList)
-        at = choices.highlighted
-        choices.clear_options()
-        choices.add_options(self._options())
-        if choices.option_count:
-            choices.highlighted = min(at or 0, choices.option_count - 1)
+        found: dict[Hashable, str] = {
+            name: f"[{'x' if on else ' '}] {clean(name)}" for name, on in self._groups.items()
+        }
+        for number, rule in enumerate(self._added):
+            found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
+        rows = Rows(list(found), lambda key, _column: found[key])
+        self.query_one(Table).show(rows, at_once=True)
 
-    def _current(self) -> tuple[str, str]:
-        choices = self.query_one("#groups", OptionList)
-        if choices.highlighted is None:
-            return "", ""
-        kind, _, name = (choices.get_option_at_index(choices.highlighted).id or "").partition(":")
-        return kind, name
-
-    @on(OptionList.OptionSelected)
+    @on(Table.Chosen)
     def action_switch_group(self) -> None:
         """Switches the group under the cursor."""
-        kind, name = self._current()
-        if kind == "group":
-            self._switch(name, not self._groups[name])
+        key = self.query_one(Table).key
+        if isinstance(key, str):
+            self._switch(key, not self._groups[key])
             self._redraw()
 
     def _switch(self, name: str, enabled: bool) -> None:
@@ -106,9 +92,9 @@ class FilterDialog(Dialog[None]):
 
     def action_drop(self) -> None:
         """Deletes the rule under the cursor."""
-        kind, number = self._current()
-        if kind == "rule":
-            self.state.remove_rule(self._added.pop(int(number)))
+        key = self.query_one(Table).key
+        if isinstance(key, int):
+            self.state.remove_rule(self._added.pop(key))
             self._redraw()
 
     def action_save(self) -> None:

@@ -21,7 +21,8 @@ from tracelloc.ui.nodes import (
     is_darker,
     module_colour,
 )
-from tracelloc.ui.nodesview import NodesView
+from tracelloc.ui.nodesview import NodesView, maker
+from tracelloc.ui.view import View
 from tracelloc.units import format_size
 from tracelloc.views.calltree import Metric
 
@@ -73,17 +74,16 @@ class FlameView(NodesView):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "side(-1)", "Left", show=False),
-        Binding("right", "side(1)", "Right", show=False),
+        Binding("right,l", "side(1)", "Right", show=False),
         Binding("enter", "choose", "Zoom", tooltip="Zoom into the function; open its stack"),
         Binding("escape,backspace", "zoom_out", "Zoom out", tooltip="One step back out"),
-        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
         Binding("c", "colouring", "Colours", tooltip="Colour by module or by growth"),
     ]
     footer_lines = 2
     row_cursor = False
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
         self.colouring = Colouring.MODULE
         self._zoomed = ROOT
         self._selected = ROOT
@@ -91,16 +91,15 @@ class FlameView(NodesView):
 
     # Data.
 
-    def _take(self, nodes: Nodes, *, inverted: bool) -> None:
+    def _take(self, nodes: Nodes) -> None:
         zoomed: Path = ()
         selected: Path = ()
-        if self._data is not None and self.inverted == inverted:
+        if self._data is not None and self._data.inverted == nodes.inverted:
             zoomed = self._data.path(self._zoomed)
             selected = self._data.path(self._selected)
-        self._data, self.inverted = nodes, inverted
+        self._data = nodes
         self._zoomed = nodes.nearest(zoomed)
         self._selected = nodes.nearest(selected)
-        self._search()
         self.rows_changed()
 
     @property
@@ -142,10 +141,6 @@ class FlameView(NodesView):
             return 0
         return len(self._levels)
 
-    def empty_text(self) -> str:
-        """Nothing is held."""
-        return " No stack holds anything within the limits."
-
     # Drawing.
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
@@ -167,7 +162,7 @@ class FlameView(NodesView):
 
     def _label(self, node: int, width: int) -> str:
         assert self._data is not None
-        found = "*" if node in self._matches else ""
+        found = "*" if node in self._data.matches else ""
         if width < 4:
             # Too narrow for a name; a match still shows.
             return (EDGE + found).ljust(width)[:width]
@@ -176,9 +171,9 @@ class FlameView(NodesView):
     def _style(self, node: int, row: int) -> str:
         assert self._data is not None
         style = self._colour(node, row)
-        if node in self._matches:
+        if node in self._data.matches:
             style = f"{style} flame--match"
-        elif self._pattern is not None:
+        elif self._data.is_searched:
             style = "flame--above"
         if node == self._selected and self.has_focus:
             return f"{style} flame--cursor"
@@ -214,15 +209,15 @@ class FlameView(NodesView):
             percent(nodes.share(node)),
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
-            *(["inverted"] if self.inverted else []),
+            *(["inverted"] if nodes.inverted else []),
             f"colours: {self.colouring.value}",
         ]
         if nodes.metric.needs_freed:
             # Of these it is the share.
             parts.insert(1, f"{nodes.metric.value} {nodes.figure(nodes.weight(node))}")
         found = ""
-        if self._pattern is not None:
-            found = f" found: {percent(self._matching / max(nodes.weight(ROOT), 1))} "
+        if nodes.is_searched:
+            found = f" found: {percent(nodes.matching / max(nodes.weight(ROOT), 1))} "
             yield found, "lines--match"
         yield crop("  ".join(parts), width - len(found)), "lines--header"
 
@@ -309,14 +304,20 @@ class FlameView(NodesView):
         if self._data is not None:
             self.zoom(self._data.parent(self._zoomed))
 
-    def action_open(self) -> None:
-        """Asks for the stack under the cursor."""
-        stack = self.selected_stack
-        if stack is not None:
-            self.post_message(self.Opened(self, stack))
-
     def action_colouring(self) -> None:
         """The other colours."""
         growth = self.colouring is Colouring.GROWTH
         self.colouring = Colouring.MODULE if growth else Colouring.GROWTH
         self.refresh()
+
+
+FLAME: Final = View(
+    name="flame",
+    title="Flame",
+    key="3",
+    maker=maker,
+    widget=FlameView,
+    choose=lambda stack, _settings: stack,
+    keeps=True,
+    by_metric=True,
+)

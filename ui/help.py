@@ -60,7 +60,7 @@ class HelpScreen(Dialog[None]):
         for keys, what in lines:
             text.append(f"{keys:>{width}}", "bold").append(f"  {what}\n")
         text.append(
-            "\nclick: a title sorts, a row is chosen, again opens it; a tab, a key below\n"
+            "\nclick: a title sorts, a row is chosen, twice opens it; a tab, a key below\n"
             "Letters are memray's where it has them. Rows wait for half a second after a key."
         )
         with Vertical(classes="box") as box:

@@ -1,19 +1,40 @@
-"""Outstanding blocks by size and by age, as bars."""
+"""The views of live blocks by size and by age, as bars."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from textual.binding import Binding, BindingType
-from textual.message import Message
+from rich.text import Text
 
-from tracelloc.snapshots.spread import Bin, SizeCount
-from tracelloc.snapshots.waste import Waste
-from tracelloc.ui.cells import bar, percent, right, span
-from tracelloc.ui.lines import LineView, Piece
-from tracelloc.units import NS_PER_S, format_size
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.spread import Bin, SizeCount, age_bins, frequent_sizes, size_bins
+from tracelloc.snapshots.waste import Waste, total_waste
+from tracelloc.ui.cells import percent, span
+from tracelloc.ui.selection import Selection
+from tracelloc.ui.settings import Settings
+from tracelloc.ui.source import Source
+from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table
+from tracelloc.ui.view import Sorting, View
+from tracelloc.units import NS_PER_S, about_of, format_size
+from tracelloc.views.waste import waste_line
+
+MOST_SIZES: Final = 32
+_BY_BYTES: Final = Sorting("bytes")
+
+
+def columns(label: str) -> tuple[Column, ...]:
+    """Those of a histogram. What it is sorted by is what bars and shares are of."""
+    return (
+        Column("label", label, 16, sorts=False),
+        Column("bytes", "bytes", 9),
+        Column("count", "blocks", 11),
+        Column("share", "share", 7, sorts=False),
+        Column("wasted", "wasted", 9, from_width=76, sorts=False),
+        Column("waste", "of it", 7, from_width=76, sorts=False),
+        Column("bar", "", 0, sorts=False),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,145 +50,88 @@ class BarRow:
     """What the allocator gives beyond these bytes; None: not looked for."""
 
 
-class BarsView(LineView):
-    """Rows of label, bytes, blocks, share and bar."""
+def bar_rows(rows: Sequence[BarRow | str], sorting: Sorting = _BY_BYTES, empty: str = "") -> Rows:
+    """A row per bar, the key is (low, high, headings above it); a string is a heading.
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("v", "measure", "Bytes/blocks", tooltip="Draw bars by bytes or by blocks"),
-    ]
-    header_lines = 1
-    label_title = ""
-    label_width = 18
-    waste_from_width = 76
-    """Where the columns of waste are shown, if there is any to be shown."""
+    Shares are of what stands before the first heading.
+    """
 
-    class Chosen(Message):
-        """The user wants to see only blocks of this bar; both limits are included."""
+    def value(row: BarRow) -> int:
+        return row.size_bytes if sorting.column == "bytes" else row.count
 
-        def __init__(self, view: BarsView, low: int, high: int | None) -> None:
-            super().__init__()
-            self.view = view
-            self.low = low
-            self.high = high
+    order: list[Hashable] = []
+    bars: dict[Hashable, BarRow] = {}
+    section = total = 0
+    for row in rows:
+        if isinstance(row, str):
+            section += 1
+            order.append(Heading(row))
+        else:
+            order.append(key := (row.low, row.high, section))
+            bars[key] = row
+            total += 0 if section else value(row)
+    highest = max((value(row) for row in bars.values()), default=0)
 
-        @property
-        def control(self) -> BarsView:
-            """The view that sent it."""
-            return self.view
+    def cell(key: Hashable, column: str) -> Cell:
+        row = bars.get(key)
+        if row is None:
+            # It waits for the next order.
+            return ""
+        if column == "bar":
+            return Bar(value(row) / max(highest, 1))
+        text = {
+            "label": lambda: row.label,
+            "bytes": lambda: format_size(row.size_bytes),
+            "count": lambda: f"{row.count:,}",
+            "share": lambda: percent(value(row) / max(total, 1)),
+            "wasted": lambda: _wasted(row, lambda waste: format_size(waste.waste_bytes), "?"),
+            "waste": lambda: _wasted(row, lambda waste: percent(waste.share), ""),
+        }[column]()
+        return text if row.count else Text(text, "dim")
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
-        self.by_bytes = True
-        self._rows: list[BarRow | str] = []
-        self._total = (0, 0)
-        self._highest = (0, 0)
-        self._knows_waste = False
-
-    def show_rows(self, rows: Sequence[BarRow | str]) -> None:
-        """Replaces the rows; a string is a heading. Shares are of the first section."""
-        key = self._key()
-        self._rows = list(rows)
-        first: list[BarRow] = []
-        for row in rows:
-            if isinstance(row, str):
-                break
-            first.append(row)
-        bars = [row for row in rows if isinstance(row, BarRow)]
-        self._total = (sum(r.size_bytes for r in first), sum(r.count for r in first))
-        self._highest = (
-            max((r.size_bytes for r in bars), default=0),
-            max((r.count for r in bars), default=0),
-        )
-        self._knows_waste = any(row.waste is not None for row in bars)
-        for at, row in enumerate(self._rows):
-            if isinstance(row, BarRow) and (row.low, row.high) == key:
-                self.cursor = at
-                break
-        self.rows_changed()
-
-    def _key(self) -> tuple[int, int | None] | None:
-        row = self._rows[self.cursor] if self.cursor < len(self._rows) else None
-        return (row.low, row.high) if isinstance(row, BarRow) else None
-
-    def row_count(self) -> int:
-        """Bars and headings."""
-        return len(self._rows)
-
-    def empty_text(self) -> str:
-        """Nothing to count."""
-        return " No block is outstanding within the limits."
-
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """The titles; those of what bars are drawn by are marked."""
-        size, count = ("bytes ▼", "blocks") if self.by_bytes else ("bytes", "blocks ▼")
-        title = f"{self.label_title:>{self.label_width}} {size:>10} {count:>11} {'share':>7}"
-        if self._knows_waste and width >= self.waste_from_width:
-            title += f" {'wasted':>10} {'of it':>7}"
-        yield title, "lines--header"
-
-    def row(self, row: int, width: int) -> Iterable[Piece]:
-        """One bar, or a heading."""
-        shown = self._rows[row]
-        if isinstance(shown, str):
-            yield f" {shown}", "lines--header"
-            return
-        which = 0 if self.by_bytes else 1
-        value = (shown.size_bytes, shown.count)[which]
-        figures = (
-            f"{right(shown.label, self.label_width)} {format_size(shown.size_bytes):>10} "
-            f"{shown.count:>11,} {percent(value / max(self._total[which], 1)):>7} "
-        )
-        if self._knows_waste and width >= self.waste_from_width:
-            figures += _wasted(shown)
-        yield figures, None if shown.count else "lines--dim"
-        room = width - len(figures) - 1
-        if room > 0:
-            yield bar(value / max(self._highest[which], 1), room), "lines--bar"
-
-    def chosen(self) -> None:
-        """Tells which bar it was."""
-        row = self._rows[self.cursor]
-        if isinstance(row, BarRow):
-            self.post_message(self.Chosen(self, row.low, row.high))
-
-    def action_measure(self) -> None:
-        """The other measure."""
-        self.by_bytes = not self.by_bytes
-        self.refresh()
+    knows_waste = any(row.waste is not None for row in bars.values())
+    without = () if knows_waste else ("wasted", "waste")
+    return Rows(order, cell, sorting.column, empty=empty, without=without)
 
 
-def _wasted(row: BarRow) -> str:
-    """Bytes, and their share of the usable ones; ``?`` where no block's is known."""
+def _wasted(row: BarRow, figure: Callable[[Waste], str], unknown: str) -> str:
+    """Of blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
-        return " " * 19
-    if not waste.usable_bytes and waste.unknown_count:
-        return f"{'?':>10} {'':>7} "
-    return f"{format_size(waste.waste_bytes):>10} {percent(waste.share):>7} "
+        return ""
+    return figure(waste) if waste.usable_bytes or not waste.unknown_count else unknown
 
 
-class SizesView(BarsView):
+def size_rows(
+    bins: Sequence[Bin], frequent: Sequence[SizeCount] = (), waste: str | None = None
+) -> list[BarRow | str]:
     """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
-
-    label_title = "size"
-
-    def show(
-        self, bins: Sequence[Bin], frequent: Sequence[SizeCount] = (), waste: str | None = None
-    ) -> None:
-        """Takes what ``spread.size_bins`` and ``spread.frequent_sizes`` give, and a sentence."""
-        rows: list[BarRow | str] = [
-            BarRow(_sizes(b.low, b.high), b.low, b.high, b.count, b.size_bytes, b.waste)
-            for b in bins
+    rows: list[BarRow | str] = [
+        BarRow(_sizes(b.low, b.high), b.low, b.high, b.count, b.size_bytes, b.waste) for b in bins
+    ]
+    if frequent:
+        rows.append("exact sizes that hold most")
+        rows += [
+            BarRow(f"{s.size:,} B", s.size, s.size, s.count, s.size_bytes, s.waste)
+            for s in frequent
         ]
-        if frequent:
-            rows.append("exact sizes that hold most")
-            rows += [
-                BarRow(f"{s.size:,} B", s.size, s.size, s.count, s.size_bytes, s.waste)
-                for s in frequent
-            ]
-        if waste is not None and rows:
-            rows.append(waste)
-        self.show_rows(rows)
+    if waste is not None and rows:
+        rows.append(waste)
+    return rows
+
+
+def age_rows(bins: Sequence[Bin]) -> list[BarRow | str]:
+    """By age, the youngest first."""
+    return [
+        BarRow(
+            _ages(b.low, b.high),
+            b.low,
+            None if b.high is None else b.high - 1,
+            b.count,
+            b.size_bytes,
+        )
+        for b in bins
+    ]
 
 
 def _sizes(low: int, high: int | None) -> str:
@@ -186,27 +150,6 @@ def _whole(size: int) -> str:
     return f"{size >> 10} KiB"
 
 
-class AgesView(BarsView):
-    """By age, the youngest first."""
-
-    label_title = "age"
-
-    def show(self, bins: Sequence[Bin]) -> None:
-        """Takes what ``spread.age_bins`` gives."""
-        self.show_rows(
-            [
-                BarRow(
-                    _ages(b.low, b.high),
-                    b.low,
-                    None if b.high is None else b.high - 1,
-                    b.count,
-                    b.size_bytes,
-                )
-                for b in bins
-            ]
-        )
-
-
 def _ages(low_ns: int, high_ns: int | None) -> str:
     if high_ns is None:
         return f"over {_time(low_ns)}"
@@ -220,3 +163,64 @@ def _time(age_ns: int) -> str:
         if seconds >= length and seconds % length == 0:
             return f"{seconds // length} {unit}"
     return f"{seconds} s" if seconds < 60 else span(seconds)
+
+
+def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
+    """Usable sizes are asked for once per snapshot."""
+    measured: tuple[Snapshot, Snapshot] | None = None
+
+    def rows(selection: Selection) -> Rows:
+        nonlocal measured
+        snapshot, settings = selection.snapshot, selection.settings
+        if measured is None or measured[0] is not snapshot:
+            measured = snapshot, source.measured(snapshot)
+        blocks = selection.blocks(settings.all_limits)
+        sampled, sizes = snapshot.sample_bytes, measured[1].usable
+        usable = None if sizes is None else sizes.of(blocks)
+        waste = None
+        if sizes is not None and usable is not None:
+            total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+            waste = waste_line(sizes, total, about_of(sampled))
+        bins = size_bins(blocks, sampled, usable)
+        frequent = frequent_sizes(blocks, MOST_SIZES, sampled, usable)
+        return bar_rows(size_rows(bins, frequent, waste), settings.sorting, selection.why_empty)
+
+    return rows
+
+
+def _make_ages(selection: Selection) -> Rows:
+    snapshot, settings = selection.snapshot, selection.settings
+    blocks = selection.blocks(settings.all_limits)
+    bins = age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
+    return bar_rows(age_rows(bins), settings.sorting, selection.why_empty)
+
+
+def _only_sizes(key: tuple[int, int | None, int], settings: Settings) -> Settings:
+    low, high, _ = key
+    limits = replace(settings.limits, min_size_bytes=low, max_size_bytes=high)
+    return replace(settings, limits=limits)
+
+
+def _only_ages(key: tuple[int, int | None, int], settings: Settings) -> Settings:
+    low, high, _ = key
+    return replace(settings, limits=replace(settings.limits, min_age_ns=low, max_age_ns=high))
+
+
+SIZES: Final = View(
+    name="sizes",
+    title="Sizes",
+    key="5",
+    maker=_make_sizes,
+    widget=lambda: Table(columns("size")),
+    choose=_only_sizes,
+    sorting=_BY_BYTES,
+)
+AGES: Final = View(
+    name="ages",
+    title="Ages",
+    key="6",
+    maker=lambda _source: _make_ages,
+    widget=lambda: Table(columns("age")),
+    choose=_only_ages,
+    sorting=_BY_BYTES,
+)

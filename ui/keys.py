@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Any, Final
 
-from textual.binding import Binding, BindingType
+from textual.binding import Binding
 
-from tracelloc.ui.settings import TITLES, View
+from tracelloc.ui.view import View
 
 
 def _key(
@@ -19,7 +20,7 @@ def _key(
     )
 
 
-LIVE_KEYS: Final[list[BindingType]] = [
+LIVE_KEYS: Final[list[Binding]] = [
     _key("q", "leave", "Quit", "Quit: probes off, files written", show=True),
     _key("question_mark", "help", "Help", "All keys", show=True),
     _key(
@@ -32,7 +33,7 @@ LIVE_KEYS: Final[list[BindingType]] = [
     _key("t", "sort_by('bytes')", "Total", "Sort by outstanding bytes"),
     _key("o", "sort_by('bytes')", "Own", "The same: a stack's own bytes are all it has"),
     _key("a", "sort_by('count')", "Allocations", "Sort by blocks"),
-    _key("g", "sort_by('growth')", "Growth", "Sort by growth per minute"),
+    _key("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
     _key("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
     _key("A", "sort_by('age')", "Age", "Sort by age"),
     _key("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by outstanding bytes"),
@@ -51,8 +52,11 @@ LIVE_KEYS: Final[list[BindingType]] = [
     _key("y", "copy", "Copy", "Copy the row's stack to the clipboard"),
     _key("P", "processes", "Processes", "Back to the list of processes"),
     _key("escape", "back", "Back", "One step back"),
-    *(
-        _key(str(number), f"view('{view.value}')", TITLES[view], f"Show {TITLES[view]}")
-        for number, view in enumerate(View, 1)
-    ),
 ]
+
+
+def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
+    """What brings each view on top."""
+    return [
+        _key(view.key, f"view('{view.name}')", view.title, f"Show {view.title}") for view in views
+    ]

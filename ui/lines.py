@@ -1,41 +1,69 @@
-"""A list of any length of which only the visible rows are drawn.
+"""The list that every view and dialog is: rows of which only the visible ones are drawn.
 
 Subclasses say how many rows there are and what a row looks like; this scrolls, keeps a
-cursor, and keeps fixed lines above and below the rows.
+cursor, knows the keys, and keeps fixed lines above and below the rows.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import ClassVar, Final
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Generic, TypeVar
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Region, Size
+from textual.geometry import Size
+from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 HOLD_S: Final = 0.5
 """For how long rows don't move after a key or a click."""
-Piece = tuple[str, str | None]
-"""Text, made harmless and cut to cells, and the component classes of its style."""
+Piece = tuple[str, str | Style | None]
+"""Text, made harmless and cut to cells, and its style, or the component classes of it."""
+Content = TypeVar("Content")
+
+LIST_KEYS: Final = (
+    ("up,k", "cursor", -1, "Row above"),
+    ("down,j", "cursor", 1, "Row below"),
+    ("pageup,ctrl+b", "page", -1, "Page up"),
+    ("pagedown,ctrl+f", "page", 1, "Page down"),
+    ("home,g", "edge", -1, "First row, and stay there"),
+    ("end,G", "edge", 1, "Last row"),
+)
+"""Keys, action, its argument, what it does: in every list."""
 
 
-class LineView(ScrollView, can_focus=True):
+@dataclass
+class RowMessage(Message):
+    """Something about the cursor's row; ``key``: what the row stands for."""
+
+    view: LineView[Any]
+    key: Hashable | None
+
+    @property
+    def control(self) -> LineView[Any]:
+        """The list that sent it."""
+        return self.view
+
+
+class LineView(Generic[Content], ScrollView, can_focus=True):
     """Rows by number, the first is 0. The cursor is always on a row while there is one."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "lines--header", "lines--cursor", "lines--dim", "lines--bar", "lines--grown",
-        "lines--shrunk", "lines--match", "lines--note",
+        "lines--header", "lines--sorted", "lines--cursor", "lines--unfocused", "lines--dim",
+        "lines--bar", "lines--grown", "lines--shrunk", "lines--match", "lines--note",
     }  # fmt: skip
     DEFAULT_CSS = """
     LineView {
         overflow-x: hidden; overflow-y: auto; scrollbar-size-vertical: 1; scrollbar-gutter: stable;
         & .lines--header { text-style: bold; color: $text-muted; }
+        & .lines--sorted { color: $foreground; text-style: bold underline; }
         & .lines--cursor { text-style: reverse; }
+        & .lines--unfocused { background: $surface; text-style: bold; }
         & .lines--dim { color: $text-muted; }
         & .lines--bar { color: $primary; }
         & .lines--grown { color: $text-error; }
@@ -45,27 +73,41 @@ class LineView(ScrollView, can_focus=True):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("up,k", "cursor(-1)", "Up", show=False),
-        Binding("down,j", "cursor(1)", "Down", show=False),
-        Binding("pageup", "page(-1)", "Page up", show=False),
-        Binding("pagedown", "page(1)", "Page down", show=False),
-        Binding("home", "edge(-1)", "First", show=False),
-        Binding("end", "edge(1)", "Last", show=False),
-        Binding("enter", "choose", "Choose", show=False),
+        *(
+            Binding(keys, f"{action}({step})", text, show=False, tooltip=text)
+            for keys, action, step, text in LIST_KEYS
+        ),
+        Binding("enter", "choose", "Open", show=False, tooltip="Details of the row"),
     ]
     header_lines = 0
     footer_lines = 0
     row_cursor = True
     """Whether the cursor's whole row is marked."""
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    class Chosen(RowMessage):
+        """Enter or a double click."""
+
+    class Moved(RowMessage):
+        """The cursor is on another row."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
         self.cursor = 0
+        self.now_s: Callable[[], float] = time.monotonic
         self._held_until_s = 0.0
         self._mouse_down = False
         self._pending: Callable[[], None] | None = None
 
     # What a subclass is.
+
+    def show(self, content: Content, *, at_once: bool = False) -> None:
+        """Replaces what is listed; rows that may not move now move later, unless ``at_once``."""
+        raise NotImplementedError
+
+    @property
+    def key(self) -> Hashable | None:
+        """What the cursor's row stands for; None: nothing that could be chosen."""
+        return None
 
     def row_count(self) -> int:
         """How many rows there are now."""
@@ -85,9 +127,12 @@ class LineView(ScrollView, can_focus=True):
 
     def moved(self) -> None:
         """The cursor is on another row."""
+        self.post_message(self.Moved(self, self.key))
 
     def chosen(self) -> None:
         """The cursor's row was chosen, by Enter or a double click."""
+        if self.key is not None:
+            self.post_message(self.Chosen(self, self.key))
 
     def header_clicked(self, line: int, x: int) -> None:
         """A fixed line above the rows was clicked."""
@@ -121,12 +166,12 @@ class LineView(ScrollView, can_focus=True):
 
     def hold(self) -> None:
         """Rows stay where they are for a moment."""
-        self._held_until_s = time.monotonic() + HOLD_S
+        self._held_until_s = self.now_s() + HOLD_S
 
     @property
     def is_held(self) -> bool:
         """Whether somebody has just pressed a key here, or has the mouse button down."""
-        return self._mouse_down or time.monotonic() < self._held_until_s
+        return self._mouse_down or self.now_s() < self._held_until_s
 
     def on_key(self) -> None:
         """Whoever presses keys is reading."""
@@ -144,11 +189,6 @@ class LineView(ScrollView, can_focus=True):
     def on_leave(self) -> None:
         """A button that is let go elsewhere is not heard of."""
         self._mouse_down = False
-
-    @property
-    def has_cursor(self) -> bool:
-        """Whether the cursor is to be seen: a list that never has the keys always shows it."""
-        return self.has_focus or not self.can_focus
 
     def rows_changed(self) -> None:
         """To be called when there may be other rows, or other things in them."""
@@ -191,37 +231,34 @@ class LineView(ScrollView, can_focus=True):
         row = y - self.header_lines + self.scroll_offset.y
         return row if row < self.row_count() else None
 
-    def style_of(self, name: str | None) -> Style:
-        """The style of component classes (with blanks between) over the widget's own."""
-        style = self.rich_style
-        for part in (name or "").split():
-            style += self.get_component_rich_style(part, partial=True)
-        return style
+    def _segment(self, text: str, style: str | Style | None, base: Style, over: Style) -> Segment:
+        if isinstance(style, Style):
+            base += style
+        elif style is not None:
+            for part in style.split():
+                base += self.get_component_rich_style(part, partial=True)
+        return Segment(text, base + over)
 
     def render_line(self, y: int) -> Strip:
         """Draws a line of what is in view."""
-        width = self.width
-        cursor = False
+        width, base = self.width, self.rich_style
+        over = Style.null()
+        pieces: Iterable[Piece] = ()
+        row = self.row_at(y)
         if y < self.header_lines:
             pieces = self.fixed(y, width)
         elif y >= self.size.height - self.footer_lines:
             pieces = self.fixed(y - self.size.height, width)
-        else:
-            row = self.row_at(y)
-            if row is not None:
-                cursor = row == self.cursor and self.row_cursor and self.has_cursor
-                pieces = self.row(row, width)
-            elif y == self.header_lines and not self.row_count():
-                pieces = [(self.empty_text(), "lines--note")]
-            else:
-                pieces = ()
-        over = self.get_component_rich_style("lines--cursor", partial=True) if cursor else None
-        segments = [
-            Segment(text, self.style_of(name) + over if over else self.style_of(name))
-            for text, name in pieces
-        ]
-        base = self.rich_style + over if over else self.rich_style
-        return Strip(segments).adjust_cell_length(width, base)
+        elif row is not None:
+            pieces = self.row(row, width)
+            if row == self.cursor and self.row_cursor:
+                # A list that never has the keys shows its cursor all the same.
+                name = "cursor" if self.has_focus or not self.can_focus else "unfocused"
+                over = self.get_component_rich_style(f"lines--{name}", partial=True)
+        elif y == self.header_lines and not self.row_count():
+            pieces = [(self.empty_text(), "lines--note")]
+        segments = [self._segment(text, style, base, over) for text, style in pieces]
+        return Strip(segments).adjust_cell_length(width, base + over)
 
     def on_resize(self) -> None:
         """Another width is another layout."""
@@ -262,7 +299,3 @@ class LineView(ScrollView, can_focus=True):
         """Chooses the cursor's row."""
         if self.row_count():
             self.chosen()
-
-    def row_region(self, row: int) -> Region:
-        """Where a row is in the widget, for what is drawn beside it."""
-        return Region(0, row + self.header_lines - self.scroll_offset.y, self.width, 1)

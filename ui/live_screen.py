@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingType
-from textual.containers import VerticalScroll
+from textual.binding import BindingsMap, BindingType
 from textual.screen import Screen
-from textual.widget import Widget
-from textual.widgets import ContentSwitcher, Footer, Input, Static
+from textual.widgets import ContentSwitcher, Footer, Input
 
-from tracelloc.ui.columns import BLOCK_COLUMNS, STACK_COLUMNS, block_rows, stack_rows
-from tracelloc.ui.flame import FlameView
 from tracelloc.ui.header import HeaderLines
-from tracelloc.ui.histograms import AgesView, BarsView, SizesView
-from tracelloc.ui.keys import LIVE_KEYS
-from tracelloc.ui.logview import log_lines
-from tracelloc.ui.nodesview import NodesView
-from tracelloc.ui.notes import notes_of, why_empty
+from tracelloc.ui.keys import LIVE_KEYS, view_keys
+from tracelloc.ui.lines import LineView
+from tracelloc.ui.notes import notes_of
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Flag, Plot, curves_of
-from tracelloc.ui.settings import TREES, Settings, View
+from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Facts
 from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.ui.tabline import TabLine
-from tracelloc.ui.threads import ThreadsView
-from tracelloc.ui.tree import TreeView
+from tracelloc.ui.tree import TREE
 from tracelloc.ui.verdicts import verdict_line
-from tracelloc.units import about_of
+from tracelloc.ui.view import View
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -48,34 +40,29 @@ TINY: int = 9
 class LiveScreen(Screen[None]):
     """See the module. It changes settings and draws pictures, and works nothing out."""
 
-    BINDINGS: ClassVar[list[BindingType]] = LIVE_KEYS
-    AUTO_FOCUS = "#stacks"
+    BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
+    AUTO_FOCUS = "#views LineView"
 
-    def __init__(self, state: State, facts: Facts, say: Callable[[], list[str]]) -> None:
-        """``say``: messages for the log, oldest first."""
+    def __init__(self, state: State, facts: Facts) -> None:
         super().__init__()
         self.state = state
         self._facts = facts
-        self._messages = say
         self.picture: Picture | None = None
+        keys = BindingsMap(view_keys(state.views))
+        self._bindings = BindingsMap.merge([self._bindings, keys])
 
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield HeaderLines(self._facts, id="header")
         yield Plot(id="plot")
-        yield TabLine(id="tabs")
-        with ContentSwitcher(initial=View.STACKS.value, id="views"):
-            yield Table(STACK_COLUMNS, id=View.STACKS.value)
-            yield Table(BLOCK_COLUMNS, id=View.BLOCKS.value)
-            yield FlameView(id=View.FLAME.value)
-            yield TreeView(id=View.TREE.value)
-            yield SizesView(id=View.SIZES.value)
-            yield AgesView(id=View.AGES.value)
-            yield ThreadsView(id=View.THREADS.value)
-            with VerticalScroll(id=View.LOG.value):
-                yield Static(id="log-lines", markup=False)
+        yield TabLine(self.state.views, id="tabs")
+        with ContentSwitcher(initial=self.state.views[0].name, id="views"):
+            for view in self.state.views:
+                widget = view.widget()
+                widget.id = view.name
+                yield widget
         pane = Table(FRAME_COLUMNS, id="pane")
-        pane.can_focus = False
+        pane.can_focus = pane.row_cursor = False
         pane.border_title = "stack of the selected row"
         yield pane
         yield Input(placeholder="regex in names, files, modules; Esc clears", id="search")
@@ -113,30 +100,13 @@ class LiveScreen(Screen[None]):
             self.query_one(TabLine).show(self.settings.view, notes_of(picture))
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
-                self._show_view(picture, at_once=not same)
+                self.view.show(picture.content, at_once=not same)
             self._show_pane(picture)
 
-    def _show_view(self, picture: Picture, *, at_once: bool) -> None:
-        view = picture.settings.view
-        widget = self.query_one(f"#{view.value}")
-        if isinstance(widget, Table):
-            rows = stack_rows if view is View.STACKS else block_rows
-            widget.show(rows(picture, why_empty(picture)), at_once=at_once)
-        elif isinstance(widget, FlameView | TreeView):
-            if picture.nodes is not None:
-                widget.show(picture.nodes, inverted=picture.settings.inverted, at_once=at_once)
-                widget.search(picture.settings.search or None)
-        elif isinstance(widget, SizesView):
-            widget.show(picture.sizes.bins, picture.sizes.frequent, picture.sizes.waste)
-        elif isinstance(widget, AgesView):
-            widget.show(picture.ages)
-        elif isinstance(widget, ThreadsView):
-            about = about_of(picture.snapshot.sample_bytes)
-            activity = picture.snapshot.threads
-            widget.show(picture.threads, activity, about=about, at_once=at_once)
-        elif view is View.LOG:
-            lines = log_lines(picture, self._facts, self._messages(), self.state.costs)
-            self.query_one("#log-lines", Static).update(lines)
+    @property
+    def view(self) -> LineView[Any]:
+        """The widget of the view on top."""
+        return self.query_one(f"#{self.settings.view.name}", LineView)
 
     def _show_pane(self, picture: Picture) -> None:
         pane = self.query_one("#pane", Table)
@@ -152,92 +122,71 @@ class LiveScreen(Screen[None]):
 
     def action_view(self, name: str) -> None:
         """Puts a tab on top."""
-        view = View(name)
-        self.query_one(ContentSwitcher).current = name
-        self.set_class(view not in (View.STACKS, View.BLOCKS), "other")
-        self.set_focus(self.query_one(f"#{name}"))
+        self._go_to(next(view for view in self.state.views if view.name == name), self.settings)
+
+    def _go_to(self, view: View[Any], settings: Settings) -> None:
+        self.query_one(ContentSwitcher).current = view.name
+        self.set_class(not view.shows_stack, "other")
         self.query_one(TabLine).show(view, "")
-        selected = self._selected_stack(self.query_one(f"#{name}"))
-        self.state.change(view=view, selected=selected)
+        self.state.take(replace(settings, view=view))
+        self.set_focus(self.view)
+        self._select_stack()
 
     @on(TabLine.Chosen)
     def _tab_chosen(self, message: TabLine.Chosen) -> None:
-        self.action_view(message.view.value)
-
-    def _selected_stack(self, widget: Widget) -> int | None:
-        if not isinstance(widget, Table):
-            return None
-        return self._stack_of(widget, widget.cursor_key)
+        self._go_to(message.view, self.settings)
 
     def on_screen_resume(self) -> None:
         """Shows what has come meanwhile."""
         if self.state.picture is not None and self.picture is not self.state.picture:
             self.show(self.state.picture)
-        if self.settings.view in (View.STACKS, View.BLOCKS):
-            widget = self.query_one(f"#{self.settings.view.value}")
-            self.state.change(selected=self._selected_stack(widget))
+        self._select_stack()
 
-    def _stack_of(self, table: Table, key: object) -> int | None:
-        if not isinstance(key, int):
-            return None
-        if table.id == View.STACKS.value:
-            return key
-        block = None if self.picture is None else self.picture.blocks_by_address.get(key)
-        return None if block is None else block.stack
-
-    @on(Table.Moved)
-    def _row_changed(self, message: Table.Moved) -> None:
+    @on(LineView.Moved)
+    def _row_changed(self, message: LineView.Moved) -> None:
         # Behind another screen rows go on moving; that screen's stack stays selected.
-        if message.table.id == self.settings.view.value and self.is_current:
-            self.state.change(selected=self._stack_of(message.table, message.key))
+        if message.view is self.view and self.is_current:
+            self._select_stack()
 
-    @on(Table.Opened)
-    def _row_opened(self, message: Table.Opened) -> None:
-        stack = self._stack_of(message.table, message.key)
-        if stack is not None:
-            self.state.open_details(stack)
+    def _select_stack(self) -> None:
+        view, key = self.settings.view, self.view.key
+        stack = None
+        if view.shows_stack and key is not None:
+            stack = view.choose(key, self.settings)
+        self.state.change(selected=stack)
 
-    @on(NodesView.Opened)
-    def _node_opened(self, message: NodesView.Opened) -> None:
-        self.state.open_details(message.stack)
-
-    @on(BarsView.Chosen)
-    def _bar_chosen(self, message: BarsView.Chosen) -> None:
-        limits = self.settings.limits
-        if isinstance(message.view, SizesView):
-            limits = replace(limits, min_size_bytes=message.low, max_size_bytes=message.high)
-        else:
-            limits = replace(limits, min_age_ns=message.low, max_age_ns=message.high)
-        self.state.change(limits=limits)
-        self.action_view(View.STACKS.value)
-
-    @on(ThreadsView.Chosen)
-    def _thread_chosen(self, message: ThreadsView.Chosen) -> None:
-        self.state.change(limits=replace(self.settings.limits, tid=message.tid))
-        self.action_view(View.STACKS.value)
+    @on(LineView.Chosen)
+    def _row_chosen(self, message: LineView.Chosen) -> None:
+        found = self.settings.view.choose(message.key, self.settings)
+        if isinstance(found, Settings):
+            self._go_to(self.state.views[0], found)
+        elif found is not None:
+            self.state.open_details(found)
 
     # --- order ---
 
-    def _columns(self) -> tuple[Column, ...]:
-        return BLOCK_COLUMNS if self.settings.view is View.BLOCKS else STACK_COLUMNS
+    def _columns(self) -> list[Column]:
+        """What the view on top can be sorted by."""
+        columns = self.view.columns if isinstance(self.view, Table) else ()
+        return [column for column in columns if column.sorts]
 
     @on(Table.SortAsked)
     def _title_clicked(self, message: Table.SortAsked) -> None:
-        self.state.sort(message.column)
+        self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
         """By the next column."""
-        keys = [column.key for column in self._columns() if column.sorts]
-        now = self.state.sorting.column
-        self.state.sort(keys[(keys.index(now) + 1) % len(keys)])
+        keys = [column.key for column in self._columns()]
+        now = self.settings.sorting.column
+        self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
 
-    def action_sort_by(self, column: str) -> None:
-        """By this column, or what is its like in the view."""
-        if self.settings.view is View.BLOCKS:
-            column = {"age": "age"}.get(column, "size")
-        elif self.settings.view is not View.STACKS:
-            self.action_view(View.STACKS.value)
-        self.state.sort(column)
+    def action_sort_by(self, name: str) -> None:
+        """By a column; of the first view, if the one on top has none of this name."""
+        if all(column.key != name for column in self._columns()):
+            self._go_to(self.state.views[0], self.settings)
+        for column in self._columns():
+            if column.key == name:
+                self.state.sort(column)
 
     def action_verdicts(self) -> None:
         """Only stacks that are judged so."""
@@ -245,7 +194,7 @@ class LiveScreen(Screen[None]):
 
     def action_reverse(self) -> None:
         """The other way round."""
-        self.state.sort(self.state.sorting.column)
+        self.action_sort_by(self.settings.sorting.column)
 
     # --- search ---
 
@@ -274,7 +223,7 @@ class LiveScreen(Screen[None]):
         line = self.query_one("#search", Input)
         if not line.value:
             line.display = False
-        self.set_focus(self.query_one(f"#{self.settings.view.value}"))
+        self.set_focus(self.view)
 
     def action_back(self) -> None:
         """One step back: search, verdicts, difference, limits, baseline, then the first tab."""
@@ -291,8 +240,8 @@ class LiveScreen(Screen[None]):
             self.state.lift_limits()
         elif settings.baseline is not None:
             self.state.change(baseline=None)
-        elif settings.view is not View.STACKS:
-            self.action_view(View.STACKS.value)
+        elif settings.view is not self.state.views[0]:
+            self._go_to(self.state.views[0], settings)
         else:
             self.app.notify("q quits, ? shows all keys", timeout=2)
 
@@ -319,15 +268,15 @@ class LiveScreen(Screen[None]):
     def action_invert(self) -> None:
         """Flame and tree the other way round."""
         self.state.change(inverted=not self.settings.inverted)
-        if self.settings.view not in TREES:
-            self.action_view(View.TREE.value)
+        if not self.settings.view.by_metric:
+            self._go_to(TREE, self.settings)
 
     def action_metric(self) -> None:
         """Flame and tree by the next metric."""
-        if self.settings.view in TREES:
+        if self.settings.view.by_metric:
             self.state.next_metric()
         else:
-            self.action_view(View.TREE.value)
+            self._go_to(TREE, self.settings)
 
     def action_noise(self) -> None:
         """Filters off, or on again."""

@@ -1,37 +1,34 @@
-"""The log: what is attached, what was counted, what was said."""
+"""The view of the log: what is attached, what was counted, what was said."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from statistics import median
-
-from rich.text import Text
+from typing import Final
 
 from tracelloc.report.text import losses_line, overhead_line
 from tracelloc.target.found import unseen_lines
 from tracelloc.text import printable
 from tracelloc.ui.figures import clock, short_count
-from tracelloc.ui.picture import Picture
-from tracelloc.ui.settings import View
-from tracelloc.ui.source import Facts
+from tracelloc.ui.selection import Selection
+from tracelloc.ui.source import Facts, Source
+from tracelloc.ui.textlines import TextLines
+from tracelloc.ui.view import View
 from tracelloc.units import format_size, plural
 from tracelloc.views.memory import memory_lines
 
-Costs = Mapping[View, Collection[tuple[float, float]]]
-"""Per view, seconds that pictures took to be worked out, and drawn."""
+
+def maker(source: Source) -> Callable[[Selection], list[str]]:
+    """Makes all lines: the standing figures, then messages, the oldest first."""
+    return lambda selection: list(_lines(selection, source.facts))
 
 
-def log_lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs) -> Text:
-    """All lines: the standing figures, then messages, the oldest first."""
-    return Text("\n".join(_lines(picture, facts, messages, costs)))
-
-
-def _lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs) -> Iterator[str]:
-    snapshot = picture.snapshot
+def _lines(selection: Selection, facts: Facts) -> Iterator[str]:
+    snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {printable(snapshot.target.command)} (pid {snapshot.target.pid})"
     yield f"attached   {clock(snapshot.elapsed_ns)} ago, by {facts.method}"
-    fill = f"{picture.header.ring_share:.0%} full at most"
+    fill = f"{selection.ring_share:.0%} full at most"
     yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
@@ -55,13 +52,18 @@ def _lines(picture: Picture, facts: Facts, messages: Sequence[str], costs: Costs
         f"{short_count(float(totals.freed_count.sum()))} frees"
     )
     yield f"           {snapshot.broken_stacks:,} stacks end in code without frame pointers"
-    for view, pairs in costs.items():
+    journal = selection.journal
+    for view, costs in list(journal.costs.items()):
+        pairs = list(costs)
         worked, drawn = (1000 * median(column) for column in zip(*pairs, strict=True))
         most = 1000 * max(map(sum, pairs))
         yield (
-            f"{'screen':<11}{view.value}: {worked:.1f} ms worked out aside, "
+            f"{'screen':<11}{view}: {worked:.1f} ms worked out aside, "
             f"{drawn:.1f} ms drawn, {most:.1f} ms at most"
         )
     yield ""
-    for message in messages:
+    for message in list(journal.messages):
         yield printable(message)
+
+
+LOG: Final = View(name="log", title="Log", key="8", maker=maker, widget=TextLines)

@@ -1,20 +1,18 @@
 """A call tree made ready to be walked from the root on, the heaviest children first.
 
-Made once per tree and measure, off the user interface's thread if it is large.
+Made once per tree, measure and search, in the refresher's thread.
 """
 
 from __future__ import annotations
 
-import re
 import zlib
-from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
 
-from tracelloc.filters.rules import LONGEST_SUBJECT
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
+from tracelloc.ui.naming import Search
 from tracelloc.units import format_size
 from tracelloc.views.calltree import CallTree, Metric, Step
 
@@ -27,9 +25,15 @@ class Nodes:
     """Weights and order of a tree's nodes. Weights below zero count as nothing."""
 
     def __init__(
-        self, tree: CallTree, metric: Metric = Metric.BYTES, *, sampled: bool = False
+        self,
+        tree: CallTree,
+        metric: Metric = Metric.BYTES,
+        *,
+        inverted: bool = False,
+        sampled: bool = False,
+        search: Search | None = None,
     ) -> None:
-        """``sampled``: figures are estimates."""
+        """``sampled``: figures are estimates. ``search``: marks functions."""
         self.tree = tree
         self.metric = metric
         self.about = "~" if sampled else ""
@@ -41,11 +45,14 @@ class Nodes:
             self.totals = _accumulated(tree, np.maximum(own, 0))
         else:
             self.totals = tree.totals[metric]
-        self._found: tuple[re.Pattern[str], tuple[frozenset[int], int]] | None = None
+        self.inverted = inverted
         # By parent, then by weight; the root, its own parent, is left out.
         order = np.lexsort((-self.totals[1:], tree.parent[1:])) + 1
         self._children = order
         self._starts = np.searchsorted(tree.parent[order], np.arange(len(tree) + 1))
+        self.is_searched = search is not None
+        self.matches, self.matching = self._search(search) if search else (frozenset(), 0)
+        """Nodes whose name the search finds, and what these weigh together: nothing twice."""
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -129,22 +136,13 @@ class Nodes:
                 return None
             node = children[0]
 
-    def matches(self, pattern: re.Pattern[str]) -> tuple[frozenset[int], int]:
-        """(nodes whose name matches, what these weigh together: nothing twice).
-
-        The last answer is kept: whoever makes a tree on another thread may ask there first.
-        """
-        if self._found is None or self._found[0] != pattern:
-            self._found = pattern, self._search(pattern)
-        return self._found[1]
-
-    def _search(self, pattern: re.Pattern[str]) -> tuple[frozenset[int], int]:
+    def _search(self, search: Search) -> tuple[frozenset[int], int]:
         verdicts: dict[str, bool] = {}
         matching = np.zeros(len(self), np.bool_)
         for node, step in enumerate(self.tree.steps):
             verdict = verdicts.get(step.name)
             if verdict is None:
-                verdict = pattern.search(step.name, 0, LONGEST_SUBJECT) is not None
+                verdict = search.matches(step.name)
                 verdicts[step.name] = verdict
             if verdict:
                 matching[node] = True
@@ -188,22 +186,3 @@ def growth_colour(growth: int, weight: int) -> int:
     if growth == 0:
         return 1
     return 3 if growth * 10 >= weight else 2
-
-
-def compile_search(text: str) -> re.Pattern[str] | None:
-    """What a user typed, as a regular expression or, if it is none, as it stands; None: empty.
-
-    Capital letters in it make capitals count.
-    """
-    if not text:
-        return None
-    flags = re.NOFLAG if any(character.isupper() for character in text) else re.IGNORECASE
-    try:
-        return re.compile(text, flags)
-    except re.error:
-        return re.compile(re.escape(text), flags)
-
-
-def module_names(nodes: Nodes, shown: Iterable[int]) -> list[str]:
-    """The files that some nodes belong to, for a legend."""
-    return sorted({base_name(nodes.tree.steps[node].module or "") for node in shown} - {""})

@@ -1,19 +1,23 @@
-"""What the flame graph and the tree have in common: nodes, a search, a stack to be opened."""
+"""What the flame graph and the tree have in common: nodes, and a stack to be opened."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable, Hashable
 from typing import ClassVar
 
+import numpy as np
 from textual.binding import Binding, BindingType
-from textual.message import Message
 
 from tracelloc.ui.lines import LineView
-from tracelloc.ui.nodes import Nodes, compile_search
-from tracelloc.views.calltree import CallTree, Metric
+from tracelloc.ui.naming import Search
+from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.selection import Selection
+from tracelloc.ui.source import Source
+from tracelloc.views.calltree import Metric
+from tracelloc.views.livetree import LiveTree, weight_of
 
 
-class NodesView(LineView):
+class NodesView(LineView[Nodes]):
     """A view of ``Nodes``. A subclass says how they are taken, and which one is selected."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -23,63 +27,67 @@ class NodesView(LineView):
             "Weight",
             tooltip="By outstanding bytes, blocks, bytes allocated, growth, peak, temporary blocks",
         ),
+        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
     ]
 
-    class Opened(Message):
-        """The user wants to see a stack."""
-
-        def __init__(self, view: NodesView, stack: int) -> None:
-            super().__init__()
-            self.view = view
-            self.stack = stack
-
-        @property
-        def control(self) -> NodesView:
-            """The view that sent it."""
-            return self.view
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
-        self.inverted = False
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
         self._data: Nodes | None = None
-        self._pattern: re.Pattern[str] | None = None
-        self._matches: frozenset[int] = frozenset()
-        self._matching = 0
 
     @property
     def selected(self) -> int:
         """The node under the cursor."""
         raise NotImplementedError
 
-    def _take(self, nodes: Nodes, *, inverted: bool) -> None:
+    def _take(self, nodes: Nodes) -> None:
         raise NotImplementedError
 
-    def show(self, nodes: Nodes, *, inverted: bool = False, at_once: bool = False) -> None:
+    def show(self, content: Nodes, *, at_once: bool = False) -> None:
         """Replaces the tree; what the user chose stays on its functions.
 
         While somebody presses keys, it is replaced later, unless ``at_once``.
         """
-        at_once = at_once or self._data is None or self.inverted != inverted
-        self.when_free(lambda: self._take(nodes, inverted=inverted), at_once=at_once)
-
-    def show_tree(
-        self, tree: CallTree, metric: Metric = Metric.BYTES, *, inverted: bool = False
-    ) -> None:
-        """The same for a tree that is small, or for a test."""
-        self.show(Nodes(tree, metric), inverted=inverted, at_once=True)
-
-    def search(self, pattern: str | re.Pattern[str] | None) -> None:
-        """Marks matching functions and says what share they hold."""
-        self._pattern = compile_search(pattern) if isinstance(pattern, str) else pattern
-        self._search()
-        self.refresh()
-
-    def _search(self) -> None:
-        self._matches, self._matching = frozenset(), 0
-        if self._data is not None and self._pattern is not None:
-            self._matches, self._matching = self._data.matches(self._pattern)
+        at_once = at_once or self._data is None
+        self.when_free(lambda: self._take(content), at_once=at_once)
 
     @property
-    def selected_stack(self) -> int | None:
+    def key(self) -> Hashable | None:
         """The heaviest stack through the node under the cursor."""
         return None if self._data is None else self._data.stack_below(self.selected)
+
+    def empty_text(self) -> str:
+        """Nothing is held."""
+        return " No stack holds anything within the limits."
+
+    def action_open(self) -> None:
+        """Chooses the stack, whatever Enter does with the function."""
+        LineView.chosen(self)
+
+
+def maker(source: Source) -> Callable[[Selection], Nodes]:
+    """Makes the call tree, not narrowed by the search: that is marked in it."""
+    tree: LiveTree | None = None
+    tree_of = (0, False)
+
+    def nodes(selection: Selection) -> Nodes:
+        nonlocal tree, tree_of
+        snapshot, settings = selection.snapshot, selection.settings
+        now = snapshot.target.exec_count, settings.inverted
+        if tree is None or tree_of != now:
+            tree, tree_of = LiveTree(snapshot.target.command, inverted=settings.inverted), now
+        chosen = np.zeros(len(snapshot.totals), np.bool_)
+        chosen[selection.unsearched] = True
+        figures = selection.figures
+        columns = {Metric.BYTES: figures.live_bytes, Metric.BLOCKS: figures.live_count}
+        for metric in (Metric.GROWTH, settings.metric):
+            columns.setdefault(metric, weight_of(snapshot, metric))
+        weights = {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
+        return Nodes(
+            tree.update(snapshot, source.namer, weights),
+            settings.metric,
+            inverted=settings.inverted,
+            sampled=snapshot.sample_bytes is not None,
+            search=Search(settings.search) if settings.search else None,
+        )
+
+    return nodes

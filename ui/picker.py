@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
-from textual import work
+from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
-from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
 from tracelloc.ui.cells import crop, fit, right, signed_size, trend
-from tracelloc.ui.lines import LineView, Piece
+from tracelloc.ui.lines import LIST_KEYS, LineView, Piece
 from tracelloc.units import format_size, plural
 
 _WIDE = 100
@@ -25,49 +24,35 @@ _NARROW = 76
 _REFRESH_S = 1.0
 
 
-class ProcessList(LineView, can_focus=False):
+class ProcessList(LineView[Sequence[ProcessInfo]], can_focus=False):
     """One row per process."""
 
     header_lines = 1
 
-    class Chosen(Message):
-        """The user wants this process."""
-
-        def __init__(self, info: ProcessInfo) -> None:
-            super().__init__()
-            self.info = info
-
-    class Highlighted(Message):
-        """The cursor is on this process."""
-
-        def __init__(self, info: ProcessInfo | None) -> None:
-            super().__init__()
-            self.info = info
-
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
         self._infos: list[ProcessInfo] = []
         self._moved = False
         self.searching = False
 
-    def show(self, infos: Sequence[ProcessInfo]) -> None:
+    def show(self, content: Sequence[ProcessInfo], *, at_once: bool = False) -> None:
         """Replaces the list. Once it was moved, the cursor stays on its process."""
         pid = self._infos[self.cursor].pid if self._moved and self._infos else None
-        self._infos = list(infos)
+        self._infos = list(content)
         self.cursor = next((row for row, info in enumerate(self._infos) if info.pid == pid), 0)
         if pid is None:
             self._moved = False
         self.rows_changed()
         self.show_cursor()
-        self.post_message(self.Highlighted(self.current))
+        super().moved()
 
     def moved(self) -> None:
         """From now on the cursor belongs to the process."""
         self._moved = True
-        self.post_message(self.Highlighted(self.current))
+        super().moved()
 
     @property
-    def current(self) -> ProcessInfo | None:
+    def key(self) -> ProcessInfo | None:
         """The process under the cursor."""
         return self._infos[self.cursor] if self.cursor < len(self._infos) else None
 
@@ -111,11 +96,6 @@ class ProcessList(LineView, can_focus=False):
         room = max(width - self._used(width) - command - 2, 0)
         yield "  " + fit(_word(info) if width < _NARROW else _state(info), room), dim
 
-    def chosen(self) -> None:
-        """Tells which one it was."""
-        if self.current is not None:
-            self.post_message(self.Chosen(self.current))
-
 
 def _state(info: ProcessInfo) -> str:
     if not info.known:
@@ -145,10 +125,12 @@ class PickerScreen(Screen[int | None]):
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "back", "Clear/quit", tooltip="Clear the search, then leave"),
-        Binding("up", "list('cursor', -1)", "Up", show=False, priority=True),
-        Binding("down", "list('cursor', 1)", "Down", show=False, priority=True),
-        Binding("pageup", "list('page', -1)", "Page up", show=False, priority=True),
-        Binding("pagedown", "list('page', 1)", "Page down", show=False, priority=True),
+        *(
+            Binding(key, f"list('{action}', {step})", text, show=False, priority=True)
+            for keys, action, step, text in LIST_KEYS
+            for key in keys.split(",")
+            if len(key) > 1  # letters are typed into the search
+        ),
         Binding("enter", "pick", "Trace", priority=True, tooltip="Trace the process"),
     ]
 
@@ -217,27 +199,21 @@ class PickerScreen(Screen[int | None]):
         """Searches while typing."""
         self._filter()
 
-    def on_process_list_highlighted(self, message: ProcessList.Highlighted) -> None:
-        """Says all about the process under the cursor."""
-        info, note = message.info, self.query_one("#picker-note", Static)
+    @on(ProcessList.Moved)
+    def _say_all(self) -> None:
+        """Of the process under the cursor."""
+        info, note = self.query_one(ProcessList).key, self.query_one("#picker-note", Static)
         if info is not None:
             note.update(crop(f"{_state(info)}: {info.arguments}", max(self.size.width - 2, 0)))
 
-    def on_process_list_chosen(self, message: ProcessList.Chosen) -> None:
-        """A double click."""
-        self._choose(message.info)
-
     def action_list(self, what: str, step: int) -> None:
         """Moves in the list while the search has the keys."""
-        rows = self.query_one(ProcessList)
-        if what == "page":
-            rows.action_page(step)
-        else:
-            rows.action_cursor(step)
+        getattr(self.query_one(ProcessList), f"action_{what}")(step)
 
+    @on(ProcessList.Chosen)
     def action_pick(self) -> None:
         """Chooses the process under the cursor."""
-        info = self.query_one(ProcessList).current
+        info = self.query_one(ProcessList).key
         if info is not None:
             self._choose(info)
 

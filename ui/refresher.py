@@ -6,9 +6,10 @@ import threading
 import time
 from collections.abc import Callable
 
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot
+from tracelloc.ui.journal import Journal
 from tracelloc.ui.picture import Picture, Pictures
-from tracelloc.ui.settings import Settings, View
+from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 
 
@@ -23,12 +24,13 @@ class Refresher:
     def __init__(
         self,
         source: Source,
+        journal: Journal,
         publish: Callable[[Picture], None],
         fail: Callable[[BaseException], None],
         interval_s: float | None,
     ) -> None:
         """``interval_s`` None: only on demand, for tests."""
-        self._pictures = Pictures(source)
+        self._pictures = Pictures(source, journal)
         self._publish = publish
         self._fail = fail
         self._interval_s = interval_s
@@ -106,6 +108,7 @@ class Refresher:
 
     def _work_until_closed(self) -> None:
         snapshot: Snapshot | None = None
+        taken = NOTHING_ELSE
         next_s = time.monotonic()
         while True:
             with self._changed:
@@ -128,13 +131,11 @@ class Refresher:
                 assert settings is not None
             now_s = time.monotonic()
             left_s = self._left_s(next_s)
-            lacks_threads = settings.view is View.THREADS and not (
-                (self._paused and not self._final)
-                or snapshot is None
-                or snapshot.threads is not None
-            )
-            if snapshot is None or tick or lacks_threads or (left_s is not None and left_s <= 0):
-                snapshot = self._pictures.take(settings)
+            wanted = settings.view.wanted
+            stands = self._paused and not self._final
+            lacks = taken | wanted != taken and not stands
+            if snapshot is None or tick or lacks or (left_s is not None and left_s <= 0):
+                snapshot, taken = self._pictures.take(settings), wanted
                 # Ticks that were missed are not made up for.
                 next_s = now_s + (self._interval_s or 0.0)
             picture = self._pictures.make(snapshot, settings)

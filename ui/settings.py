@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Final
+from typing import Any, Final
 
 from tracelloc.snapshots.analysis import ALL, Limits, Mark
+from tracelloc.ui.view import Sorting, View
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.calltree import Metric
 
-
-class View(Enum):
-    """The tabs. The value is the tab's id; the order that of the number keys."""
-
-    STACKS = "stacks"
-    BLOCKS = "blocks"
-    FLAME = "flame"
-    TREE = "tree"
-    SIZES = "sizes"
-    AGES = "ages"
-    THREADS = "threads"
-    LOG = "log"
-
-
-TITLES: Final = {
-    View.STACKS: "Allocators",
-    View.BLOCKS: "Allocations",
-    View.FLAME: "Flame",
-    View.TREE: "Tree",
-    View.SIZES: "Sizes",
-    View.AGES: "Ages",
-    View.THREADS: "Threads",
-    View.LOG: "Log",
-}
-
-
-TREES: Final = (View.FLAME, View.TREE)
-"""What is drawn by a metric."""
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),
     (Verdict.LEAKING, Verdict.GROWING),
@@ -48,14 +21,6 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.WATCHING, Verdict.UNKNOWN),
 )
 """What to show only stacks of, one after the other; the first is all."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sorting:
-    """By which column."""
-
-    column: str
-    descending: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +40,9 @@ class Difference:
 class Settings:
     """Everything that has a say in what the views show."""
 
-    view: View = View.STACKS
-    stacks: Sorting = Sorting("verdict")
-    blocks: Sorting = Sorting("size")
+    view: View[Any]
+    sortings: Mapping[str, Sorting] = field(default_factory=dict)
+    """Of views by name, where it is not their own."""
     search: str = ""
     limits: Limits = ALL
     """Sizes, ages and thread."""
@@ -95,6 +60,11 @@ class Settings:
     marks: tuple[Mark, ...] = field(default=())
 
     @property
+    def sorting(self) -> Sorting:
+        """Of the view on top; of one without columns, none."""
+        return self.sortings.get(self.view.name, self.view.sorting)
+
+    @property
     def all_limits(self) -> Limits:
         """The limits, the baseline among them."""
         if self.baseline is None:
@@ -109,7 +79,7 @@ class Settings:
     @property
     def shows_freed(self) -> bool:
         """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
-        return self.view in TREES and self.metric.needs_freed and self.all_limits.is_open
+        return self.view.by_metric and self.metric.needs_freed and self.all_limits.is_open
 
     @property
     def narrows_stacks(self) -> bool:

@@ -6,10 +6,9 @@ runs in the thread that draws, but for the jobs it gives to the refresher's.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any
 
 from textual.app import App
 
@@ -25,12 +24,14 @@ from tracelloc.ui.help import HelpScreen
 from tracelloc.ui.limits_dialog import LimitsDialog
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings, Sorting, View
+from tracelloc.ui.registry import VIEWS
+from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
+from tracelloc.ui.table import Column
+from tracelloc.ui.view import Sorting
 from tracelloc.views.calltree import Metric
 
-_COSTS: Final = 32
 LEFT_TO_PICKER = "processes"
 """What the application returns if another process is wanted."""
 
@@ -41,50 +42,39 @@ class State:
     def __init__(self, app: App[str], source: Source, refresher: Refresher) -> None:
         self.app = app
         self.source = source
-        self.settings = Settings()
+        self.views = tuple(view for view in VIEWS if view.exists(source))
+        """The tabs of this run."""
+        self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
         """The newest."""
         self.ended = ""
         """Why nothing new comes any more."""
         self.paused = False
-        self.costs: dict[View, deque[tuple[float, float]]] = {}
-        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
         self._refresher = refresher
-        self._switched_off: list[str] = []
-        """Groups of filters that ``n`` has switched off."""
 
     @property
     def condition(self) -> str:
         """What is unusual, for the header."""
         return self.ended or ("PAUSED (space)" if self.paused else "")
 
-    def note_cost(self, picture: Picture, drawing_s: float) -> None:
-        """For the log."""
-        costs = self.costs.setdefault(picture.settings.view, deque(maxlen=_COSTS))
-        costs.append((picture.took_s, drawing_s))
-
     def change(self, **fields: Any) -> None:
-        """Other settings."""
-        new = replace(self.settings, **fields)
+        """Changes some settings."""
+        self.take(replace(self.settings, **fields))
+
+    def take(self, new: Settings) -> None:
+        """Takes other settings."""
         if new != self.settings:
             self.settings = new
             self._refresher.ask(new)
 
     # --- order and limits ---
 
-    @property
-    def sorting(self) -> Sorting:
-        """Of the view on top."""
-        blocks = self.settings.view is View.BLOCKS
-        return self.settings.blocks if blocks else self.settings.stacks
-
-    def sort(self, column: str) -> None:
+    def sort(self, column: Column) -> None:
         """By this column; once more turns the order round."""
-        now = self.sorting
-        same = now.column == column
-        new = Sorting(column, not now.descending if same else column != "name")
-        name = "blocks" if self.settings.view is View.BLOCKS else "stacks"
-        self.change(**{name: new})
+        now, name = self.settings.sorting, self.settings.view.name
+        same = now.column == column.key
+        new = Sorting(column.key, not now.descending if same else column.descending)
+        self.change(sortings={**self.settings.sortings, name: new})
 
     def next_metric(self) -> None:
         """Flame graph and tree by the next one."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from textual import events
@@ -11,7 +12,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.ui.cells import crop
-from tracelloc.ui.settings import TITLES, View
+from tracelloc.ui.view import View
 
 
 class TabLine(Widget):
@@ -22,29 +23,27 @@ class TabLine(Widget):
     class Chosen(Message):
         """A tab was clicked."""
 
-        def __init__(self, view: View) -> None:
+        def __init__(self, view: View[Any]) -> None:
             super().__init__()
             self.view = view
 
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+    def __init__(self, views: Sequence[View[Any]], *, id: str | None = None) -> None:  # noqa: A002
         super().__init__(id=id)
-        self._active = View.STACKS
+        self._views = views
+        self._active = views[0]
         self._notes = ""
 
-    def show(self, active: View, notes: str) -> None:
+    def show(self, active: View[Any], notes: str) -> None:
         """Which tab is on top, and what is to be said at the right."""
         if (active, notes) != (self._active, self._notes):
             self._active, self._notes = active, notes
             self.refresh()
 
-    def _labels(self, width: int) -> list[tuple[View, str]]:
+    def _labels(self, width: int) -> list[tuple[View[Any], str]]:
         """As much of the titles as leaves room for the notes."""
-        full = [(view, f" {n} {TITLES[view]} ") for n, view in enumerate(View, 1)]
+        full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
-        bare = [
-            (view, label if view is self._active else f" {n} ")
-            for n, (view, label) in enumerate(full, 1)
-        ]
+        bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
         room = width - min(len(self._notes) + 3, 40) if self._notes else width
         for labels in (full, tight):
             if sum(len(label) for _, label in labels) <= room:

@@ -11,7 +11,8 @@ from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
-from tracelloc.ui.nodesview import NodesView
+from tracelloc.ui.nodesview import NodesView, maker
+from tracelloc.ui.view import View
 from tracelloc.views.calltree import Metric, Step
 
 _WORTH_OPENING: Final = 0.01
@@ -28,69 +29,36 @@ class TreeView(NodesView):
         Binding("left,h", "close_node", "Close", tooltip="Close the function, go to its parent"),
         Binding("asterisk,plus", "open_all", "Open all", tooltip="Open what holds 1 % or more"),
         Binding("minus", "close_all", "Close all", tooltip="Close all functions"),
-        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
-        Binding("enter", "choose", "Open/close", show=False),
+        Binding("enter", "choose", "Open/close", show=False, tooltip="Open, close, show the stack"),
     ]
     header_lines = 1
     footer_lines = 1
 
-    def __init__(self, *, id: str | None = None, classes: str | None = None) -> None:  # noqa: A002
-        super().__init__(id=id, classes=classes)
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
         self._open: set[int] = set()
         self._touched = False
         self._rows: list[tuple[int, int]] = []
 
     # Data.
 
-    def _take(self, nodes: Nodes, *, inverted: bool) -> None:
+    def _take(self, nodes: Nodes) -> None:
         selected: Path = ()
-        if self._data is not None and self.inverted == inverted:
+        if self._data is not None and self._data.inverted == nodes.inverted:
             selected = self._data.path(self.selected)
             if self._touched:
                 self._open = _carried_over(self._data, self._open, nodes)
         else:
             self._touched = False
-        self._data, self.inverted = nodes, inverted
+        self._data = nodes
         if not self._touched:
             self._open = {ROOT, *nodes.hottest_path(ROOT)}
-        self._search()
         self._flatten(nodes.nearest(selected))
-
-    def find_next(self, step: int = 1) -> bool:
-        """Opens the way to the next match after the cursor, heaviest branches first."""
-        if self._data is None or not self._matches:
-            return False
-        order = self._walk(None)
-        at = order.index(self.selected)
-        after = (
-            order[at + 1 :] + order[:at] if step > 0 else order[:at][::-1] + order[at + 1 :][::-1]
-        )
-        found = next((node for node in after if node in self._matches), None)
-        if found is None:
-            return False
-        node = found
-        while node != ROOT:
-            node = self._data.parent(node)
-            self._open.add(node)
-        self._touch(found)
-        return True
 
     @property
     def selected(self) -> int:
         """The node of the cursor's row."""
         return self._rows[self.cursor][0] if self.cursor < len(self._rows) else ROOT
-
-    def _walk(self, opened: set[int] | None) -> list[int]:
-        """Nodes from top to bottom, below those that are open (None: all)."""
-        assert self._data is not None
-        found: list[int] = []
-        waiting = [ROOT]
-        while waiting:
-            node = waiting.pop()
-            found.append(node)
-            if opened is None or node in opened:
-                waiting.extend(reversed(self._weighty(node)))
-        return found
 
     def _weighty(self, node: int) -> list[int]:
         """Children that weigh something."""
@@ -105,7 +73,11 @@ class TreeView(NodesView):
         assert self._data is not None
         indents = {ROOT: 0}
         self._rows = []
-        for node in self._walk(self._open) if self._data.weight(ROOT) else []:
+        waiting = [ROOT] if self._data.weight(ROOT) else []
+        while waiting:
+            node = waiting.pop()
+            if node in self._open:
+                waiting.extend(reversed(self._weighty(node)))
             if node != ROOT:
                 parent = self._data.parent(node)
                 parts = parent == ROOT or len(self._weighty(parent)) > 1
@@ -126,29 +98,23 @@ class TreeView(NodesView):
         """Nodes that are in the open."""
         return len(self._rows)
 
-    def empty_text(self) -> str:
-        """Nothing is held."""
-        return " No stack holds anything within the limits."
-
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Above the titles, below the whole name under the cursor."""
         if line == 0:
             title = f"{_title(self._data):>11} {'share':>7}"
             if width >= _WIDE:
                 title += f" {'own':>10} {'blocks':>9} {'growth/min':>14}"
-            yield f"{title}  {self._title()}", "lines--header"
+            callers = self._data is not None and self._data.inverted
+            yield f"{title}  function, {'callers' if callers else 'callees'} ↓", "lines--header"
         elif self._data is not None:
             step = self._data.tree.steps[self.selected]
             found = ""
-            if self._pattern is not None:
-                share = self._matching / max(self._data.weight(ROOT), 1)
+            if self._data.is_searched:
+                share = self._data.matching / max(self._data.weight(ROOT), 1)
                 found = f" found: {percent(share)} "
                 yield found, "lines--match"
             module = f"  {base_name(step.module)}" if step.module else ""
             yield crop(f" {step.name}{module}", width - len(found)), "lines--header"
-
-    def _title(self) -> str:
-        return "function, callers ↓" if self.inverted else "function, callees ↓"
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
         """A node."""
@@ -173,7 +139,7 @@ class TreeView(NodesView):
         sign = " " if not self._weighty(node) else "▾" if node in self._open else "▸"
         yield f"  {' ' * shift}{sign} ", None
         name = tree.steps[node].name
-        found = node in self._matches
+        found = node in nodes.matches
         yield (
             fit(f"*{name}" if found else name, room - shift - 2),
             "lines--match" if found else None,
@@ -240,12 +206,6 @@ class TreeView(NodesView):
             self._open = {ROOT}
             self._touch(self.selected)
 
-    def action_open(self) -> None:
-        """Asks for the stack under the cursor."""
-        stack = self.selected_stack
-        if stack is not None:
-            self.post_message(self.Opened(self, stack))
-
 
 def _title(nodes: Nodes | None) -> str:
     titles = {Metric.BYTES: "outstanding", Metric.GROWTH: "growth/min"}
@@ -271,3 +231,15 @@ def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
 
     found = {place(node) for node in sorted(opened)}
     return {node for node in found if node is not None}
+
+
+TREE: Final = View(
+    name="tree",
+    title="Tree",
+    key="4",
+    maker=maker,
+    widget=TreeView,
+    choose=lambda stack, _settings: stack,
+    keeps=True,
+    by_metric=True,
+)

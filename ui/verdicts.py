@@ -5,8 +5,8 @@ from __future__ import annotations
 from rich.text import Text
 
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.ui.columns import VERDICT_STYLES
 from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.units import about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import headline, sentences, suspects_of

@@ -61,8 +61,7 @@ class ViewApp(App[None]):
     def keep(self, message: object) -> None:
         self.sent.append(message)
 
-    on_bars_view_chosen = on_threads_view_chosen = keep
-    on_nodes_view_opened = keep
+    on_line_view_chosen = on_table_sort_asked = keep
 
 
 def drive(

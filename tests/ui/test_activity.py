@@ -26,7 +26,7 @@ from tests.ui.source import (
 from tracelloc.heap.table import LiveTable
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.nodes import ROOT, Nodes
-from tracelloc.ui.threads import ThreadsView
+from tracelloc.ui.table import Table
 from tracelloc.views.calltree import Metric
 
 PAGE_BYTES = 50_000
@@ -43,8 +43,8 @@ def source(tmp_path: Path) -> FakeSource:
 
 def nodes_of(app: LiveApp) -> Nodes:
     assert app.state.picture is not None
-    nodes = app.state.picture.nodes
-    assert nodes is not None
+    nodes = app.state.picture.content
+    assert isinstance(nodes, Nodes)
     return nodes
 
 
@@ -119,15 +119,20 @@ def test_threads(source: FakeSource) -> None:
             f"freed by other threads: {moved:.0f} KiB in {HANDED + 1} blocks, "
             f"{share:.1f} % of all that were freed"
         )
-        view = app.screen.query_one(ThreadsView)
-        rows = {row.tid: row for row in view._threads}
-        assert set(rows) == {101, 102, 103, 104}
-        work = rows[101].work
+        view = app.screen.query_one("#threads", Table)
+        assert set(view.order) == {101, 102, 103, 104}
+        activity = app.state.picture.snapshot.threads
+        assert activity is not None
+        works = {work.tid: work for work in activity.threads}
+        work = works[101]
         assert (work.freed_count, work.remote_freed_bytes) == (SECONDS + HANDED, HANDED * 4096)
-        assert (work.handed_bytes, rows[104].work.remote_freed_bytes) == (10_000, 10_000)
-        assert rows[104].held.live_bytes == 0
-        assert rows[102].work.handed_count == HANDED
-        view.move_to([row.tid for row in view._threads].index(101))
+        assert (work.handed_bytes, works[104].remote_freed_bytes) == (10_000, 10_000)
+        assert works[102].handed_count == HANDED
+        # outstanding, thread, blocks, allocated, freed, of others, handed on
+        assert line_of(app, " 104 ").split()[:3] == ["0", "B", "104"]
+        assert "9.77 KiB   9.77 KiB        0 B  [ended]" in line_of(app, " 104 ")
+        assert f"{HANDED * 4} KiB   9.77 KiB  worker-1" in line_of(app, "worker-1")
+        view.move_to(list(view.order).index(101))
         await tick(app, pilot)
         assert "101 worker-1: 9.77 KiB to 104 [ended], 360 KiB from 102 worker-2" in line_of(
             app, " to 104"
@@ -135,13 +140,13 @@ def test_threads(source: FakeSource) -> None:
         # What it has freed is no matter of limits, but who holds nothing is not in the way.
         app.state.change(search="cache_lookup")
         await tick(app, pilot)
-        assert [row.tid for row in view._threads] == [102]
+        assert list(view.order) == [102]
         app.state.change(search="")
         await press(app, pilot, "1")
         await tick(app, pilot)
         assert app.state.picture.snapshot.threads is None
 
-    drive(source, steps)
+    drive(source, steps, (140, 40))
 
 
 def test_threads_while_nothing_moves(source: FakeSource) -> None:
@@ -194,7 +199,7 @@ def test_temporary_column(source: FakeSource) -> None:
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         assert "50.0 %" in line_of(app, "append_log")
-        app.state.sort("temporary")
+        app.screen.action_sort_by("temporary")
         await tick(app, pilot)
         first = next(line for line in text_of(app) if line.startswith("›"))
         assert "append_log" in first
@@ -230,6 +235,6 @@ def test_another_program_begins_anew(source: FakeSource) -> None:
         assert nodes_of(app).tree.steps[ROOT].name == "other"
         await press(app, pilot, "7")
         assert app.state.picture is not None
-        assert [row.tid for row in app.state.picture.threads] == [103]
+        assert app.state.picture.content.order == [103]
 
     drive(source, steps)

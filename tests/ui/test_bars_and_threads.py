@@ -21,10 +21,16 @@ from tests.ui.screens import (
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
 from tracelloc.snapshots.waste import Waste
-from tracelloc.ui.histograms import AgesView, SizesView
-from tracelloc.ui.threads import ThreadsView
+from tracelloc.ui.histograms import AGES as AGES_VIEW
+from tracelloc.ui.histograms import SIZES as SIZES_VIEW
+from tracelloc.ui.histograms import age_rows, bar_rows, columns, size_rows
+from tracelloc.ui.settings import Settings
+from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.threads import COLUMNS, table_rows
+from tracelloc.ui.threads import THREADS as THREADS_VIEW
+from tracelloc.ui.view import Sorting
 from tracelloc.units import NS_PER_S
-from tracelloc.views.threads import thread_rows
+from tracelloc.views.threads import ThreadRow, thread_rows
 
 BINS = [
     Bin(0, 0, 3, 0),
@@ -60,13 +66,17 @@ ACTIVITY = ThreadActivity(
 THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 
+def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> Rows:
+    return table_rows(threads, ACTIVITY, Sorting(column, column != "thread"), "")
+
+
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes_picture(size: tuple[int, int]) -> None:
-    view = SizesView()
+    view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(BINS[:-1], FREQUENT[1:])
-        await pilot.press("down", "v")
+        view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), Sorting("count")))
+        await pilot.press("down")
         await compare("sizes", app, pilot)
 
     drive(view, size, steps)
@@ -75,7 +85,7 @@ def test_sizes_picture(size: tuple[int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_waste_picture(size: tuple[int, int]) -> None:
     """Where there is room for it: what the allocator wastes, as far as that is known."""
-    view = SizesView()
+    view = Table(columns("size"))
     wastes = [
         Waste(72, 72, 0),
         Waste(0, 0, 0),
@@ -87,7 +97,8 @@ def test_waste_picture(size: tuple[int, int]) -> None:
     frequent = [replace(FREQUENT[1], waste=Waste(70_000 * 1544, 70_000 * 8, 0))]
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bins, frequent, "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)")
+        waste = "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)"
+        view.show(bar_rows(size_rows(bins, frequent, waste)))
         await compare("waste", app, pilot)
 
     drive(view, size, steps)
@@ -95,10 +106,10 @@ def test_waste_picture(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_ages_picture(size: tuple[int, int]) -> None:
-    view = AgesView()
+    view = Table(columns("age"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(AGES)
+        view.show(bar_rows(age_rows(AGES)))
         await pilot.press("end")
         await compare("ages", app, pilot)
 
@@ -107,10 +118,10 @@ def test_ages_picture(size: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_threads_picture(size: tuple[int, int]) -> None:
-    view = ThreadsView()
+    view = Table(COLUMNS)
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(THREADS, ACTIVITY)
+        view.show(threads_by("bytes"))
         await pilot.press("down")
         await compare("threads", app, pilot)
 
@@ -121,27 +132,25 @@ def test_what_threads_did() -> None:
     assert [row.tid for row in thread_rows(HELD, ACTIVITY, narrowed=True)] == [
         4242, 4243, 4250, 4_194_303,
     ]  # fmt: skip
-    view = ThreadsView()
-
-    def order() -> list[int]:
-        return [row.tid for row in view._threads]
+    view = Table(COLUMNS)
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(THREADS, ACTIVITY)
+        view.show(threads_by("bytes"))
         await pilot.pause()
         text = "\n".join(text_of(app))
         assert "freed by other threads: 3.00 MiB in 160 blocks" in text
         assert "1.3 % of all that were freed" in text
         assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
-        for _ in range(6):
-            await pilot.press("s")
-        assert view.sort_title == "freed"
-        assert order() == [4242, 4243, 4300, 0, 4250, 4_194_303], "who frees only is there"
+        view.show(threads_by("freed"), at_once=True)
+        await pilot.pause()
+        assert "freed ▼" in text_of(app)[0]
+        assert view.order == [4242, 4243, 4300, 0, 4250, 4_194_303], "who frees only is there"
         await pilot.press("home", "down", "down")
         assert text_of(app)[-1] == " 4300 reaper: no blocks to or from others"
         await pilot.press("down", "enter")
-        assert not app.sent, "there are no blocks to be shown of what is nobody's"
-        view.show(THREADS, ACTIVITY, about="~", at_once=True)
+        assert app.sent[-1].key == 0
+        assert THREADS_VIEW.choose(0, Settings(THREADS_VIEW)) is None, "what is nobody's"
+        view.show(table_rows(THREADS, ACTIVITY, Sorting("bytes"), "~"), at_once=True)
         await pilot.pause()
         assert "~3.00 MiB in ~160 blocks" in text_of(app)[-2]
         assert "~52.0 MiB" in text_of(app)[1]
@@ -150,89 +159,107 @@ def test_what_threads_did() -> None:
 
 
 def test_choosing_a_bar() -> None:
-    view = SizesView()
+    view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(BINS, FREQUENT)
+        view.show(bar_rows(size_rows(BINS, FREQUENT)))
         await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
-        assert [(m.low, m.high) for m in app.sent] == [(512, 1023), (1536, 1536)], "no heading"
-        view.show(BINS[2:], FREQUENT)
-        await pilot.press("home")
-        view.show(BINS, FREQUENT)
-        assert view._key() == (512, 1023)
+        chosen = [message.key[:2] for message in app.sent]
+        assert chosen == [(512, 1023), (1536, 1536)], "no heading"
+        view.show(bar_rows(size_rows(BINS[2:], FREQUENT)), at_once=True)
+        await pilot.press("home", "down", "up")
+        view.show(bar_rows(size_rows(BINS, FREQUENT)), at_once=True)
+        assert view.key == (512, 1023, 0), "the cursor stays on its bar"
         await pilot.pause()
         assert "8 TiB - 16 TiB" in text_of(app)[6]
         assert "0.0 %" in text_of(app)[3]
-        await pilot.press("v")
+        view.show(bar_rows(size_rows(BINS, FREQUENT), Sorting("count")), at_once=True)
+        await pilot.pause()
         assert "blocks ▼" in text_of(app)[0]
         assert "99.9 %" in text_of(app)[4]
+        settings = SIZES_VIEW.choose((512, 1023, 0), Settings(SIZES_VIEW))
+        assert isinstance(settings, Settings)
+        limits = settings.limits
+        assert (limits.min_size_bytes, limits.max_size_bytes) == (512, 1023)
+
+    drive(view, (80, 24), steps)
+
+
+def test_equal_sizes_are_two_rows() -> None:
+    """A bin of one size and that size among the frequent ones: the cursor passes both."""
+    view = Table(columns("size"))
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        view.show(bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)])))
+        await pilot.press("end")
+        assert (view.cursor, view.key) == (2, (1, 1, 1))
+        view.show(bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)])), at_once=True)
+        assert view.cursor == 2
+        assert text_of(app)[1].split()[-2:] == text_of(app)[3].split()[-2:]
+        assert "100.0 %" in text_of(app)[1], "what is counted twice is one whole"
 
     drive(view, (80, 24), steps)
 
 
 def test_choosing_an_age() -> None:
-    view = AgesView()
+    view = Table(columns("age"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(AGES)
+        view.show(bar_rows(age_rows(AGES)))
         await pilot.press("down", "enter", "end", "enter")
-        assert [(m.low, m.high) for m in app.sent] == [
+        assert [message.key[:2] for message in app.sent] == [
             (NS_PER_S, 3 * NS_PER_S - 1), (86_400 * NS_PER_S, None)
         ]  # fmt: skip
         assert app.sent[0].view is view
+        settings = AGES_VIEW.choose(app.sent[1].key, Settings(AGES_VIEW))
+        assert isinstance(settings, Settings)
+        assert settings.limits.min_age_ns == 86_400 * NS_PER_S
+        assert settings.limits.max_age_ns is None
 
     drive(view, (80, 24), steps)
 
 
 def test_sorting_threads() -> None:
-    view = ThreadsView()
-
-    def order() -> list[int]:
-        return [row.tid for row in view._threads]
+    view = Table(COLUMNS)
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(THREADS[:4])
-        await pilot.press("end", "s")
-        assert view.sort_title == "growth/min"
-        assert order() == [4242, 4250, 4_194_303, 4243]
-        assert view.current_tid == 4_194_303, "the cursor stays on its thread"
-        await pilot.click(view, offset=(50, 0))
-        assert view.sort_title == "blocks"
-        assert order() == [4243, 4242, 4250, 4_194_303]
-        view.show(THREADS[:3], at_once=True)
-        assert order() == [4243, 4242, 4250]
+        view.show(threads_by("bytes", THREADS[:4]))
+        await pilot.press("end")
+        view.show(threads_by("growth", THREADS[:4]), at_once=True)
+        assert view.order == [4242, 4250, 4_194_303, 4243]
+        assert view.key == 4_194_303, "the cursor stays on its thread"
+        await pilot.click(view, offset=(52, 0))
+        assert [message.key for message in app.sent] == ["count"]
+        app.sent.clear()
+        view.show(threads_by("count", THREADS[:4]), at_once=True)
+        assert view.order == [4243, 4242, 4250, 4_194_303]
+        view.show(threads_by("thread", THREADS[:4]), at_once=True)
+        assert view.order == [4242, 4243, 4250, 4_194_303]
+        view.show(threads_by("count", THREADS[:3]), at_once=True)
+        assert view.order == [4243, 4242, 4250]
         await pilot.press("home", "enter")
-        assert [message.tid for message in app.sent] == [4243]
+        assert [message.key for message in app.sent] == [4243]
         await pilot.click(view, offset=(20, 2), times=2)
-        assert [message.tid for message in app.sent] == [4243, 4242]
+        assert [message.key for message in app.sent] == [4243, 4242]
         assert any("4242" in text for text in styled(app, "reverse"))
-
-    drive(view, (80, 24), steps)
-
-
-@pytest.mark.parametrize(
-    "view", [SizesView(), AgesView(), ThreadsView()], ids=lambda v: type(v).__name__
-)
-def test_nothing_to_show(view: SizesView | AgesView | ThreadsView) -> None:
-    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show([])
-        await pilot.press("down", "enter", "v", "s", "end")
-        assert "within the limits" in text_of(app)[1]
-        assert not app.sent
+        settings = THREADS_VIEW.choose(4242, Settings(THREADS_VIEW))
+        assert isinstance(settings, Settings)
+        assert settings.limits.tid == 4242
 
     drive(view, (80, 24), steps)
 
 
 @pytest.mark.parametrize("size", [(20, 5), (60, 20), (120, 40)], ids=str)
 def test_hostile_threads(size: tuple[int, int]) -> None:
-    view = ThreadsView()
+    view = Table(COLUMNS)
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         names = dict(enumerate(HOSTILE, 1))
         held = [ThreadStat(tid, name, MIB, 1, 0.1, 1) for tid, name in names.items()]
         flows = tuple(ThreadFlow(tid, tid % len(names) + 1, 1, MIB) for tid in names)
         activity = ThreadActivity((), flows, names)
-        view.show(thread_rows(held, activity, narrowed=False), activity)
+        threads = thread_rows(held, activity, narrowed=False)
+        view.show(table_rows(threads, activity, Sorting("bytes"), ""))
         await pilot.press("down")
         assert harmless(app)
 

@@ -57,7 +57,7 @@ def test_figures_and_source(source: FakeSource) -> None:
         await press(app, pilot, "escape")
         assert isinstance(app.screen, LiveScreen)
         assert app.state.picture is not None
-        assert app.state.picture.order.tolist()[:2] == [LEAK, 4]
+        assert app.state.picture.content.order[:2] == [LEAK, 4]
 
     drive(source, steps)
 

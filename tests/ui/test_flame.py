@@ -23,7 +23,8 @@ from tests.ui.screens import (
 )
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.icicle import lay_out
-from tracelloc.ui.nodes import ROOT, Nodes, compile_search, growth_colour, module_colour
+from tracelloc.ui.naming import Search
+from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, module_colour
 from tracelloc.views.calltree import CallTree, Metric, Step, build_tree
 
 
@@ -111,22 +112,18 @@ def test_share_of_matches_counts_nothing_twice() -> None:
         ],
         Step("app", None),
     )
-    nodes, pattern = Nodes(tree), compile_search("^f$")
-    assert pattern is not None
-    found, weight = nodes.matches(pattern)
-    assert len(found) == 3
-    assert weight == 10 + 5 + 1000
+    nodes = Nodes(tree, search=Search("^f$"))
+    assert len(nodes.matches) == 3
+    assert nodes.matching == 10 + 5 + 1000
 
 
 def test_search_as_typed() -> None:
     def found(text: str, name: str) -> bool:
-        pattern = compile_search(text)
-        return pattern is not None and pattern.search(name) is not None
+        return Search(text).matches(name)
 
     assert found("vec.*push", "Vec<T>::push")
     assert not found("VEC", "Vec<T>::push")
     assert found("operator[", "std::map::operator[](int)")
-    assert compile_search("") is None
 
 
 def test_colours() -> None:
@@ -141,8 +138,7 @@ def test_picture(size: tuple[int, int]) -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
-        view.search("json")
+        view.show(Nodes(sample_tree(), search=Search("json")), at_once=True)
         await pilot.press("down", "down", "down", "down", "right")
         await compare("flame", app, pilot)
         marked = styled(app, "underline")
@@ -156,7 +152,7 @@ def test_walk_with_keys() -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         seen = []
         for key in ("down", "right", "left", "down", "down", "down", "right", "up", "end", "home"):
             await pilot.press(key)
@@ -169,7 +165,7 @@ def test_walk_with_keys() -> None:
         assert view.zoomed == view.selected
         assert "▏cache::insert" in text_of(app)[5]
         await pilot.press("down", "down", "enter")
-        assert [message.stack for message in app.sent] == [1]
+        assert [message.key for message in app.sent] == [1]
         await pilot.press("escape")
         assert name_of(view) == "Vec<T>::push"
         assert view._data.tree.steps[view.zoomed].name == "http::serve"
@@ -177,7 +173,7 @@ def test_walk_with_keys() -> None:
         assert view.zoomed == ROOT
         assert not view.check_action("zoom_out", ())
         await pilot.press("o", "c")
-        assert [message.stack for message in app.sent] == [1, 1]
+        assert [message.key for message in app.sent] == [1, 1]
         assert view.colouring.value == "growth"
         assert "colours: growth" in text_of(app)[-2]
 
@@ -188,7 +184,7 @@ def test_mouse() -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.pause()
         column = text_of(app)[5].index("▏tls")
         await pilot.click(view, offset=(column, 5))
@@ -205,13 +201,13 @@ def test_new_figures_keep_zoom_and_cursor() -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.press("down", "down", "enter", "down", "down", "right")
         assert name_of(view) == "json::parse"
-        view.show_tree(sample_tree(without=frozenset({1, 4, 5})))
+        view.show(Nodes(sample_tree(without=frozenset({1, 4, 5}))), at_once=True)
         assert name_of(view) == "json::parse"
         assert view._data.tree.steps[view.zoomed].name == "server::run"
-        view.show_tree(sample_tree(inverted=True), inverted=True)
+        view.show(Nodes(sample_tree(inverted=True), inverted=True), at_once=True)
         assert (view.zoomed, view.selected) == (ROOT, ROOT)
         await pilot.pause()
         assert "inverted" in text_of(app)[-2]
@@ -224,7 +220,7 @@ def test_narrower_than_a_box() -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.press("down", "down", "right", "right")
         assert name_of(view) == "metrics::render"
         await pilot.resize_terminal(20, 5)
@@ -243,8 +239,7 @@ def test_nothing_to_show() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
         assert "No stack holds anything" in text_of(app)[0]
-        view.show_tree(build_tree([], Step("app", None)))
-        view.search("x")
+        view.show(Nodes(build_tree([], Step("app", None)), search=Search("x")), at_once=True)
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
         assert "No stack holds anything" in text_of(app)[0]
 
@@ -256,8 +251,7 @@ def test_hostile_names(size: tuple[int, int]) -> None:
     view = FlameView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(hostile_tree())
-        view.search("x")
+        view.show(Nodes(hostile_tree(), search=Search("x")), at_once=True)
         for _ in range(13):
             view.action_cursor(1)
             await pilot.pause()

@@ -26,11 +26,14 @@ from tracelloc.snapshots.analysis import ALL
 from tracelloc.target.providers import MainAllocator, Provider
 from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.columns import GROWING, growth_cell
+from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.keys import LIVE_KEYS
-from tracelloc.ui.settings import View
+from tracelloc.ui.keys import LIVE_KEYS, view_keys
+from tracelloc.ui.lines import LIST_KEYS
+from tracelloc.ui.registry import VIEWS
+from tracelloc.ui.stacks import GROWING, STACKS, growth_cell
 from tracelloc.ui.table import Table
+from tracelloc.ui.tree import TREE
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
 
@@ -42,11 +45,11 @@ def source(tmp_path: Path) -> FakeSource:
 
 def rows(app: LiveApp) -> list[str]:
     """What the rows of the table on top are called, as they are ordered."""
-    table = app.screen.query_one(f"#{app.state.settings.view.value}", Table)
+    view = app.state.settings.view
+    table = app.screen.query_one(f"#{view.name}", Table)
     picture = app.state.picture
     assert picture is not None
-    by_address = picture.blocks_by_address
-    stacks = [by_address[k].stack if k in by_address else k for k in table.order]  # type: ignore[index]
+    stacks = [view.choose(key, app.state.settings) for key in table.order]
     return [picture.labels[stack].split(" ← ")[0] for stack in stacks]  # type: ignore[index]
 
 
@@ -97,7 +100,7 @@ ORDERS = {
     "t": BY_BYTES,
     "o": BY_BYTES,
     "a": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
-    "g": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
+    "p": ["record_request", "cache_lookup", "append_log", "dns::Message::decode"],
     "A": ["append_log", "dns::Message::decode", "record_request", "cache_lookup"],
 }
 
@@ -106,7 +109,7 @@ def test_sorting(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "A")
         for key, order in ORDERS.items():
-            if app.state.sorting.column != {"A": "age", "a": "count", "g": "growth"}.get(
+            if app.state.settings.sorting.column != {"A": "age", "a": "count", "p": "growth"}.get(
                 key, "bytes"
             ):
                 await press(app, pilot, key)
@@ -116,10 +119,10 @@ def test_sorting(source: FakeSource) -> None:
         await press(app, pilot, "S")
         assert rows(app) == BY_BYTES[::-1]
         await press(app, pilot, "s")
-        assert app.state.sorting.column == "count"
+        assert app.state.settings.sorting.column == "count"
         assert "blocks ▼" in line_with(app, "outstanding")
         await press(app, pilot, *"ssssss")
-        assert app.state.sorting.column == "name"
+        assert app.state.settings.sorting.column == "name"
         assert rows(app) == sorted(BY_BYTES)
         # A click on a title sorts, another one turns the order round.
         table = app.screen.query_one("#stacks", Table)
@@ -150,7 +153,7 @@ def test_views(source: FakeSource) -> None:
             assert any(words in line for line in text_of(app)), (key, text_of(app))
         await pilot.click("#tabs", offset=(18, 0))
         await settle(app, pilot)
-        assert app.state.settings.view is View.BLOCKS
+        assert app.state.settings.view is BLOCKS
         assert rows(app)[0] == "append_log"
         await press(app, pilot, "A")
         assert rows(app)[:2] == ["append_log", "dns::Message::decode"]
@@ -167,7 +170,7 @@ def test_waste(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "5")
         assert "19.0 KiB wasted (3.4%), 19.0 KiB more in headers" in line_with(app, "usable sizes")
-        assert "18.8 KiB   4.8 %" in line_with(app, "128 - 255 B")
+        assert "18.8 KiB    4.8 %" in line_with(app, "128 - 255 B")
         await press(app, pilot, "slash", *"cache", "enter")
         assert "240 B wasted (0.2%), 240 B more in headers" in line_with(app, "usable sizes")
 
@@ -217,7 +220,7 @@ def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
         await pilot.press("slash", "a", "p", "p")
         await settle(app, pilot)
         assert app.state.settings.search == "app"
-        assert app.state.sorting.column == "verdict"
+        assert app.state.settings.sorting.column == "verdict"
 
     drive(source, steps)
 
@@ -357,7 +360,7 @@ def test_pause(source: FakeSource) -> None:
 def test_invert(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "i")
-        assert app.state.settings.view is View.TREE
+        assert app.state.settings.view is TREE
         assert "callers ↓" in line_with(app, "share")
         await press(app, pilot, "i")
         assert "callees ↓" in line_with(app, "share")
@@ -379,7 +382,7 @@ def test_threads(source: FakeSource) -> None:
         await press(app, pilot, "less_than_sign", "m")
         assert app.state.settings.limits.tid is None
         await press(app, pilot, "7", "down", "enter")
-        assert app.state.settings.view is View.STACKS
+        assert app.state.settings.view is STACKS
         assert app.state.settings.limits.tid is not None
         await press(app, pilot, "escape")
         assert app.state.settings.limits == ALL
@@ -403,7 +406,7 @@ def test_limits(source: FakeSource) -> None:
         assert rows(app) == BY_BYTES
         # A bar of a histogram is a limit, too.
         await press(app, pilot, "6", "end", "enter")
-        assert app.state.settings.view is View.STACKS
+        assert app.state.settings.view is STACKS
         assert app.state.settings.limits.min_age_ns > 0
 
     drive(source, steps)
@@ -456,8 +459,10 @@ def test_help_shows_every_key(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "question_mark")
         shown = "\n".join(str(w.render()) for w in app.screen.query("Static"))
-        for binding in LIVE_KEYS:
-            assert binding.tooltip in shown, binding  # type: ignore[union-attr]
+        for binding in (*LIVE_KEYS, *view_keys(VIEWS)):
+            assert binding.tooltip in shown, binding
+        for _, _, _, text in LIST_KEYS:
+            assert text in shown
         assert "Details of the row" in shown
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, DetailScreen)
@@ -494,7 +499,7 @@ def test_copy(source: FakeSource) -> None:
 def test_back_says_how_to_quit(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "4", "escape")
-        assert app.state.settings.view is View.STACKS
+        assert app.state.settings.view is STACKS
         await press(app, pilot, "escape")
         assert app.is_running
 

@@ -48,7 +48,7 @@ async def opened(
 
 
 def current(screen: PickerScreen) -> int | None:
-    info = screen.query_one(ProcessList).current
+    info = screen.query_one(ProcessList).key
     return info.pid if info else None
 
 

@@ -18,9 +18,12 @@ from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.header import header
+from tracelloc.ui.journal import Journal
+from tracelloc.ui.lines import HOLD_S
 from tracelloc.ui.picture import Pictures
 from tracelloc.ui.settings import Settings
-from tracelloc.ui.table import HOLD_S, Column, Rows, Table
+from tracelloc.ui.stacks import STACKS
+from tracelloc.ui.table import Column, Rows, Table
 
 EVERY_VIEW = [str(number) for number in range(1, 9)]
 
@@ -164,7 +167,7 @@ def test_a_bug_is_raised_and_not_printed(
 ) -> None:
     """Textual's own report would hold names of the target, as they are."""
 
-    def breaks(*_: object) -> None:
+    def breaks(*_: object, **__: object) -> None:
         raise ZeroDivisionError("\x1b[31m")
 
     app = make_app(source, interval_s=None)
@@ -172,7 +175,7 @@ def test_a_bug_is_raised_and_not_printed(
     async def run() -> None:
         async with app.run_test() as pilot:
             await settle(app, pilot)
-            monkeypatch.setattr("tracelloc.ui.live_screen.stack_rows", breaks)
+            monkeypatch.setattr("tracelloc.ui.table.Table.show", breaks)
             await press(app, pilot, "t", "a")
 
     with pytest.raises(ZeroDivisionError):
@@ -229,7 +232,8 @@ def test_rows_wait_and_the_cursor_stays() -> None:
     from tests.ui.screens import ViewApp
 
     clock = Clock()
-    table = Table([Column("name", "name", 0)], now_s=clock)
+    table = Table([Column("name", "name", 0)])
+    table.now_s = clock
     app = ViewApp(table)
 
     def rows(*keys: str) -> Rows:
@@ -238,22 +242,22 @@ def test_rows_wait_and_the_cursor_stays() -> None:
     async def run() -> None:
         async with app.run_test(size=(40, 8)) as pilot:
             table.show(rows("a", "b", "c"))
-            assert table.cursor_key == "a"
+            assert table.key == "a"
             # Not moved yet: it stays at the top, whatever is there.
             table.show(rows("b", "a", "c"))
-            assert table.cursor_key == "b"
+            assert table.key == "b"
             await pilot.press("down")
-            assert table.cursor_key == "a"
+            assert table.key == "a"
             # A key was pressed just now: new figures, old order.
             table.show(rows("c", "b", "a", "d"))
             assert list(table.order) == ["b", "a", "c"]
             clock.now_s += HOLD_S
             table.show(rows("c", "b", "a", "d"))
             assert list(table.order) == ["c", "b", "a", "d"]
-            assert table.cursor_key == "a"
+            assert table.key == "a"
             # Its row is gone: the one that took its place.
             table.show(rows("c", "b"))
-            assert table.cursor_key == "b"
+            assert table.key == "b"
             # The mouse button is down: nothing moves, however long.
             await pilot.mouse_down(table, offset=(2, 1))
             clock.now_s += 10
@@ -266,7 +270,7 @@ def test_rows_wait_and_the_cursor_stays() -> None:
             await pilot.press("home")
             clock.now_s += HOLD_S
             table.show(rows("z", "x"))
-            assert table.cursor_key == "z"
+            assert table.key == "z"
 
     asyncio.run(run())
 
@@ -290,7 +294,7 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
             assert len(asked) <= 40
             await pilot.press("end")
             await pilot.pause()
-            assert table.cursor_key == 9_999
+            assert table.key == 9_999
             assert any("9999" in line for line in text_of(app))
             assert len(asked) <= 80
 
@@ -298,8 +302,8 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
 
 
 def test_pictures_say_what_they_cost(source: FakeSource) -> None:
-    pictures = Pictures(source)
-    picture = pictures.make(pictures.take(Settings()), Settings())
+    pictures, settings = Pictures(source, Journal()), Settings(STACKS)
+    picture = pictures.make(pictures.take(settings), settings)
     assert 0 < picture.took_s < 5
     assert picture.names_pending == 0
 

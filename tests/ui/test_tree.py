@@ -18,6 +18,8 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
+from tracelloc.ui.naming import Search
+from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.tree import TreeView
 from tracelloc.views.calltree import Metric, Step, build_tree
 
@@ -45,7 +47,7 @@ def test_picture(size: tuple[int, int]) -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.press("down", "down", "down")
         await compare("tree", app, pilot)
         assert shown(view) == HOTTEST
@@ -58,7 +60,7 @@ def test_inverted_picture() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree(inverted=True), Metric.BLOCKS, inverted=True)
+        view.show(Nodes(sample_tree(inverted=True), Metric.BLOCKS, inverted=True), at_once=True)
         await pilot.press("end", "right")
         await compare("tree-inverted-blocks", app, pilot)
 
@@ -69,14 +71,14 @@ def test_keys() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.press("end", "right")
         assert shown(view)[-3:] == ["start_thread", "worker", "queue::pop"]
         assert name_of(view) == "start_thread"
         await pilot.press("right", "right")
         assert name_of(view) == "queue::pop"
         await pilot.press("enter")
-        assert [message.stack for message in app.sent] == [6]
+        assert [message.key for message in app.sent] == [6]
         await pilot.press("left", "left")
         assert shown(view)[-2:] == ["start_thread", "worker"]
         assert name_of(view) == "worker"
@@ -89,7 +91,7 @@ def test_keys() -> None:
         assert "queue::pop" in shown(view)
         assert "plugin_00" not in shown(view), "less than 1 %"
         await pilot.press("o")
-        assert [message.stack for message in app.sent] == [6, 1]
+        assert [message.key for message in app.sent] == [6, 1]
 
     drive(view, (80, 24), steps)
 
@@ -104,7 +106,7 @@ def test_chains_open_in_one_step() -> None:
             (3, path("a", "b", "c", "e"), weights(1, 1, 0)),
             (4, path("nothing", "held"), weights(0, 0, 0)),
         ]
-        view.show_tree(build_tree(stacks, Step("app", None)))
+        view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
         assert shown(view) == ["app", "hot", "a"]
         await pilot.press("end", "right")
         assert shown(view) == ["app", "hot", "a", "b", "c", "d", "e"]
@@ -117,15 +119,15 @@ def test_new_figures_keep_what_is_open_and_the_cursor() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.press("end", "right", "down")
         assert name_of(view) == "worker"
-        view.show_tree(sample_tree(without=frozenset({1, 2, 3, 4, 5})))
+        view.show(Nodes(sample_tree(without=frozenset({1, 2, 3, 4, 5}))), at_once=True)
         assert name_of(view) == "worker"
         assert shown(view) == [
             "api-server", "start_thread", "worker", "queue::pop", "main", "plugins"
         ]  # fmt: skip
-        view.show_tree(sample_tree(without=frozenset({6})))
+        view.show(Nodes(sample_tree(without=frozenset({6}))), at_once=True)
         assert name_of(view) == "api-server", "its function is gone"
 
     drive(view, (80, 24), steps)
@@ -135,25 +137,18 @@ def test_search() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
-        assert not view.find_next()
-        view.search("plugin_0[12]|push")
+        view.show(Nodes(sample_tree()), at_once=True)
+        assert "found" not in text_of(app)[-1]
+        searched = Nodes(sample_tree(), search=Search("plugin_0[12]|push"))
+        view.show(searched, at_once=True)
         await pilot.pause()
         assert "found: 60.1 %" in text_of(app)[-1]
-        names = []
-        for step in (1, 1, 1, 1, -1, -1):
-            assert view.find_next(step)
-            names.append(name_of(view))
-        assert names == [
-            "Vec<T>::push", "plugin_02", "plugin_01", "Vec<T>::push", "plugin_01", "plugin_02"
-        ]  # fmt: skip
-        await pilot.pause()
+        assert sum("*Vec<T>" in line for line in text_of(app)) == 1
+        await pilot.press("end", "up", "right", "end")
         assert sum("*plugin_0" in line for line in text_of(app)) == 2
-        view.search("no such function")
-        assert not view.find_next()
-        view.search(None)
+        view.show(Nodes(sample_tree(), search=Search("no such function")), at_once=True)
         await pilot.pause()
-        assert "found" not in text_of(app)[-1]
+        assert "found: 0.0 %" in text_of(app)[-1]
 
     drive(view, (80, 24), steps)
 
@@ -162,7 +157,7 @@ def test_mouse() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         await pilot.pause()
         await pilot.click(view, offset=(30, 9))
         assert name_of(view) == "json::parse"
@@ -177,7 +172,7 @@ def test_only_visible_rows_are_drawn() -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(sample_tree())
+        view.show(Nodes(sample_tree()), at_once=True)
         while name_of(view) != "plugins":
             await pilot.press("down")
         await pilot.press("right", "end")
@@ -199,7 +194,7 @@ def test_nothing_to_show() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         keys = ("down", "enter", "right", "left", "asterisk", "minus", "o", "end")
         await pilot.press(*keys)
-        view.show_tree(build_tree([], Step("app", None)))
+        view.show(Nodes(build_tree([], Step("app", None))), at_once=True)
         await pilot.press(*keys)
         assert "No stack holds anything" in text_of(app)[1]
         assert not app.sent
@@ -212,7 +207,7 @@ def test_hostile_names(size: tuple[int, int]) -> None:
     view = TreeView()
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show_tree(hostile_tree())
+        view.show(Nodes(hostile_tree()), at_once=True)
         await pilot.press("asterisk")
         assert harmless(app)
         for _ in range(4):
@@ -231,11 +226,15 @@ def test_very_deep() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         deep = [f"f{n}" for n in range(120)]
         stacks = [(n, path(*deep[:n], f"end{n}"), weights(2000 - n, 1, 0)) for n in range(120)]
-        view.show_tree(build_tree(stacks, Step("app", None)))
+        view.show(Nodes(build_tree(stacks, Step("app", None))), at_once=True)
         await pilot.press("asterisk", "end", "up", "up", "up")
         assert harmless(app)
-        view.search("end119")
-        assert view.find_next()
+        while "end119" not in shown(view):
+            view.move_to(len(shown(view)) - 1)
+            while not view._weighty(view.selected):
+                view.move_to(view.cursor - 1)
+            view.action_open_all()
+        view.move_to(shown(view).index("end119"))
         await pilot.pause()
         assert any("end119" in line for line in text_of(app)[:-1])
 

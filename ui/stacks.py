@@ -1,22 +1,28 @@
-"""What the tables of stacks and blocks show in each column."""
+"""The view of call stacks: where live memory was allocated."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from typing import Final
 
+import numpy as np
 from rich.text import Text
 
+from tracelloc.heap.totals import I64
 from tracelloc.ui.cells import percent, signed_size, span, sparkline, trend
-from tracelloc.ui.figures import clean, short_count
+from tracelloc.ui.figures import short_count
 from tracelloc.ui.naming import Search, labels_of
-from tracelloc.ui.picture import Picture
-from tracelloc.ui.table import Cell, Column, Rows
+from tracelloc.ui.selection import Selection
+from tracelloc.ui.table import Cell, Column, Rows, Table
+from tracelloc.ui.view import Sorting, View
 from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.sites import VERDICTS
+from tracelloc.views.suspects import suspect_ranks
 
-STACK_COLUMNS: Final = (
+MOST_ROWS: Final = 10_000
+"""Nobody scrolls further; searching looks at everything."""
+COLUMNS: Final = (
     Column("bytes", "outstanding", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
     Column("count", "blocks", 9, from_width=84),
@@ -26,14 +32,7 @@ STACK_COLUMNS: Final = (
     Column("age", "mean age", 10, from_width=100),
     Column("temporary", "temporary", 10, from_width=132),
     Column("past", "past", 8, from_width=90, sorts=False),
-    Column("name", "allocated by", 0, right=False),
-)
-BLOCK_COLUMNS: Final = (
-    Column("size", "size", 10),
-    Column("age", "age", 9),
-    Column("address", "address", 14, right=False, from_width=76),
-    Column("thread", "thread", 18, right=False, from_width=100),
-    Column("name", "allocated by", 0, right=False),
+    Column("name", "allocated by", 0, right=False, descending=False),
 )
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
@@ -81,19 +80,20 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
     return [values[round(n * last / (width - 1))] for n in range(width)]
 
 
-def stack_rows(picture: Picture, empty: str) -> Rows:
-    """The table of stacks."""
-    snapshot, figures, settings = picture.snapshot, picture.figures, picture.settings
+def stack_rows(selection: Selection) -> Rows:
+    """A row per stack; the key is its index."""
+    snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
     past = snapshot.history.held()[1] if snapshot.history is not None else None
     about = about_of(snapshot.sample_bytes)
     temporary = snapshot.totals.temporary_share
+    labels, change, verdicts = selection.labels, selection.change, selection.verdicts
 
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
         if column == "name":
-            return name_cell(labels_of(picture.labels, key), settings.search)
+            return name_cell(labels_of(labels, key), settings.search)
         if column in ("growth", "verdict"):
-            found = None if picture.verdicts is None else VERDICTS[picture.verdicts[key]]
+            found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])
             return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
         if column == "past":
@@ -101,8 +101,8 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
             now = int(snapshot.totals.live_bytes[key])
             return Text(sparkline(spread([*held, now], 8), 8), "dim")
         if column == "bytes":
-            if picture.change is not None:
-                return signed_size(int(picture.change[key]))
+            if change is not None:
+                return signed_size(int(change[key]))
             return about + format_size(int(figures.live_bytes[key]))
         age_ns = int(figures.mean_age_ns[key])
         return {
@@ -113,31 +113,44 @@ def stack_rows(picture: Picture, empty: str) -> Rows:
             "temporary": lambda: percent(float(temporary[key])),
         }[column]()
 
-    sorting = settings.stacks
-    return Rows(picture.order.tolist(), cell, sorting.column, sorting.descending, empty)
+    sorting = settings.sorting
+    order = _sorted(selection)[:MOST_ROWS].tolist()
+    return Rows(order, cell, sorting.column, sorting.descending, selection.why_empty)
 
 
-def block_rows(picture: Picture, empty: str) -> Rows:
-    """The table of single blocks."""
-    assert picture.blocks is not None
-    known, names, search = picture.blocks_by_address, picture.labels, picture.settings.search
+def _sorted(selection: Selection) -> I64:
+    snapshot, figures, change = selection.snapshot, selection.figures, selection.change
+    rows, sorting = selection.stacks, selection.settings.sorting
+    if sorting.column == "name":
+        labels = selection.labels
+        ordered = sorted(rows.tolist(), key=lambda index: labels.get(index, ""))
+        by_name: I64 = np.array(ordered, np.int64)
+        return by_name[::-1] if sorting.descending else by_name
+    if sorting.column == "verdict" and change is None:
+        ranks = suspect_ranks(snapshot)[rows]
+        return rows[np.argsort(ranks if sorting.descending else -ranks, kind="stable")]
+    column = {
+        "verdict": change,
+        "bytes": figures.live_bytes if change is None else change,
+        "count": figures.live_count,
+        "growth": snapshot.growth_per_min,
+        "rate": figures.allocations_per_s,
+        "age": figures.mean_age_ns,
+        "temporary": snapshot.totals.temporary_share,
+    }[sorting.column]
+    assert column is not None
+    column = column[rows]
+    # Equal ones stay in the order of their size.
+    return rows[np.argsort(-column if sorting.descending else column, kind="stable")]
 
-    def cell(key: Hashable, column: str) -> Cell:
-        assert isinstance(key, int)
-        block = known.get(key)
-        if column == "address":
-            return f"0x{key:x}"
-        if block is None:
-            # Its row waits for the next order.
-            return "freed" if column == "size" else ""
-        if column == "size":
-            return format_size(block.size_bytes)
-        if column == "age":
-            return span(block.age_ns / NS_PER_S)
-        if column == "thread":
-            return clean(f"{block.tid} {picture.thread_names.get(block.tid, '[ended]')}")
-        return name_cell(labels_of(names, block.stack), search)
 
-    order: Sequence[int] = [block.address for block in picture.blocks.largest]
-    sorting = picture.settings.blocks
-    return Rows(order, cell, sorting.column, sorting.descending, empty)
+STACKS: Final = View(
+    name="stacks",
+    title="Allocators",
+    key="1",
+    maker=lambda _source: stack_rows,
+    widget=lambda: Table(COLUMNS),
+    choose=lambda stack, _settings: stack,
+    sorting=Sorting("verdict"),
+    shows_stack=True,
+)

@@ -1,0 +1,99 @@
+"""What the settings leave of a snapshot: what views make their content of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.totals import I64
+from tracelloc.snapshots import analysis
+from tracelloc.snapshots.analysis import Limits, StackFigures
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.ui.journal import Journal
+from tracelloc.ui.settings import Settings
+from tracelloc.verdict.sites import Codes
+from tracelloc.views.livetree import weight_of
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Belongs to one picture."""
+
+    snapshot: Snapshot
+    settings: Settings
+    figures: StackFigures
+    """Per stack, within the limits."""
+    change: I64 | None
+    """Per stack how many bytes have come between the marks, if a difference is asked for."""
+    verdicts: Codes | None
+    """Per stack an index of ``sites.VERDICTS``; None before there was time to look."""
+    unsearched: I64
+    """Stacks within the limits, the heaviest first."""
+    stacks: I64
+    """Those of them that the search finds."""
+    labels: Mapping[int, str]
+    """What stacks are called in one line."""
+    ring_share: float
+    journal: Journal
+
+    def blocks(self, limits: Limits) -> Blocks:
+        """The blocks of the stacks, within limits."""
+        return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
+
+    def unlimited_blocks(self) -> Blocks:
+        """The blocks of the stacks that a search, a verdict or a difference leaves."""
+        assert self.snapshot.blocks is not None
+        every = self.snapshot.blocks.blocks()
+        if not self.settings.narrows_stacks:
+            return every
+        chosen = np.zeros(len(self.snapshot.totals), np.bool_)
+        chosen[self.stacks] = True
+        return every.select(chosen[every.stack])
+
+    @property
+    def why_empty(self) -> str:
+        """Why a table has no row."""
+        settings = self.settings
+        if settings.search or settings.verdicts:
+            what = f"matches /{settings.search}" if settings.search else "is judged so"
+            return f"nothing {what} (Esc shows all)"
+        if settings.difference is not None:
+            return f"nothing has changed from {settings.difference.title} (Esc goes back)"
+        if settings.baseline is not None:
+            return "nothing has come since the baseline and stayed (b switches it off)"
+        if not settings.limits.is_open:
+            return "no block within the limits (L changes them, Esc lifts them)"
+        if self.snapshot.events:
+            return "everything that was allocated has been freed"
+        return "no allocations seen yet: is the target idle?"
+
+
+def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
+    """Bytes per stack that have come between the two moments; None if none are compared."""
+    if settings.difference is None:
+        return None
+    before, after = settings.difference.before, settings.difference.after
+    grown = analysis.change(before, snapshot if after is None else after).live_bytes
+    whole: I64 = np.zeros(len(snapshot.totals), np.int64)
+    whole[: len(grown)] = grown
+    return whole
+
+
+def listed_stacks(
+    snapshot: Snapshot, settings: Settings, figures: StackFigures, change: I64 | None
+) -> I64:
+    """Before any search, the heaviest first: what holds blocks within the limits.
+
+    Those that have changed, if moments are compared (``change``), or, for flame graph and
+    tree, those that weigh anything though they may hold nothing any more.
+    """
+    listed, weight = figures.live_count, figures.live_bytes
+    if change is not None:
+        listed, weight = change, np.abs(change)
+    elif settings.shows_freed:
+        listed = weight = weight_of(snapshot, settings.metric)
+    rows = np.flatnonzero(listed)
+    return rows[np.argsort(-weight[rows], kind="stable")]
