@@ -196,6 +196,8 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self.cursor = min(max(self.cursor, 0), max(rows - 1, 0))
         height = rows + self.header_lines + self.footer_lines
         self.virtual_size = Size(self.width, height)
+        if self.scroll_offset.y > (most := max(height - self.size.height, 0)):
+            self._scroll_rows(most)
         self.refresh()
 
     def move_to(self, row: int) -> None:

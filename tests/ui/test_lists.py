@@ -1,0 +1,247 @@
+"""Every list has one set of keys, whatever it lists."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import ViewApp, drive, path, text_of, weights
+from tests.ui.source import FakeSource, press, settle
+from tests.ui.source import drive as drive_live
+from tests.ui.test_picker import API, opened
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.flame import FlameView
+from tracelloc.ui.lines import LIST_KEYS, LineView
+from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.picker import ProcessList
+from tracelloc.ui.registry import VIEWS
+from tracelloc.ui.settings import Settings
+from tracelloc.ui.table import Rows, Table
+from tracelloc.views.calltree import Step, build_tree
+
+SIZE = (130, 24)
+MANY = 60
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    """Sixty stacks of sixty sizes by sixty threads; the first one is sixty frames deep."""
+    frames = [(f"f{n}", "/opt/app", "/src/app.c", n) for n in range(MANY)]
+    source = FakeSource({n + 1: frames[n:] for n in range(MANY)}, tmp_path)
+    for n in range(MANY):
+        source.allocate(n + 1, 1 << 12 | n << 4, tid=200 + n)
+        source.pass_second()
+    return source
+
+
+Press = Callable[[str], Awaitable[None]]
+
+
+async def walk(rows: LineView[Any], press: Press, *, letters: bool = True) -> None:
+    """Every key, from the first row on; figures don't move meanwhile."""
+    last = rows.row_count() - 1
+    page = min(rows.page_rows, last)
+    assert last > 0, "a list of one row shows nothing"
+    steps = [
+        ("end", last), ("home", 0), ("down", 1), ("up", 0), ("up", 0), ("pagedown", page),
+        ("pageup", 0), ("pageup", 0), ("ctrl+f", page), ("ctrl+b", 0), ("end", last),
+        ("down", last), ("pagedown", last), ("home", 0),
+    ]  # fmt: skip
+    if letters:
+        steps += [("G", last), ("g", 0), ("j", 1), ("j", min(2, last)), ("k", min(2, last) - 1)]
+    for key, row in steps:
+        await press(key)
+        assert rows.cursor == row, key
+        top = rows.scroll_offset.y
+        assert top <= rows.cursor < top + rows.page_rows, f"{key}: the cursor is out of sight"
+    pressed = {key for key, _ in steps}
+    keys = {key for keys, *_ in LIST_KEYS for key in keys.split(",")}
+    assert pressed == (keys if letters else {key for key in keys if len(key) > 1})
+
+
+LISTS = [view.name for view in VIEWS if view.name != "flame"]
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_views(source: FakeSource, name: str) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
+        rows = app.screen.query_one(f"#{name}", LineView)
+        assert rows.has_focus
+        await walk(rows, lambda key: press(app, pilot, key))
+
+    drive_live(source, steps, SIZE)
+
+
+def test_dialogs_and_a_stack(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for keys, name in (
+            (("f",), "groups"),
+            (("e", "tab"), "formats"),
+            (("t", "t", "g", "enter"), "frames"),
+        ):
+            await press(app, pilot, *keys)
+            rows = app.screen.query_one(f"#{name}", LineView)
+            assert rows.has_focus
+            await walk(rows, lambda key: press(app, pilot, key))
+            await press(app, pilot, "escape")
+
+    drive_live(source, steps, SIZE)
+
+
+def test_processes() -> None:
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        await opened(app, pilot, [API] * MANY)
+        rows = app.screen.query_one(ProcessList)
+        await walk(rows, pilot.press, letters=False)
+        await pilot.press("j")
+        assert "j" in text_of(app)[1], "letters are typed into the search"
+
+    drive(None, SIZE, steps)
+
+
+def test_flame_walks_boxes_with_the_same_keys() -> None:
+    view = FlameView()
+    stacks = [(1, path("a", "b", "c"), weights(9, 1, 0)), (2, path("d"), weights(5, 1, 0))]
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        nodes = Nodes(build_tree(stacks, Step("app", None)))
+        view.show(nodes, at_once=True)
+        found = []
+        for key in ("j", "k", "down", "up", "G", "g", "end", "home", "j", "l", "h", "right"):
+            await pilot.press(key)
+            found.append(nodes.tree.steps[view.selected].name)
+        assert found == ["a", "app", "a", "app", "c", "app", "c", "app", "a", "d", "a", "d"]
+        assert view.page_rows > 4
+        for key in ("home", "ctrl+f", "ctrl+b", "pagedown", "pageup"):
+            await pilot.press(key)
+            found.append(nodes.tree.steps[view.selected].name)
+        assert found[-5:] == ["app", "c", "app", "c", "app"]
+
+    drive(view, SIZE, steps)
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_mouse(source: FakeSource, name: str) -> None:
+    """A click puts the cursor, two choose, the wheel scrolls and leaves the cursor alone."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        view = next(view for view in VIEWS if view.name == name)
+        await press(app, pilot, view.key)
+        rows = app.screen.query_one(f"#{name}", LineView)
+        top = rows.region.y + rows.header_lines
+        await pilot.click(offset=(20, top + 2))
+        await settle(app, pilot)
+        assert rows.cursor == 2
+        fits = rows.row_count() <= rows.page_rows
+        for _ in range(5):
+            await pilot._post_mouse_events([_scroll_event()], offset=(20, top + 1))
+        await pilot.pause(0.3)  # it scrolls smoothly
+        await settle(app, pilot)
+        assert rows.cursor == 2
+        assert (rows.scroll_offset.y == 0) == fits
+        await press(app, pilot, "home")
+        chosen: list[object] = []
+        rows.chosen = lambda: chosen.append(rows.cursor)  # type: ignore[method-assign]
+        await pilot.click(offset=(20, top + 1), times=2)
+        assert chosen == [1]
+
+    drive_live(source, steps, SIZE)
+
+
+def _scroll_event() -> type:
+    from textual.events import MouseScrollDown
+
+    return MouseScrollDown
+
+
+def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
+    table = Table([])
+
+    async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
+        table.show(Rows(range(MANY), lambda _key, _column: ""))
+        await pilot.press("end")
+        assert table.scroll_offset.y == MANY - 24
+        table.show(Rows(range(30), lambda _key, _column: ""), at_once=True)
+        await pilot.pause()
+        assert (table.cursor, table.scroll_offset.y) == (29, 30 - 24)
+
+    drive(table, SIZE, steps)
+
+
+# --- the registry ---
+
+
+def test_names_and_keys_are_unique() -> None:
+    from tracelloc.ui.keys import LIVE_KEYS
+
+    assert len({view.name for view in VIEWS}) == len(VIEWS)
+    keys = [view.key for view in VIEWS] + [binding.key for binding in LIVE_KEYS]
+    taken = {key for keys, *_ in LIST_KEYS for key in keys.split(",")}
+    assert len(set(keys)) == len(keys)
+    assert not taken & set(keys)
+
+
+def test_a_view_more_and_one_that_a_run_lacks(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
+    from dataclasses import replace
+
+    from tracelloc.ui.selection import Selection
+    from tracelloc.ui.table import Column
+    from tracelloc.ui.view import Sorting, View
+
+    def make(selection: Selection) -> Rows:
+        sorting = selection.settings.sorting
+        order = sorted(range(3), reverse=sorting.descending)
+        cell = "stacks: {}".format
+        found = len(selection.stacks)
+        return Rows(order, lambda _key, _column: cell(found), sorting.column, sorting.descending)
+
+    output: View[Rows] = View(
+        name="output",
+        title="Output",
+        key="9",
+        maker=lambda _source: make,
+        widget=lambda: Table([Column("line", "line", 0, right=False)]),
+        choose=lambda key, settings: replace(settings, search=f"f{key}"),
+        sorting=Sorting("line", descending=False),
+    )
+    views = tuple(
+        replace(view, exists=lambda _source: False) if view.name == "ages" else view
+        for view in VIEWS
+    )
+    monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, output))
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        tabs = next(line for line in text_of(app) if "Allocators" in line)
+        assert "5 Sizes  7 Threads  8 Log  9 Output" in tabs
+        await press(app, pilot, "6")
+        assert app.state.settings.view.name == "stacks", "its key does nothing"
+        await press(app, pilot, "9")
+        assert app.state.settings.view is output
+        assert any("stacks: 60" in line for line in text_of(app))
+        table = app.screen.query_one("#output", Table)
+        assert list(table.order) == [0, 1, 2]
+        await press(app, pilot, "S")
+        assert list(table.order) == [2, 1, 0]
+        assert any("line ▼" in line for line in text_of(app))
+        await press(app, pilot, "home", "enter")
+        assert app.state.settings == Settings(
+            app.state.views[0],
+            search="f2",
+            sortings=app.state.settings.sortings,
+            selected=app.state.settings.selected,
+        )
+        assert set(app.journal.costs) == {"stacks", "output"}
+        await press(app, pilot, "question_mark")
+        shown = "\n".join(str(w.render()) for w in app.screen.query("Static"))
+        assert "Show Output" in shown
+        assert "Show Ages" not in shown
+
+    drive_live(source, steps, SIZE)
