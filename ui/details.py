@@ -39,7 +39,7 @@ _AROUND: Final = 2
 
 
 def _key(key: str, action: str, short: str, long: str, *, show: bool = True) -> Binding:
-    return Binding(key, action, short, show=show, tooltip=long, id=f"details.{action}.{key}")
+    return Binding(key, action, short, show=show, tooltip=long, id=f"details.{key}")
 
 
 class DetailScreen(Screen[None]):
@@ -52,10 +52,10 @@ class DetailScreen(Screen[None]):
         _key("c", "collapse", "Collapse", "Take its namespace together everywhere"),
         _key("u", "undo", "Undo", "Take the last rule back", show=False),
         _key("w", "save", "Save rules", "Write the added rules to your own filters file"),
-        _key("y", "copy", "Copy", "Copy the whole stack to the clipboard"),
+        _key("y", "ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
         _key("v", "edit", "Editor", "Open the source line in $EDITOR"),
-        _key("e", "export", "Export", "Write the stacks to a file", show=False),
-        _key("question_mark", "help", "Help", "All keys"),
+        _key("e", "ask('ask_export')", "Export", "Write the stacks to a file", show=False),
+        _key("question_mark", "ask('show_help')", "Help", "All keys"),
     ]
     AUTO_FOCUS = "#frames"
 
@@ -191,14 +191,15 @@ class DetailScreen(Screen[None]):
             self.app.notify("there is no name to make a rule of", timeout=2)
             return
         self._rules.append(rule)
-        self.state.add_rule(rule)
+        self.state.change_filters(lambda filters: filters.add(rule))
         what = f"{rule.action.value}: {crop(rule.label or rule.pattern, 60)}"
         self.app.notify(f"{what}; u undoes, w saves", timeout=3, markup=False)
 
     def action_undo(self) -> None:
         """Takes the last rule back."""
         if self._rules:
-            self.state.remove_rule(self._rules.pop())
+            rule = self._rules.pop()
+            self.state.change_filters(lambda filters: filters.remove(rule))
 
     def action_save(self) -> None:
         """Writes the rules of this screen to the user's file."""
@@ -208,17 +209,9 @@ class DetailScreen(Screen[None]):
         self.state.save_rules(self._rules)
         self._rules.clear()
 
-    def action_copy(self) -> None:
-        """The stack, to the clipboard."""
-        self.state.copy_stack(self.details)
-
-    def action_export(self) -> None:
-        """Asks where to."""
-        self.state.ask_export()
-
-    def action_help(self) -> None:
-        """Shows all keys."""
-        self.state.show_help()
+    def action_ask(self, what: str) -> None:
+        """Has the state do something."""
+        getattr(self.state, what)()
 
     def action_edit(self) -> None:
         """The source line in the user's editor, the screen put aside."""

@@ -81,7 +81,7 @@ class FilterDialog(Dialog[None]):
 
     def _switch(self, name: str, enabled: bool) -> None:
         self._groups[name] = enabled
-        self.state.set_group(name, enabled)
+        self.state.change_filters(lambda filters: filters.set_group(name, enabled))
 
     def action_all(self) -> None:
         """All on, unless they are."""
@@ -94,7 +94,8 @@ class FilterDialog(Dialog[None]):
         """Deletes the rule under the cursor."""
         key = self.query_one(Table).key
         if isinstance(key, int):
-            self.state.remove_rule(self._added.pop(key))
+            rule = self._added.pop(key)
+            self.state.change_filters(lambda filters: filters.remove(rule))
             self._redraw()
 
     def action_save(self) -> None:

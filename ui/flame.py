@@ -94,7 +94,7 @@ class FlameView(NodesView):
     def _take(self, nodes: Nodes) -> None:
         zoomed: Path = ()
         selected: Path = ()
-        if self._data is not None and self._data.inverted == nodes.inverted:
+        if self._data.inverted == nodes.inverted:
             zoomed = self._data.path(self._zoomed)
             selected = self._data.path(self._selected)
         self._data = nodes
@@ -114,14 +114,12 @@ class FlameView(NodesView):
 
     def rows_changed(self) -> None:
         """Lays everything out again."""
-        if self._data is not None:
-            self._levels = lay_out(self._data, self._zoomed, max(self.width, 1))
-            self._keep_visible()
+        self._levels = lay_out(self._data, self._zoomed, max(self.width, 1))
+        self._keep_visible()
         super().rows_changed()
 
     def _keep_visible(self) -> None:
         """The cursor goes up until it is on a box."""
-        assert self._data is not None
         node = self._selected
         while node != ROOT and self._box(node) is None:
             node = self._data.parent(node)
@@ -129,7 +127,6 @@ class FlameView(NodesView):
         self.cursor = int(self._data.tree.depth[node])
 
     def _box(self, node: int) -> Box | None:
-        assert self._data is not None
         depth = int(self._data.tree.depth[node])
         if depth >= len(self._levels):
             return None
@@ -137,7 +134,7 @@ class FlameView(NodesView):
 
     def row_count(self) -> int:
         """Depth of what is wide enough to be seen."""
-        if self._data is None or not self._data.weight(ROOT):
+        if not self._data.weight(ROOT):
             return 0
         return len(self._levels)
 
@@ -145,7 +142,6 @@ class FlameView(NodesView):
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
         """The boxes of one depth. The cursor is on a box, not on a line."""
-        assert self._data is not None
         level = self._levels[row]
         at = 0
         for left, end, node in sorted(
@@ -161,7 +157,6 @@ class FlameView(NodesView):
             at = end
 
     def _label(self, node: int, width: int) -> str:
-        assert self._data is not None
         found = "*" if node in self._data.matches else ""
         if width < 4:
             # Too narrow for a name; a match still shows.
@@ -169,7 +164,6 @@ class FlameView(NodesView):
         return fit(EDGE + found + self._data.tree.steps[node].name, width)
 
     def _style(self, node: int, row: int) -> str:
-        assert self._data is not None
         style = self._colour(node, row)
         if node in self._data.matches:
             style = f"{style} flame--match"
@@ -180,7 +174,6 @@ class FlameView(NodesView):
         return style
 
     def _colour(self, node: int, row: int) -> str:
-        assert self._data is not None
         tree = self._data.tree
         if row < int(tree.depth[self._zoomed]):
             return "flame--above"
@@ -194,8 +187,6 @@ class FlameView(NodesView):
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Below: the figures of the box under the cursor, then its name."""
         nodes = self._data
-        if nodes is None:
-            return
         node = self._selected
         step = nodes.tree.steps[node]
         if line == -1:
@@ -226,13 +217,10 @@ class FlameView(NodesView):
     def select(self, node: int) -> None:
         """Puts the cursor on a node, in view."""
         self._selected = node
-        assert self._data is not None
         self.move_to(int(self._data.tree.depth[node]))
 
     def action_cursor(self, step: int) -> None:
         """To the caller, or to the heaviest below."""
-        if self._data is None:
-            return
         if step < 0:
             self.select(self._data.parent(self._selected))
             return
@@ -252,8 +240,6 @@ class FlameView(NodesView):
 
     def action_edge(self, step: int) -> None:
         """To the root, or to the end of the heaviest path."""
-        if self._data is None:
-            return
         if step < 0:
             self.select(ROOT)
             return
@@ -264,7 +250,7 @@ class FlameView(NodesView):
 
     def action_side(self, step: int) -> None:
         """To the next box in the same line."""
-        if self._data is None or self.cursor >= len(self._levels):
+        if self.cursor >= len(self._levels):
             return
         boxes = self._levels[self.cursor].boxes
         at = next((n for n, box in enumerate(boxes) if box.node == self._selected), None)
@@ -280,8 +266,6 @@ class FlameView(NodesView):
 
     def chosen(self) -> None:
         """Zooms; where that changes nothing, opens the stack."""
-        if self._data is None:
-            return
         if self._selected == self._zoomed or not self._data.has_children(self._selected):
             self.action_open()
         else:
@@ -301,8 +285,7 @@ class FlameView(NodesView):
 
     def action_zoom_out(self) -> None:
         """One function further out."""
-        if self._data is not None:
-            self.zoom(self._data.parent(self._zoomed))
+        self.zoom(self._data.parent(self._zoomed))
 
     def action_colouring(self) -> None:
         """The other colours."""

@@ -11,6 +11,7 @@ from textual.binding import BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
+from tracelloc.snapshots.analysis import ALL
 from tracelloc.ui.header import HeaderLines
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LineView
@@ -188,10 +189,6 @@ class LiveScreen(Screen[None]):
             if column.key == name:
                 self.state.sort(column)
 
-    def action_verdicts(self) -> None:
-        """Only stacks that are judged so."""
-        self.state.next_verdicts()
-
     def action_reverse(self) -> None:
         """The other way round."""
         self.action_sort_by(self.settings.sorting.column)
@@ -237,7 +234,7 @@ class LiveScreen(Screen[None]):
         elif settings.difference is not None:
             self.state.change(difference=None)
         elif not settings.limits.is_open:
-            self.state.lift_limits()
+            self.state.change(limits=ALL)
         elif settings.baseline is not None:
             self.state.change(baseline=None)
         elif settings.view is not self.state.views[0]:
@@ -247,17 +244,9 @@ class LiveScreen(Screen[None]):
 
     # --- what the state does ---
 
-    def action_baseline(self) -> None:
-        """Sets it, or lifts it."""
-        self.state.toggle_baseline()
-
-    def action_mark(self) -> None:
-        """Notes this moment."""
-        self.state.set_mark()
-
-    def action_difference(self) -> None:
-        """The next thing to compare."""
-        self.state.next_difference()
+    def action_ask(self, what: str, *arguments: Any) -> None:
+        """Has the state do something."""
+        getattr(self.state, what)(*arguments)
 
     def action_pause(self) -> None:
         """Freezes the screen, or goes on."""
@@ -277,46 +266,6 @@ class LiveScreen(Screen[None]):
             self.state.next_metric()
         else:
             self._go_to(TREE, self.settings)
-
-    def action_noise(self) -> None:
-        """Filters off, or on again."""
-        self.state.toggle_filters()
-
-    def action_threads(self) -> None:
-        """Merges threads, or shows the first one's."""
-        self.state.toggle_threads()
-
-    def action_thread(self, step: int) -> None:
-        """Another thread's."""
-        self.state.step_thread(step)
-
-    def action_copy(self) -> None:
-        """The stack of the row, to the clipboard."""
-        self.state.copy_stack(None if self.picture is None else self.picture.details)
-
-    def action_leave(self) -> None:
-        """Ends the screen."""
-        self.state.leave()
-
-    def action_processes(self) -> None:
-        """Ends the screen, and asks for another process."""
-        self.state.leave(to_picker=True)
-
-    def action_limits(self) -> None:
-        """Asks for them."""
-        self.state.ask_limits()
-
-    def action_filters(self) -> None:
-        """Shows them."""
-        self.state.show_filters()
-
-    def action_export(self) -> None:
-        """Asks where to."""
-        self.state.ask_export()
-
-    def action_help(self) -> None:
-        """Shows all keys."""
-        self.state.show_help()
 
 
 def _order_of(picture: Picture) -> Settings:

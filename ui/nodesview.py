@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 from textual.binding import Binding, BindingType
@@ -13,8 +13,10 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
-from tracelloc.views.calltree import Metric
+from tracelloc.views.calltree import Metric, Step, build_tree
 from tracelloc.views.livetree import LiveTree, weight_of
+
+_NOTHING: Final = Nodes(build_tree([], Step("", None)))
 
 
 class NodesView(LineView[Nodes]):
@@ -32,7 +34,7 @@ class NodesView(LineView[Nodes]):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
-        self._data: Nodes | None = None
+        self._data = _NOTHING
 
     @property
     def selected(self) -> int:
@@ -47,13 +49,13 @@ class NodesView(LineView[Nodes]):
 
         While somebody presses keys, it is replaced later, unless ``at_once``.
         """
-        at_once = at_once or self._data is None
+        at_once = at_once or self._data is _NOTHING
         self.when_free(lambda: self._take(content), at_once=at_once)
 
     @property
     def key(self) -> Hashable | None:
         """The heaviest stack through the node under the cursor."""
-        return None if self._data is None else self._data.stack_below(self.selected)
+        return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
         """Nothing is held."""

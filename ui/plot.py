@@ -53,11 +53,8 @@ class Flag:
     time_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """Rows of (character, name of the style)."""
-
-    rows: list[list[tuple[str, str]]]
+Drawing = list[list[tuple[str, str]]]
+"""Rows of (character, name of the style)."""
 
 
 def nice_ceiling(value: float) -> float:
@@ -131,7 +128,7 @@ def draw(
     canvas = _Canvas(width, height)
     plot_width, plot_height = width - _LABELS - _BEHIND, height - 1
     if plot_width < 8 or plot_height < 2:
-        return Drawing(canvas.rows)
+        return canvas.rows
     end_ns = max(end_ns, start_ns + NS_PER_S)
     lines = [(curve, columns_of(curve, start_ns, end_ns, plot_width)) for curve in curves]
     known = [values[~np.isnan(values)] for _, values in lines]
@@ -159,7 +156,7 @@ def draw(
             for y in range(plot_height):
                 canvas.put(x, y, "┆", "plot--mark")
             canvas.write(x + 1, 0, flag.name, "plot--mark")
-    return Drawing(canvas.rows)
+    return canvas.rows
 
 
 def _row(height: float, plot_height: int) -> int:
@@ -246,7 +243,7 @@ class Plot(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._draw: Callable[[int, int], Drawing] | None = None
-        self._drawing = Drawing([])
+        self._drawing: Drawing = []
 
     def show(
         self, curves: Sequence[Curve], flags: Sequence[Flag], start_ns: int, end_ns: int
@@ -268,11 +265,11 @@ class Plot(Widget):
 
     def render_line(self, y: int) -> Strip:
         """One line of the screen."""
-        if y >= len(self._drawing.rows):
+        if y >= len(self._drawing):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}
         segments = []
-        for character, name in self._drawing.rows[y]:
+        for character, name in self._drawing[y]:
             if name not in styles:
                 styles[name] = self.get_component_rich_style(name)
             segments.append(Segment(character, styles[name]))

@@ -13,16 +13,16 @@ from typing import Any
 from textual.app import App
 
 from tracelloc.errors import TracellocError
-from tracelloc.filters import Rule
+from tracelloc.filters import Filters, Rule
 from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
-from tracelloc.snapshots.analysis import ALL, Limits
+from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.export_dialog import ExportDialog
 from tracelloc.ui.filter_dialog import FilterDialog, Group
 from tracelloc.ui.help import HelpScreen
 from tracelloc.ui.limits_dialog import LimitsDialog
-from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
@@ -81,10 +81,6 @@ class State:
         metrics = list(Metric)
         at = metrics.index(self.settings.metric) + 1
         self.change(metric=metrics[at % len(metrics)])
-
-    def lift_limits(self) -> None:
-        """Everything counts again."""
-        self.change(limits=ALL)
 
     def next_verdicts(self) -> None:
         """Only suspects, then those of each other verdict, then all."""
@@ -168,12 +164,12 @@ class State:
 
     # --- filters ---
 
-    def _with_filters(self, job: Callable[[], None]) -> None:
-        """The refresher's thread alone may touch the filters."""
+    def change_filters(self, job: Callable[[Filters], None]) -> None:
+        """In the refresher's thread, which alone may touch them."""
 
         def guarded() -> None:
             try:
-                job()
+                job(self.source.namer.filters)
             except TracellocError as error:
                 self.app.call_later(self.app.notify, str(error), severity="error")
 
@@ -181,26 +177,9 @@ class State:
 
     def toggle_filters(self) -> None:
         """All groups and added rules off, or as they were."""
-        filters = self.source.namer.filters
         on = not self.settings.filters_on
         self.change(filters_on=on)
-
-        def switch() -> None:
-            filters.set_enabled(on)
-
-        self._with_filters(switch)
-
-    def set_group(self, group: str, enabled: bool) -> None:
-        """Switches a group of rules."""
-        self._with_filters(lambda: self.source.namer.filters.set_group(group, enabled))
-
-    def add_rule(self, rule: Rule) -> None:
-        """A rule for as long as this runs."""
-        self._with_filters(lambda: self.source.namer.filters.add(rule))
-
-    def remove_rule(self, rule: Rule) -> None:
-        """Takes one back."""
-        self._with_filters(lambda: self.source.namer.filters.remove(rule))
+        self.change_filters(lambda filters: filters.set_enabled(on))
 
     def save_rules(self, rules: Sequence[Rule]) -> None:
         """Writes rules to the user's own file."""
@@ -234,13 +213,14 @@ class State:
         """Opens it."""
         self.app.push_screen(HelpScreen(self.app.screen))
 
-    def copy_stack(self, details: Details | None) -> None:
-        """To the clipboard of the terminal (OSC 52)."""
+    def copy_stack(self) -> None:
+        """The selected one, to the clipboard of the terminal (OSC 52)."""
+        details = None if self.picture is None else self.picture.details
         if details is not None:
             self.app.copy_to_clipboard(stack_text(details.stack))
             frames = len(details.stack.frames)
             self.app.notify(f"{frames} frames sent to the terminal's clipboard", timeout=2)
 
-    def leave(self, *, to_picker: bool = False) -> None:
+    def leave(self, to_picker: bool = False) -> None:
         """Ends the screen; probes go and files are written after it."""
         self.app.exit(LEFT_TO_PICKER if to_picker else None)

@@ -44,7 +44,7 @@ class TreeView(NodesView):
 
     def _take(self, nodes: Nodes) -> None:
         selected: Path = ()
-        if self._data is not None and self._data.inverted == nodes.inverted:
+        if self._data.inverted == nodes.inverted:
             selected = self._data.path(self.selected)
             if self._touched:
                 self._open = _carried_over(self._data, self._open, nodes)
@@ -62,7 +62,6 @@ class TreeView(NodesView):
 
     def _weighty(self, node: int) -> list[int]:
         """Children that weigh something."""
-        assert self._data is not None
         children = self._data.children(node)
         while children and not self._data.weight(children[-1]):
             children.pop()
@@ -70,7 +69,6 @@ class TreeView(NodesView):
 
     def _flatten(self, selected: int) -> None:
         """Makes the rows of what is open. Only where paths part, lines move to the right."""
-        assert self._data is not None
         indents = {ROOT: 0}
         self._rows = []
         waiting = [ROOT] if self._data.weight(ROOT) else []
@@ -104,9 +102,9 @@ class TreeView(NodesView):
             title = f"{_title(self._data):>11} {'share':>7}"
             if width >= _WIDE:
                 title += f" {'own':>10} {'blocks':>9} {'growth/min':>14}"
-            callers = self._data is not None and self._data.inverted
-            yield f"{title}  function, {'callers' if callers else 'callees'} ↓", "lines--header"
-        elif self._data is not None:
+            below = "callers" if self._data.inverted else "callees"
+            yield f"{title}  function, {below} ↓", "lines--header"
+        else:
             step = self._data.tree.steps[self.selected]
             found = ""
             if self._data.is_searched:
@@ -118,7 +116,6 @@ class TreeView(NodesView):
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
         """A node."""
-        assert self._data is not None
         node, indent = self._rows[row]
         nodes, tree = self._data, self._data.tree
         figures = f"{nodes.figure(nodes.weight(node)):>11} {percent(nodes.share(node)):>7}"
@@ -150,7 +147,7 @@ class TreeView(NodesView):
     def action_open_node(self) -> None:
         """Opens down to where paths part; if it is open, goes to the heaviest below."""
         node = self.selected
-        if self._data is None or not self._weighty(node):
+        if not self._weighty(node):
             return
         if node in self._open:
             self.move_to(self.cursor + 1)
@@ -165,8 +162,6 @@ class TreeView(NodesView):
     def action_close_node(self) -> None:
         """Closes; if it is closed, goes to the function above."""
         node = self.selected
-        if self._data is None:
-            return
         if node in self._open and self._weighty(node) and node != ROOT:
             self._open.discard(node)
             self._touch(node)
@@ -177,7 +172,7 @@ class TreeView(NodesView):
     def chosen(self) -> None:
         """Opens or closes; where there is nothing below, the stack."""
         node = self.selected
-        if self._data is None or not self._weighty(node):
+        if not self._weighty(node):
             self.action_open()
         elif node in self._open:
             self.action_close_node()
@@ -186,8 +181,6 @@ class TreeView(NodesView):
 
     def action_open_all(self) -> None:
         """Opens everything below the cursor that holds a share worth it."""
-        if self._data is None:
-            return
         waiting = [self.selected]
         while waiting:
             node = waiting.pop()
@@ -202,15 +195,13 @@ class TreeView(NodesView):
 
     def action_close_all(self) -> None:
         """Leaves the root open only."""
-        if self._data is not None:
-            self._open = {ROOT}
-            self._touch(self.selected)
+        self._open = {ROOT}
+        self._touch(self.selected)
 
 
-def _title(nodes: Nodes | None) -> str:
+def _title(nodes: Nodes) -> str:
     titles = {Metric.BYTES: "outstanding", Metric.GROWTH: "growth/min"}
-    metric = Metric.BYTES if nodes is None else nodes.metric
-    return titles.get(metric, metric.value)
+    return titles.get(nodes.metric, nodes.metric.value)
 
 
 def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
