@@ -21,7 +21,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.frame_rules import rule_for
-from tracelloc.ui.histograms import age_rows, bar_rows, columns, size_rows
+from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
@@ -117,8 +117,10 @@ class DetailScreen(Screen[None]):
     def _show_bars(self) -> None:
         if self.details is not None:
             found = self.details.figures
-            for name, bars in ("sizes", size_rows(found.sizes)), ("ages", age_rows(found.ages)):
-                self.query_one(f"#detail-{name}", Table).show(bar_rows(bars, self._measure))
+            sizes = bar_rows(found.sizes, size_label, self._measure)
+            self.query_one("#detail-sizes", Table).show(sizes)
+            ages = bar_rows(found.ages, age_label, self._measure)
+            self.query_one("#detail-ages", Table).show(ages)
 
     @on(Table.SortAsked)
     def _measure_asked(self, message: Table.SortAsked) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from rich.text import Text
@@ -37,30 +37,22 @@ def columns(label: str) -> tuple[Column, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class BarRow:
-    """One bar: what lies from ``low`` to ``high``."""
-
-    label: str
-    low: int
-    high: int | None
-    count: int
-    size_bytes: int
-    waste: Waste | None = None
-    """What the allocator gives beyond these bytes; None: not looked for."""
-
-
-def bar_rows(rows: Sequence[BarRow | str], sorting: Sorting = _BY_BYTES, empty: str = "") -> Rows:
-    """A row per bar, the key is (low, high, headings above it); a string is a heading.
+def bar_rows(
+    rows: Sequence[Bin | str],
+    label: Callable[[Bin], str],
+    sorting: Sorting = _BY_BYTES,
+    empty: str = "",
+) -> Rows:
+    """A row per bin, the key is (low, high, headings above it); a string is a heading.
 
     Shares are of what stands before the first heading.
     """
 
-    def value(row: BarRow) -> int:
+    def value(row: Bin) -> int:
         return row.size_bytes if sorting.column == "bytes" else row.count
 
     order: list[Hashable] = []
-    bars: dict[Hashable, BarRow] = {}
+    bars: dict[Hashable, Bin] = {}
     section = total = 0
     for row in rows:
         if isinstance(row, str):
@@ -80,7 +72,7 @@ def bar_rows(rows: Sequence[BarRow | str], sorting: Sorting = _BY_BYTES, empty: 
         if column == "bar":
             return Bar(value(row) / max(highest, 1))
         text = {
-            "label": lambda: row.label,
+            "label": lambda: label(row),
             "bytes": lambda: format_size(row.size_bytes),
             "count": lambda: f"{row.count:,}",
             "share": lambda: percent(value(row) / max(total, 1)),
@@ -94,7 +86,7 @@ def bar_rows(rows: Sequence[BarRow | str], sorting: Sorting = _BY_BYTES, empty: 
     return Rows(order, cell, sorting.column, empty=empty, without=without)
 
 
-def _wasted(row: BarRow, figure: Callable[[Waste], str], unknown: str) -> str:
+def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
     """Of blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
@@ -104,39 +96,22 @@ def _wasted(row: BarRow, figure: Callable[[Waste], str], unknown: str) -> str:
 
 def size_rows(
     bins: Sequence[Bin], frequent: Sequence[SizeCount] = (), waste: str | None = None
-) -> list[BarRow | str]:
+) -> list[Bin | str]:
     """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
-    rows: list[BarRow | str] = [
-        BarRow(_sizes(b.low, b.high), b.low, b.high, b.count, b.size_bytes, b.waste) for b in bins
-    ]
+    rows: list[Bin | str] = [*bins]
     if frequent:
         rows.append("exact sizes that hold most")
-        rows += [
-            BarRow(f"{s.size:,} B", s.size, s.size, s.count, s.size_bytes, s.waste)
-            for s in frequent
-        ]
+        rows += [Bin(s.size, s.size, s.count, s.size_bytes, s.waste) for s in frequent]
     if waste is not None and rows:
         rows.append(waste)
     return rows
 
 
-def age_rows(bins: Sequence[Bin]) -> list[BarRow | str]:
-    """By age, the youngest first."""
-    return [
-        BarRow(
-            _ages(b.low, b.high),
-            b.low,
-            None if b.high is None else b.high - 1,
-            b.count,
-            b.size_bytes,
-        )
-        for b in bins
-    ]
-
-
-def _sizes(low: int, high: int | None) -> str:
+def size_label(sizes: Bin) -> str:
+    """``512 - 1023 B``, ``1 KiB - 2 KiB``, ``1,536 B``."""
+    low, high = sizes.low, sizes.high
     if high is None or low == high:
-        return f"{low} B"
+        return f"{low:,} B"
     if low < 1024:
         return f"{low} - {high} B"
     # The limits are powers of two: whole numbers of their unit.
@@ -150,10 +125,11 @@ def _whole(size: int) -> str:
     return f"{size >> 10} KiB"
 
 
-def _ages(low_ns: int, high_ns: int | None) -> str:
-    if high_ns is None:
-        return f"over {_time(low_ns)}"
-    return f"{_time(low_ns)} - {_time(high_ns)}"
+def age_label(ages: Bin) -> str:
+    """``1 m - 3 m``, ``over 1 d``."""
+    if ages.high is None:
+        return f"over {_time(ages.low)}"
+    return f"{_time(ages.low)} - {_time(ages.high)}"
 
 
 def _time(age_ns: int) -> str:
@@ -183,7 +159,8 @@ def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
             waste = waste_line(sizes, total, about_of(sampled))
         bins = size_bins(blocks, sampled, usable)
         frequent = frequent_sizes(blocks, MOST_SIZES, sampled, usable)
-        return bar_rows(size_rows(bins, frequent, waste), settings.sorting, selection.why_empty)
+        found = size_rows(bins, frequent, waste)
+        return bar_rows(found, size_label, settings.sorting, selection.why_empty)
 
     return rows
 
@@ -192,7 +169,7 @@ def _make_ages(selection: Selection) -> Rows:
     snapshot, settings = selection.snapshot, selection.settings
     blocks = selection.blocks(settings.all_limits)
     bins = age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
-    return bar_rows(age_rows(bins), settings.sorting, selection.why_empty)
+    return bar_rows(bins, age_label, settings.sorting, selection.why_empty)
 
 
 def _only_sizes(key: tuple[int, int | None, int], settings: Settings) -> Settings:
@@ -202,8 +179,9 @@ def _only_sizes(key: tuple[int, int | None, int], settings: Settings) -> Setting
 
 
 def _only_ages(key: tuple[int, int | None, int], settings: Settings) -> Settings:
-    low, high, _ = key
-    return replace(settings, limits=replace(settings.limits, min_age_ns=low, max_age_ns=high))
+    low, end, _ = key
+    last = None if end is None else end - 1
+    return replace(settings, limits=replace(settings.limits, min_age_ns=low, max_age_ns=last))
 
 
 SIZES: Final = View(

@@ -173,6 +173,11 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         """Whether somebody has just pressed a key here, or has the mouse button down."""
         return self._mouse_down or self.now_s() < self._held_until_s
 
+    @property
+    def is_active(self) -> bool:
+        """Whether keys move the cursor: somebody else passes them on if it never has the focus."""
+        return self.has_focus or not self.can_focus
+
     def on_key(self) -> None:
         """Whoever presses keys is reading."""
         self.hold()
@@ -254,8 +259,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         elif row is not None:
             pieces = self.row(row, width)
             if row == self.cursor and self.row_cursor:
-                # A list that never has the keys shows its cursor all the same.
-                name = "cursor" if self.has_focus or not self.can_focus else "unfocused"
+                name = "cursor" if self.is_active else "unfocused"
                 over = self.get_component_rich_style(f"lines--{name}", partial=True)
         elif y == self.header_lines and not self.row_count():
             pieces = [(self.empty_text(), "lines--note")]

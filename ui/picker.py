@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import ClassVar, Final, cast
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,88 +14,47 @@ from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
-from tracelloc.ui.cells import crop, fit, right, signed_size, trend
-from tracelloc.ui.lines import LIST_KEYS, LineView, Piece
+from tracelloc.ui.cells import crop, signed_size, trend
+from tracelloc.ui.figures import clean
+from tracelloc.ui.lines import LIST_KEYS
+from tracelloc.ui.stacks import growth_cell
+from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.units import format_size, plural
 
-_WIDE = 100
-"""Cells from which on there is room for users and allocators."""
-_NARROW = 76
-"""And below this there is room for a word only: the line below has the rest."""
-_REFRESH_S = 1.0
+_COLUMNS: Final = (
+    Column("pid", "pid", 7, sorts=False),
+    Column("user", "user", 10, right=False, from_width=100, sorts=False),
+    Column("resident", "resident", 9, sorts=False),
+    Column("growth", "growth/min", 12, sorts=False),
+    Column("command", "command", 0, right=False, sorts=False),
+    Column("word", "trace", 5, right=False, sorts=False),
+    Column("state", "can it be traced", 26, right=False, from_width=100, sorts=False),
+)
+_REFRESH_S: Final = 1.0
 
 
-class ProcessList(LineView[Sequence[ProcessInfo]], can_focus=False):
-    """One row per process."""
+def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> Rows:
+    """The table of processes; the key is the PID."""
+    by_pid = {info.pid: info for info in infos}
 
-    header_lines = 1
-
-    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
-        super().__init__(id=id)
-        self._infos: list[ProcessInfo] = []
-        self._moved = False
-        self.searching = False
-
-    def show(self, content: Sequence[ProcessInfo], *, at_once: bool = False) -> None:
-        """Replaces the list. Once it was moved, the cursor stays on its process."""
-        pid = self._infos[self.cursor].pid if self._moved and self._infos else None
-        self._infos = list(content)
-        self.cursor = next((row for row, info in enumerate(self._infos) if info.pid == pid), 0)
-        if pid is None:
-            self._moved = False
-        self.rows_changed()
-        self.show_cursor()
-        super().moved()
-
-    def moved(self) -> None:
-        """From now on the cursor belongs to the process."""
-        self._moved = True
-        super().moved()
-
-    @property
-    def key(self) -> ProcessInfo | None:
-        """The process under the cursor."""
-        return self._infos[self.cursor] if self.cursor < len(self._infos) else None
-
-    def row_count(self) -> int:
-        """Processes."""
-        return len(self._infos)
-
-    def empty_text(self) -> str:
-        """Nothing to show."""
-        return " No process matches: Esc clears the search." if self.searching else " Looking …"
-
-    def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """The titles."""
-        user = f" {'user':<10}" if width >= _WIDE else ""
-        title = f"{'pid':>8}{user} {'resident':>9} {'growth/min ▼':>14}  "
-        yield title + fit("command", self._command_width(width)), "lines--header"
-        yield "  trace" if width < _NARROW else "  can it be traced", "lines--header"
-
-    def _used(self, width: int) -> int:
-        """Cells of the other columns."""
-        return 8 + (11 if width >= _WIDE else 0) + 10 + 15 + 2
-
-    def _command_width(self, width: int) -> int:
-        room = width - self._used(width)
-        return max(8, room - 7 if width < _NARROW else room * 6 // 10)
-
-    def row(self, row: int, width: int) -> Iterable[Piece]:
-        """A process."""
-        info = self._infos[row]
-        dim = "lines--dim" if info.trouble else None
-        yield f"{info.pid:>8}", dim
-        if width >= _WIDE:
-            yield " " + fit(info.user, 10), dim
+    def cell(key: Hashable, column: str) -> Cell:
+        info = by_pid[cast(int, key)]
         growth = info.growth_bytes_per_min
-        grown = right(f"{signed_size(growth)} {trend(growth)}", 14)
-        style = "lines--grown" if growth > 0 else "lines--shrunk" if growth < 0 else dim
-        yield f" {format_size(info.rss_bytes):>9} ", dim
-        yield grown, style
-        command = self._command_width(width)
-        yield "  " + fit(info.arguments, command), dim
-        room = max(width - self._used(width) - command - 2, 0)
-        yield "  " + fit(_word(info) if width < _NARROW else _state(info), room), dim
+        if column == "growth" and growth:
+            return growth_cell(growth, None)
+        text = {
+            "pid": str(info.pid),
+            "user": info.user,
+            "resident": format_size(info.rss_bytes),
+            "growth": f"{signed_size(growth)} {trend(growth)}",
+            "command": info.arguments,
+            "word": "…" if not info.known else "no" if info.trouble else "yes",
+            "state": _state(info),
+        }[column]
+        return Text(clean(text), "dim") if info.trouble else text
+
+    empty = "No process matches: Esc clears the search." if searching else "Looking …"
+    return Rows(list(by_pid), cell, "growth", empty=empty)
 
 
 def _state(info: ProcessInfo) -> str:
@@ -103,10 +63,6 @@ def _state(info: ProcessInfo) -> str:
     if info.trouble is not None:
         return f"no: {info.trouble.value}"
     return info.allocator or ""
-
-
-def _word(info: ProcessInfo) -> str:
-    return "…" if not info.known else "no" if info.trouble else "yes"
 
 
 class PickerScreen(Screen[int | None]):
@@ -153,7 +109,9 @@ class PickerScreen(Screen[int | None]):
         """Title, search, list, note, keys."""
         yield Static("tracelloc: which process?", id="picker-title", markup=False)
         yield Input(placeholder="type to search", id="picker-search", select_on_focus=False)
-        yield ProcessList(id="picker-list")
+        rows = Table(_COLUMNS, id="picker-list")
+        rows.can_focus = False
+        yield rows
         yield Static(id="picker-note", markup=False)
         yield Footer(show_command_palette=False)
 
@@ -187,9 +145,9 @@ class PickerScreen(Screen[int | None]):
     def _filter(self) -> None:
         text = self.query_one(Input).value
         shown = matching(self._infos, text)
-        rows = self.query_one(ProcessList)
-        rows.searching = bool(text and self._infos)
-        rows.show(shown)
+        rows = process_rows(shown, searching=bool(text and self._infos))
+        self.query_one(Table).show(rows, at_once=True)
+        self._say_all()
         count = plural(len(self._infos), "process").replace("processs", "processes")
         note = f"   ({self._note})" if self._note else ""
         title = f"tracelloc: which process?   {len(shown)} of {count}{crop(note, 200)}"
@@ -199,29 +157,33 @@ class PickerScreen(Screen[int | None]):
         """Searches while typing."""
         self._filter()
 
-    @on(ProcessList.Moved)
+    @property
+    def current(self) -> ProcessInfo | None:
+        """The process under the cursor."""
+        pid = self.query_one(Table).key
+        return next((info for info in self._infos if info.pid == pid), None)
+
+    @on(Table.Moved)
     def _say_all(self) -> None:
         """Of the process under the cursor."""
-        info, note = self.query_one(ProcessList).key, self.query_one("#picker-note", Static)
+        info, note = self.current, self.query_one("#picker-note", Static)
         if info is not None:
             note.update(crop(f"{_state(info)}: {info.arguments}", max(self.size.width - 2, 0)))
 
     def action_list(self, what: str, step: int) -> None:
         """Moves in the list while the search has the keys."""
-        getattr(self.query_one(ProcessList), f"action_{what}")(step)
+        getattr(self.query_one(Table), f"action_{what}")(step)
 
-    @on(ProcessList.Chosen)
+    @on(Table.Chosen)
     def action_pick(self) -> None:
         """Chooses the process under the cursor."""
-        info = self.query_one(ProcessList).key
-        if info is not None:
-            self._choose(info)
-
-    def _choose(self, info: ProcessInfo) -> None:
+        info = self.current
+        if info is None:
+            return
         if info.trouble is None:
             self.dismiss(info.pid)
-            return
-        self.app.bell()  # the line below says why
+        else:
+            self.app.bell()  # the line below says why
 
     def action_back(self) -> None:
         """Clears the search; if there is none, leaves."""

@@ -190,7 +190,7 @@ class Table(LineView[Rows]):
     def row(self, row: int, width: int) -> Iterable[Piece]:
         """The cells of a row."""
         key = self.order[row]
-        yield "›" if row == self.cursor and self.has_focus else " ", None
+        yield "›" if row == self.cursor and self.row_cursor and self.is_active else " ", None
         if isinstance(key, Heading):
             yield crop(key, width - 1), "lines--header"
             return

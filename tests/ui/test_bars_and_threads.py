@@ -23,7 +23,7 @@ from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
 from tracelloc.snapshots.waste import Waste
 from tracelloc.ui.histograms import AGES as AGES_VIEW
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW
-from tracelloc.ui.histograms import age_rows, bar_rows, columns, size_rows
+from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label, size_rows
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.table import Rows, Table
 from tracelloc.ui.threads import COLUMNS, table_rows
@@ -75,7 +75,7 @@ def test_sizes_picture(size: tuple[int, int]) -> None:
     view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), Sorting("count")))
+        view.show(bar_rows(size_rows(BINS[:-1], FREQUENT[1:]), size_label, Sorting("count")))
         await pilot.press("down")
         await compare("sizes", app, pilot)
 
@@ -98,7 +98,7 @@ def test_waste_picture(size: tuple[int, int]) -> None:
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         waste = "usable sizes (glibc): 143 MiB, 28.6 MiB wasted (20.0%)"
-        view.show(bar_rows(size_rows(bins, frequent, waste)))
+        view.show(bar_rows(size_rows(bins, frequent, waste), size_label))
         await compare("waste", app, pilot)
 
     drive(view, size, steps)
@@ -109,7 +109,7 @@ def test_ages_picture(size: tuple[int, int]) -> None:
     view = Table(columns("age"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(age_rows(AGES)))
+        view.show(bar_rows(AGES, age_label))
         await pilot.press("end")
         await compare("ages", app, pilot)
 
@@ -162,18 +162,18 @@ def test_choosing_a_bar() -> None:
     view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(size_rows(BINS, FREQUENT)))
+        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label))
         await pilot.press("down", "down", "enter", "end", "enter", "up", "up", "enter")
         chosen = [message.key[:2] for message in app.sent]
         assert chosen == [(512, 1023), (1536, 1536)], "no heading"
-        view.show(bar_rows(size_rows(BINS[2:], FREQUENT)), at_once=True)
+        view.show(bar_rows(size_rows(BINS[2:], FREQUENT), size_label), at_once=True)
         await pilot.press("home", "down", "up")
-        view.show(bar_rows(size_rows(BINS, FREQUENT)), at_once=True)
+        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label), at_once=True)
         assert view.key == (512, 1023, 0), "the cursor stays on its bar"
         await pilot.pause()
         assert "8 TiB - 16 TiB" in text_of(app)[6]
         assert "0.0 %" in text_of(app)[3]
-        view.show(bar_rows(size_rows(BINS, FREQUENT), Sorting("count")), at_once=True)
+        view.show(bar_rows(size_rows(BINS, FREQUENT), size_label, Sorting("count")), at_once=True)
         await pilot.pause()
         assert "blocks ▼" in text_of(app)[0]
         assert "99.9 %" in text_of(app)[4]
@@ -190,10 +190,11 @@ def test_equal_sizes_are_two_rows() -> None:
     view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)])))
+        rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)]), size_label)
+        view.show(rows)
         await pilot.press("end")
         assert (view.cursor, view.key) == (2, (1, 1, 1))
-        view.show(bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)])), at_once=True)
+        view.show(rows, at_once=True)
         assert view.cursor == 2
         assert text_of(app)[1].split()[-2:] == text_of(app)[3].split()[-2:]
         assert "100.0 %" in text_of(app)[1], "what is counted twice is one whole"
@@ -205,12 +206,16 @@ def test_choosing_an_age() -> None:
     view = Table(columns("age"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        view.show(bar_rows(age_rows(AGES)))
+        view.show(bar_rows(AGES, age_label))
         await pilot.press("down", "enter", "end", "enter")
         assert [message.key[:2] for message in app.sent] == [
-            (NS_PER_S, 3 * NS_PER_S - 1), (86_400 * NS_PER_S, None)
+            (NS_PER_S, 3 * NS_PER_S), (86_400 * NS_PER_S, None)
         ]  # fmt: skip
         assert app.sent[0].view is view
+        settings = AGES_VIEW.choose(app.sent[0].key, Settings(AGES_VIEW))
+        assert isinstance(settings, Settings)
+        assert settings.limits.min_age_ns == NS_PER_S
+        assert settings.limits.max_age_ns == 3 * NS_PER_S - 1, "what is older is in the next one"
         settings = AGES_VIEW.choose(app.sent[1].key, Settings(AGES_VIEW))
         assert isinstance(settings, Settings)
         assert settings.limits.min_age_ns == 86_400 * NS_PER_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.picker import ProcessList
 from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.table import Rows, Table
@@ -95,8 +95,8 @@ def test_dialogs_and_a_stack(source: FakeSource) -> None:
 
 def test_processes() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        await opened(app, pilot, [API] * MANY)
-        rows = app.screen.query_one(ProcessList)
+        await opened(app, pilot, [replace(API, pid=n) for n in range(MANY)])
+        rows = app.screen.query_one(Table)
         await walk(rows, pilot.press, letters=False)
         await pilot.press("j")
         assert "j" in text_of(app)[1], "letters are typed into the search"
@@ -190,7 +190,6 @@ def test_a_view_more_and_one_that_a_run_lacks(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
-    from dataclasses import replace
 
     from tracelloc.ui.selection import Selection
     from tracelloc.ui.table import Column

@@ -12,7 +12,8 @@ from textual.widgets import Input
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
 from tracelloc.target.processes import ProcessInfo, Trouble, by_growth
-from tracelloc.ui.picker import PickerScreen, ProcessList
+from tracelloc.ui.picker import PickerScreen
+from tracelloc.ui.table import Table
 
 API = ProcessInfo(
     4242, "api", "/opt/api-server --port 8080 --config /etc/api.toml", "www", 131 * MIB, 3 * MIB,
@@ -48,7 +49,7 @@ async def opened(
 
 
 def current(screen: PickerScreen) -> int | None:
-    info = screen.query_one(ProcessList).key
+    info = screen.current
     return info.pid if info else None
 
 
@@ -113,7 +114,7 @@ def test_cursor_belongs_to_a_process_once_it_was_moved() -> None:
         screen.show(sorted([replace(NODE, growth_bytes_per_min=9 * MIB), INIT, API], key=by_growth))
         assert current(screen) == 4242
         screen.show([NODE, INIT])
-        assert current(screen) == 900, "it has ended"
+        assert current(screen) == 1, "it has ended: the next one stands in its place"
 
     drive(None, (80, 24), steps)
 
@@ -121,11 +122,11 @@ def test_cursor_belongs_to_a_process_once_it_was_moved() -> None:
 def test_mouse() -> None:
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         screen, result = await opened(app, pilot, INFOS)
-        await pilot.click(ProcessList, offset=(4, 3))
+        await pilot.click(Table, offset=(4, 3))
         assert current(screen) == 900
         await pilot.press(*"api")
         assert current(screen) == 4242, "the search still has the keys"
-        await pilot.click(ProcessList, offset=(4, 1), times=2)
+        await pilot.click(Table, offset=(4, 1), times=2)
         assert result.value == 4242
 
     drive(None, (80, 24), steps)
@@ -156,7 +157,7 @@ def test_hostile_commands(size: tuple[int, int]) -> None:
         await opened(app, pilot, infos, HOSTILE[1])
         for _ in infos:
             assert harmless(app)
-            app.screen.query_one(ProcessList).action_cursor(1)
+            app.screen.query_one(Table).action_cursor(1)
             await pilot.pause()
 
     drive(None, size, steps)
