@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator
+from typing import Any, cast
 
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.dom import DOMNode
 from textual.screen import Screen
-from textual.widgets import Static
 
 from tracelloc.ui.dialog import Dialog
+from tracelloc.ui.table import Cell, Column, Heading, Rows, Table
 
 
 def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
@@ -54,16 +54,23 @@ class HelpScreen(Dialog[None]):
         focused = self._of.focused
         nodes: list[DOMNode] = [] if focused is None else [focused]
         nodes += [self._of, self.app]
-        lines = list(key_lines(nodes, self.app.get_key_display))
-        width = max((len(keys) for keys, _ in lines), default=0)
-        text = Text()
-        for keys, what in lines:
-            text.append(f"{keys:>{width}}", "bold").append(f"  {what}\n")
-        text.append(
-            "\nclick: a title sorts, a row is chosen, twice opens it; a tab, a key below\n"
-            "Letters are memray's where it has them. Rows wait for half a second after a key."
-        )
+        self._lines: list[Hashable] = list(key_lines(nodes, self.app.get_key_display))
+        self._lines += [
+            Heading(""),
+            Heading("click: a title sorts, a row is chosen, twice opens it; a tab, a key below"),
+            Heading("Letters are memray's where it has them. Rows wait after a key."),
+        ]
+        width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
+        columns = Column("keys", "", width), Column("what", "", 0, right=False)
         with Vertical(classes="box") as box:
             box.border_title = "Keys (Esc closes)"
-            with VerticalScroll():
-                yield Static(text)
+            yield Table(columns)
+
+    def on_mount(self) -> None:
+        """Fills the list."""
+
+        def cell(key: Hashable, column: str) -> Cell:
+            keys, what = cast(tuple[str, str], key)
+            return Text(keys, "bold") if column == "keys" else what
+
+        self.query_one(Table).show(Rows(self._lines, cell))

@@ -167,8 +167,8 @@ class PickerScreen(Screen[int | None]):
     def _say_all(self) -> None:
         """Of the process under the cursor."""
         info, note = self.current, self.query_one("#picker-note", Static)
-        if info is not None:
-            note.update(crop(f"{_state(info)}: {info.arguments}", max(self.size.width - 2, 0)))
+        text = "" if info is None else f"{_state(info)}: {info.arguments}"
+        note.update(crop(text, max(self.size.width - 2, 0)))
 
     def action_list(self, what: str, step: int) -> None:
         """Moves in the list while the search has the keys."""

@@ -16,6 +16,7 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.frame_rules import rule_for
 from tracelloc.ui.live_screen import LiveScreen
+from tracelloc.ui.table import Table
 
 
 @pytest.fixture
@@ -140,7 +141,7 @@ def test_copy_and_editor(
 def test_help_and_export_from_here(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "enter", "question_mark")
-        text = "\n".join(str(w.render()) for w in app.screen.query("Static"))
+        text = "\n".join(map(str, app.screen.query_one(Table).order))
         for binding in DetailScreen.BINDINGS:
             assert binding.tooltip in text  # type: ignore[union-attr]
         await press(app, pilot, "escape", "e", "escape", "q")

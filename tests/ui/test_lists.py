@@ -77,18 +77,19 @@ def test_views(source: FakeSource, name: str) -> None:
     drive_live(source, steps, SIZE)
 
 
-def test_dialogs_and_a_stack(source: FakeSource) -> None:
+@pytest.mark.parametrize(
+    "keys", [("f",), ("e", "tab"), ("t", "t", "g", "enter"), ("question_mark",)], ids=str
+)
+def test_dialogs_and_a_stack(source: FakeSource, keys: tuple[str, ...]) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
-        for keys, name in (
-            (("f",), "groups"),
-            (("e", "tab"), "formats"),
-            (("t", "t", "g", "enter"), "frames"),
-        ):
-            await press(app, pilot, *keys)
-            rows = app.screen.query_one(f"#{name}", LineView)
-            assert rows.has_focus
-            await walk(rows, lambda key: press(app, pilot, key))
-            await press(app, pilot, "escape")
+        live = app.screen
+        await press(app, pilot, *keys)
+        assert app.screen is not live
+        rows = app.screen.focused
+        assert isinstance(rows, LineView)
+        await walk(rows, lambda key: press(app, pilot, key))
+        await press(app, pilot, "escape")
+        assert app.screen is live
 
     drive_live(source, steps, SIZE)
 
@@ -239,7 +240,7 @@ def test_a_view_more_and_one_that_a_run_lacks(
         )
         assert set(app.journal.costs) == {"stacks", "output"}
         await press(app, pilot, "question_mark")
-        shown = "\n".join(str(w.render()) for w in app.screen.query("Static"))
+        shown = "\n".join(map(str, app.screen.query_one(Table).order))
         assert "Show Output" in shown
         assert "Show Ages" not in shown
 
