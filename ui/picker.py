@@ -23,12 +23,12 @@ from tracelloc.units import format_size, plural
 
 _COLUMNS: Final = (
     Column("pid", "pid", 7, sorts=False),
-    Column("user", "user", 10, right=False, from_width=100, sorts=False),
+    Column("user", "user", 10, right=False, from_width=118, sorts=False),
     Column("resident", "resident", 9, sorts=False),
     Column("growth", "growth/min", 12, sorts=False),
     Column("command", "command", 0, right=False, sorts=False),
     Column("word", "trace", 5, right=False, sorts=False),
-    Column("state", "can it be traced", 26, right=False, from_width=100, sorts=False),
+    Column("state", "can it be traced", 26, right=False, from_width=98, sorts=False),
 )
 _REFRESH_S: Final = 1.0
 

@@ -186,7 +186,7 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
     with Terminal(tracelloc_command(), tmp_path, width=100) as terminal:
         terminal.wait_for("which process")
         terminal.type(f"{target.pid}")
-        terminal.wait_for(rf"^ *{target.pid} .* malloc in libc")
+        terminal.wait_for(rf"^› *{target.pid} .* malloc in libc")
         terminal.press("Enter")
         terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)   libc")
         terminal.press("P")
