@@ -129,9 +129,8 @@ class LiveScreen(Screen[None]):
         self.query_one(ContentSwitcher).current = view.name
         self.set_class(not view.shows_stack, "other")
         self.query_one(TabLine).show(view, "")
-        self.state.take(replace(settings, view=view))
+        self.state.take(replace(settings, view=view, selected=self._stack_under_cursor(view)))
         self.set_focus(self.view)
-        self._select_stack()
 
     @on(TabLine.Chosen)
     def _tab_chosen(self, message: TabLine.Chosen) -> None:
@@ -150,11 +149,14 @@ class LiveScreen(Screen[None]):
             self._select_stack()
 
     def _select_stack(self) -> None:
-        view, key = self.settings.view, self.view.key
-        stack = None
-        if view.shows_stack and key is not None:
-            stack = view.choose(key, self.settings)
-        self.state.change(selected=stack)
+        self.state.change(selected=self._stack_under_cursor(self.settings.view))
+
+    def _stack_under_cursor(self, view: View[Any]) -> Any:
+        """None if the view shows no stack."""
+        if not view.shows_stack:
+            return None
+        key = self.query_one(f"#{view.name}", LineView).key
+        return None if key is None else view.choose(key, self.settings)
 
     @on(LineView.Chosen)
     def _row_chosen(self, message: LineView.Chosen) -> None:
