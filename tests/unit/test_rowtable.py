@@ -101,7 +101,6 @@ def test_address_spaces_keep_apart(sets: np.ndarray) -> None:  # type: ignore[ty
     assert [find(sets, a, one.tags[1]) for a in (5, 6)] == [50, 0]
     assert find(sets, 5, other.tags[0]) == 55
     other.table.close()
-    assert find(sets, 5, other.tags[0]) == 0
     assert len(one.table) == 1
 
 
@@ -118,3 +117,24 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     assert len(set(busy.tags.values()) | {steady.tags[0]}) == 12 - 1, "one came again"
     assert find(sets, 5, steady.tags[0]) == 50
     assert find(sets, 7, busy.tags[10]) == 70
+
+
+def test_rows_of_released_tags_make_room_and_never_come_back() -> None:
+    sets = np.zeros(2, ROW_SET_DTYPE)
+    space = Space(RowMemory(sets))
+    table = space.table
+    addresses = np.arange(1, 9, dtype=np.uint64)
+    table.insert(addresses, addresses, 0)
+    there = [a for a in addresses.tolist() if find(sets, a, space.tags[0]) == a]
+    before = len(table), table.evictions
+    table.renew(1, u64(), u64())
+    assert len(table) == 0
+    table.insert(addresses[:2], addresses[:2], 1)
+    assert (len(table), table.evictions) == (2, before[1])
+    assert len(there) == before[0]
+    first, generation = space.tags[0], 1
+    while space.tags[generation] != first:
+        generation += 1
+        table.renew(generation, u64(), u64())
+    assert generation > 1 << 15
+    assert [find(sets, a, first) for a in range(1, 9)] == [0] * 8

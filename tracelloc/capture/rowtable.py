@@ -40,6 +40,13 @@ class RowMemory:
         self._shift = np.uint64(64 - (len(sets) - 1).bit_length())
         self._victim = 0
         self._users: Counter[int] = Counter()
+        self._rows_under: Counter[int] = Counter()
+        """By tag in use: how many rows there are."""
+        self._is_free = np.zeros(_TAGS, np.bool_)
+        """By tag: whether ways under it count as empty. Nobody looks for what they hold."""
+        self._is_free[0] = True
+        self._released = 0
+        """Tags that may not be used again before the ways under them are emptied."""
         self._last_tag = 0
 
     @property
@@ -49,14 +56,22 @@ class RowMemory:
 
     def count(self) -> int:
         """Rows that are there."""
-        return int(np.count_nonzero(self._keys))
+        return self._rows_under.total()
 
     def new_tag(self) -> int:
         """A tag that nobody uses; 0 belongs to nobody."""
-        while self._last_tag == 0 or self._users[self._last_tag]:
+        if self._released > _TAGS // 2:
+            self._sweep()
+        while self._is_free[self._last_tag] or self._last_tag in self._users:
             self._last_tag = (self._last_tag + 1) % _TAGS
         self._users[self._last_tag] = 1
         return self._last_tag
+
+    def _sweep(self) -> None:
+        """Empties all ways under released tags."""
+        self._keys[self._is_free[self._keys >> _SHIFT]] = 0
+        self._is_free[1:] = False
+        self._released = 0
 
     def share_tag(self, tag: int) -> None:
         """Another address space has the same code mapped at the same addresses."""
@@ -67,7 +82,9 @@ class RowMemory:
         self._users[tag] -= 1
         if not self._users[tag]:
             del self._users[tag]
-            self._keys[self._keys >> _SHIFT == np.uint64(tag)] = 0
+            del self._rows_under[tag]
+            self._is_free[tag] = True
+            self._released += 1
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
         """Adds rows."""
@@ -79,18 +96,22 @@ class RowMemory:
         while len(keys):
             first = np.ones(len(sets), np.bool_)
             np.not_equal(sets[1:], sets[:-1], out=first[1:])
-            self._put(keys[first], rows[first], sets[first])
+            self._put(keys[first], rows[first], sets[first], tag)
             keys, rows, sets = keys[~first], rows[~first], sets[~first]
 
-    def _put(self, keys: U64, rows: U64, sets: npt.NDArray[np.intp]) -> None:
+    def _put(self, keys: U64, rows: U64, sets: npt.NDArray[np.intp], tag: int) -> None:
         there = self._keys[sets]
         same = there == keys[:, None]
-        empty = there == 0
-        way = np.where(same.any(1), same.argmax(1), empty.argmax(1))
-        full = ~(same.any(1) | empty.any(1))
+        empty = self._is_free.take(there >> _SHIFT)
+        is_new = ~same.any(1)
+        way = np.where(is_new, empty.argmax(1), same.argmax(1))
+        full = is_new & ~empty.any(1)
         self._victim = (self._victim + 1) % ROW_WAYS
         way[full] = self._victim
-        self.evictions += int(np.count_nonzero(full))
+        evicted = there[full, self._victim] >> _SHIFT
+        self._rows_under.subtract(evicted.tolist())
+        self._rows_under[tag] += int(np.count_nonzero(is_new))
+        self.evictions += len(evicted)
         self._keys[sets, way] = 0
         self._rows[sets, way] = rows
         self._keys[sets, way] = keys
@@ -105,18 +126,21 @@ class RowMemory:
         Only those whose addresses are in ``starts[n] <= a < ends[n]``, sorted; the others
         are dropped. What another address space needs stays as it was.
         """
+        if not len(starts):
+            self.release_tag(old)
+            return
         at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(old))
         addresses = self._keys.flat[at] & _ADDRESS_MASK
-        kept = np.zeros(len(at), np.bool_)
-        if len(starts):
-            mapping = np.searchsorted(starts, addresses, side="right") - 1
-            kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
+        mapping = np.searchsorted(starts, addresses, side="right") - 1
+        kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
         if self._users[old] > 1:
             rows = self._rows.flat[at[kept]]
             self.release_tag(old)
             self.insert(addresses[kept], rows, new)
         else:
             del self._users[old]
+            del self._rows_under[old]
+            self._rows_under[new] = int(np.count_nonzero(kept))
             moved = addresses | np.uint64(new) << _SHIFT
             self._keys.flat[at] = np.where(kept, moved, np.uint64(0))
 
