@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final
-
-from tracelloc.elf.file import ElfFile
 
 _DT_NEEDED: Final = 1
 _DT_SONAME: Final = 14
@@ -13,24 +12,22 @@ _MOST: Final = 4096
 """Entries that are looked at."""
 
 
-def needed(elf: ElfFile) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class DynamicNames:
+    """The names of one file."""
+
+    needed: tuple[str, ...] = ()
     """The libraries that are loaded with it, by the names that it has for them."""
-    return _strings(elf, _DT_NEEDED)
-
-
-def shared_name(elf: ElfFile) -> str | None:
+    shared_name: str | None = None
     """What others that need it call it."""
-    return next(iter(_strings(elf, _DT_SONAME)), None)
 
 
-def _strings(elf: ElfFile, wanted: int) -> list[str]:
-    entries, names = elf.section_bytes(".dynamic"), elf.section_bytes(".dynstr")
-    if not entries or not names:
-        return []
-    found = []
+def read_names(entries: bytes, names: bytes) -> DynamicNames:
+    """From the bytes of ``.dynamic`` and ``.dynstr``."""
+    found: dict[int, list[str]] = {_DT_NEEDED: [], _DT_SONAME: []}
     for at in range(0, min(len(entries) // 16, _MOST) * 16, 16):
         tag, value = struct.unpack_from("<QQ", entries, at)
-        if tag == wanted and value < len(names):
+        if tag in found and value < len(names):
             end = names.find(b"\0", value)
-            found.append(names[value : end if end >= 0 else None].decode(errors="replace"))
-    return found
+            found[tag].append(names[value : end if end >= 0 else None].decode(errors="replace"))
+    return DynamicNames(tuple(found[_DT_NEEDED]), next(iter(found[_DT_SONAME]), None))

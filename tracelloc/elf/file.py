@@ -16,6 +16,7 @@ from typing import Final
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
+from tracelloc.elf.dynamic import DynamicNames, read_names
 from tracelloc.elf.sections import Packing, Section, SectionError
 from tracelloc.elf.symtab import RawTable, SymbolTable
 
@@ -93,6 +94,7 @@ class ElfFile:
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: list[RawTable] | None = None
+        self._objects: dict[str, int | None] = {}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ElfFile:
@@ -209,6 +211,12 @@ class ElfFile:
                 return found
         return None
 
+    @cached_property
+    def dynamic_names(self) -> DynamicNames:
+        """What it needs, and what it is called by those that need it."""
+        entries, names = self.section_bytes(".dynamic"), self.section_bytes(".dynstr")
+        return read_names(entries, names) if entries and names else DynamicNames()
+
     def table(self, name: str) -> RawTable | None:
         """One symbol table section with its names, or None."""
         if self.bits != 64:
@@ -242,9 +250,11 @@ class ElfFile:
             return self._symbols
 
     def find_object(self, name: str) -> int | None:
-        """The address of a variable that the file defines."""
-        found = (table.find_object(name) for table in self.tables())
-        return next((address for address in found if address is not None), None)
+        """The address of a variable that the file defines; looked up once."""
+        if name not in self._objects:
+            found = (table.find_object(name) for table in self.tables())
+            self._objects[name] = next((a for a in found if a is not None), None)
+        return self._objects[name]
 
     def names_ending(self, tail: str) -> set[str]:
         """The names in the symbol tables that end with this."""

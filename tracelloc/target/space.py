@@ -14,7 +14,6 @@ from enum import Enum
 
 from tracelloc.cfi.module import Cfi
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.dynamic import needed, shared_name
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import (
@@ -245,9 +244,10 @@ class AddressSpace:
         wanted = []
         executable = self.process.executable()
         for module in self.mapped_modules:
-            by_name[shared_name(module.elf) or base_name(module.path)] = module
+            name = module.elf.dynamic_names.shared_name or base_name(module.path)
+            by_name[name] = module
             if module.path in (executable, VDSO) or is_loader(module.path):
-                wanted.append(shared_name(module.elf) or base_name(module.path))
+                wanted.append(name)
         preloaded = {base_name(path) for path in self.process.preloaded()}
         wanted.extend(n for n, m in by_name.items() if base_name(m.path) in preloaded)
         kept: set[FileId] = set()
@@ -255,7 +255,7 @@ class AddressSpace:
             found = by_name.pop(wanted.pop(), None)
             if found is not None:
                 kept.add(found.file_id)
-                wanted.extend(needed(found.elf))
+                wanted.extend(found.elf.dynamic_names.needed)
         return kept
 
     @property

@@ -86,6 +86,8 @@ class StackSource:
     def begin_image(self) -> None:
         """The process has begun another program; its address space knows."""
         self._checker = FrameChecker(self._space)
+        if self._unwinder is not None:
+            self._unwinder.begin_image()
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""

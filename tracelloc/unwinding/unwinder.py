@@ -106,6 +106,11 @@ class Unwinder:
         child._prewarmed = set(self._prewarmed)
         return child
 
+    def begin_image(self) -> None:
+        """The process has begun another program: no row is of use any more."""
+        self._maps = AddressMap([])
+        self._prewarmed.clear()
+
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
         """Learns what is mapped now, as of a generation; ``read`` gives the current one.
 
