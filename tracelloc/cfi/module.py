@@ -64,6 +64,9 @@ class Cfi:
         self._switches: list[tuple[int, int]] | None = None
         self._all_lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
+        self.passed_rows: tuple[U64, U64] | None = None
+        """Call sites that stacks of ended programs came by, sorted, and their rows; None: no
+        program has ended yet that had it mapped."""
         self.covered_share: float | None = None
         """About which share of the code has information, 0 to 1; None before ``all_rows``."""
 
@@ -224,6 +227,17 @@ class Cfi:
                 self.covered_share = self._sampled_share()
                 self._all_rows = sites, self.rows(sites)
             return self._all_rows
+
+    def note_passed(self, sites: U64) -> None:
+        """Notes call sites that stacks of a program came by, which has ended."""
+        if self.passed_rows is None:
+            self.passed_rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
+        known, rows = self.passed_rows
+        new = np.setdiff1d(sites, known)
+        if len(new) and len(known) + len(new) <= _MOST_REMEMBERED:
+            sites, rows = np.append(known, new), np.append(rows, self.rows(new))
+            order = np.argsort(sites)
+            self.passed_rows = sites[order], rows[order]
 
     def call_sites(self) -> U64:
         """The last byte of everything that looks like a call: what ``rows`` takes, sorted.

@@ -222,11 +222,16 @@ class AddressSpace:
         found = (self._modules.get(file_id) for file_id in ids)
         return [module for module in found if isinstance(module, Module)]
 
+    def module_of(self, mapping: Mapping) -> Module | None:
+        """The file of a mapping, if there is one that could be read."""
+        module = self._modules.get(mapping.file_id)
+        return module if isinstance(module, Module) else None
+
     def variable(self, name: str) -> int | None:
         """Where a variable of the dynamic linker's lies in the process."""
         for mapping in self._maps.mappings:
-            module = self._modules.get(mapping.file_id)
-            if not isinstance(module, Module) or not is_loader(module.path):
+            module = self.module_of(mapping)
+            if module is None or not is_loader(module.path):
                 continue
             address = module.elf.find_object(name)
             start = module.elf.address_of(mapping.offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -22,6 +23,8 @@ _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
+_SHORT_LIFE_S: Final = 0.05
+"""Programs that live longer get all rows of files of which earlier ones needed some."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
 """How stacks are followed through a file; where it has none, they may break there."""
 _ALL: Final = 0.8
@@ -58,6 +61,10 @@ class StackSource:
         self._checker = FrameChecker(space)
         self._unwinder: Unwinder | None = None
         self._prewarming: threading.Thread | None = None
+        self._prewarm_due_s: float | None = None
+        """When the rest is to be done, by ``time.monotonic``."""
+        self._passed: set[int] = set()
+        """Return addresses in this program's stacks."""
         if like is not None and like._unwinder is not None:
             table = like._unwinder.table.fork(words.publish_tag, words.generation)
             self._unwinder = like._unwinder.fork(space, table, self.refresh)
@@ -80,6 +87,7 @@ class StackSource:
         if self._prewarming is not None:
             self._prewarming.join()
         if self._unwinder is not None:
+            self._unwinder.note_passed(self._passed)
             self._unwinder.remember()
             self._unwinder.table.close()
 
@@ -87,7 +95,9 @@ class StackSource:
         """The process has begun another program; its address space knows."""
         self._checker = FrameChecker(self._space)
         if self._unwinder is not None:
+            self._unwinder.note_passed(self._passed)
             self._unwinder.begin_image()
+        self._passed.clear()
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""
@@ -126,16 +136,26 @@ class StackSource:
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False
+        if self._unwinder.supply_passed():
+            self._prewarm(whole=False)
+        if self._unwinder.has_more:
+            self._prewarm_due_s = time.monotonic() + _SHORT_LIFE_S
+        return True
+
+    def _prewarm(self, *, whole: bool) -> None:
+        assert self._unwinder is not None
         # One thread at a time; it finds what is there when it looks.
         if self._prewarming is None or not self._prewarming.is_alive():
             self._prewarming = threading.Thread(
-                target=self._unwinder.prewarm, name="rows", daemon=True
+                target=self._unwinder.prewarm, kwargs={"whole": whole}, name="rows", daemon=True
             )
             self._prewarming.start()
-        return True
 
     def catch_up(self) -> None:
         """Reads the maps again if the loader has changed them since."""
+        if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
+            self._prewarm_due_s = None
+            self._prewarm(whole=True)
         if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
             self.refresh()
 
@@ -146,6 +166,7 @@ class StackSource:
             self.refresh()
         settle = self._checker.trim if self._unwinder is None else self._settle
         for stack in new:
+            self._passed.update(stack.frames)
             self._stacks.add(stack.stack_id, *settle(stack.frames, StackFlag(stack.flags)))
 
     def hasten(self, misses: Sequence[Miss]) -> None:
@@ -165,6 +186,7 @@ class StackSource:
         any_short = False
         for stack in self._unwinder.finish(misses):
             any_short |= bool(stack.flags & StackFlag.SHORT_COPY)
+            self._passed.update(stack.frames)
             self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
         return any_short
 

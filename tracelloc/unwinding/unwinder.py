@@ -13,7 +13,7 @@ still mapped move to the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,6 +40,8 @@ _PREWARM_PARTS: Final = 4
 """One part in so many of the table is filled beforehand: sets rarely overflow then."""
 _PREWARM_SITES: Final = 100_000
 """Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
+
+_NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
 
 _MOST_REGIONS: Final = 1 << 14
 """Regions of generated code with a row: 1 GiB of it."""
@@ -96,6 +98,8 @@ class Unwinder:
         self._made: dict[int, int] = {}
         """Rows by address that the probes don't have yet."""
         self._prewarmed: set[Mapping] = set()
+        self._supplied: set[Mapping] = set()
+        """Those with rows where stacks of earlier programs came by."""
         self._stopped = False
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
@@ -104,12 +108,14 @@ class Unwinder:
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
         child._prewarmed = set(self._prewarmed)
+        child._supplied = set(self._supplied)
         return child
 
     def begin_image(self) -> None:
         """The process has begun another program: no row is of use any more."""
         self._maps = AddressMap([])
         self._prewarmed.clear()
+        self._supplied.clear()
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
         """Learns what is mapped now, as of a generation; ``read`` gives the current one.
@@ -182,16 +188,55 @@ class Unwinder:
                 met = np.array(self._met.get(id(module), ()), np.uint64)
                 self._memory.remember(module.elf.build_id, met)
 
-    def prewarm(self) -> int:
+    def note_passed(self, frames: Collection[int]) -> None:
+        """Notes for other programs where stacks came by: all return addresses of this one."""
+        sites = np.sort(np.fromiter(frames, np.uint64, len(frames))) - np.uint64(1)
+        for mapping in self._maps.mappings:
+            module = self._space.module_of(mapping)
+            start = module.elf.address_of(mapping.offset) if module is not None else None
+            cfi = self._cfi_of(module) if module is not None else None
+            if cfi is not None and start is not None:
+                first, last = np.searchsorted(sites, (mapping.start, mapping.end)).tolist()
+                cfi.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
+
+    def supply_passed(self) -> bool:
+        """Makes the rows where stacks of earlier programs came by.
+
+        Whether there are files that no earlier program had, and that have no rows yet.
+        """
+        any_unknown = False
+        for mapping in self._maps.mappings:
+            if mapping in self._supplied or mapping in self._prewarmed:
+                continue
+            module = self._space.module_of(mapping)
+            cfi = self._cfi_of(module) if module is not None else None
+            if cfi is None:
+                continue
+            if cfi.passed_rows is None:
+                any_unknown = True
+                continue
+            sites, rows = self._rows_of(mapping, lambda _, cfi: cfi.passed_rows or _NO_ROWS)
+            self.table.insert(sites, rows, self.table.generation)
+            self._supplied.add(mapping)
+        return any_unknown
+
+    @property
+    def has_more(self) -> bool:
+        """Whether ``prewarm`` is still to make the other rows of files of earlier programs."""
+        return not self._supplied <= self._prewarmed
+
+    def prewarm(self, *, whole: bool = True) -> int:
         """Makes the rows that are likely to be needed. Returns how many it made.
 
         Those that earlier runs needed come first, then those of whole files, small ones
-        first. May run on a thread of its own.
+        first; unless ``whole``, not of files that earlier programs had. May run on a thread
+        of its own.
         """
         generation = self.table.generation
         made = 0
         budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
-        mappings = [m for m in self._maps.mappings if m not in self._prewarmed]
+        done = self._prewarmed if whole else self._prewarmed | self._supplied
+        mappings = [m for m in self._maps.mappings if m not in done]
         mappings.sort(key=lambda m: m.end - m.start)
         for rows_of in (self._remembered_rows, self._all_rows):
             for mapping in mappings:
