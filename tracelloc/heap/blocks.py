@@ -70,10 +70,24 @@ class Blocks:
         """A copy of some rows."""
         return Blocks(*(getattr(self, name)[rows] for name, _ in _COLUMNS))
 
+    def fork(self) -> Blocks:
+        """The same rows, independent of these: whoever first writes to a column copies it."""
+        for name, _ in _COLUMNS:
+            getattr(self, name).setflags(write=False)
+        return Blocks(*(getattr(self, name) for name, _ in _COLUMNS))
+
+    def own(self, name: str) -> npt.NDArray[Any]:
+        """A column to be written to."""
+        column: npt.NDArray[Any] = getattr(self, name)
+        if not column.flags.writeable:
+            column = column.copy()
+            setattr(self, name, column)
+        return column
+
     def put(self, rows: Rows | Mask, other: Blocks) -> None:
         """Overwrites some rows."""
         for name, _ in _COLUMNS:
-            getattr(self, name)[rows] = getattr(other, name)
+            self.own(name)[rows] = getattr(other, name)
 
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
@@ -152,7 +166,7 @@ class BlockStore:
             if len(rows):
                 parts.append(run.blocks.select(rows))
                 positions.append(at)
-                run.blocks.stack[rows] = DEAD
+                run.blocks.own("stack")[rows] = DEAD
                 run.dead += len(rows)
                 found[at] = True
             open_positions = open_positions[~here]
@@ -203,9 +217,9 @@ class BlockStore:
         child = BlockStore()
         child.count = self.count
         for run in self._runs:
-            copied = _Run(run.blocks.copy())
-            copied.dead = run.dead
-            child._runs.append(copied)
+            shared = _Run(run.blocks.fork())
+            shared.dead = run.dead
+            child._runs.append(shared)
         return child
 
     def copy(self) -> BlockCopy:

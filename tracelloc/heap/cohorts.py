@@ -23,6 +23,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.heap.counterrows import CounterRows
 from tracelloc.units import NS_PER_S
 
 I64 = npt.NDArray[np.int64]
@@ -166,13 +167,11 @@ class Cohorts:
         self._starts = np.empty(0, np.int64)
         # Which row holds each slice, the oldest first: rows never move.
         self._row_of = np.empty(0, np.int64)
-        self._room = 64
-        # Row by row in memory, so that a slice of all stacks is one stretch.
-        self.born: I64 = np.zeros((SLICES, self._room), np.int64)
-        self.alive = self.born.copy()
-        self.alive_bytes = self.born.copy()
-        self.floor_bytes = self.born.copy()
-        self.lifetimes = np.zeros((LIFETIMES, self._room), np.int64)
+        self.born = CounterRows(SLICES)
+        self.alive = CounterRows(SLICES)
+        self.alive_bytes = CounterRows(SLICES)
+        self.floor_bytes = CounterRows(SLICES)
+        self.lifetimes = CounterRows(LIFETIMES)
         self._load = np.zeros(SLICES, np.int64)
         self._strangers = np.zeros(SLICES, np.int64)
 
@@ -182,17 +181,22 @@ class Cohorts:
         self._starts = np.array([start_ns], np.int64)
         self._row_of = np.zeros(1, np.int64)
 
+    def fork(self) -> Cohorts:
+        """The same figures for a copy of the address space."""
+        child = Cohorts()
+        child.start_ns = self.start_ns
+        child._starts, child._row_of = self._starts, self._row_of
+        child._load, child._strangers = self._load.copy(), self._strangers.copy()
+        for name in _TABLES:
+            setattr(child, name, getattr(self, name).fork())
+        return child
+
     def grow(self, stacks: int) -> None:
         """Makes room for this many stacks; at least doubles."""
-        if stacks <= self._room:
-            return
-        room = max(stacks, 2 * self._room)
-        for name in _TABLES:
-            old = getattr(self, name)
-            grown = np.zeros((len(old), room), np.int64)
-            grown[:, : self._room] = old
-            setattr(self, name, grown)
-        self._room = room
+        if stacks > self.born.columns:
+            columns = max(stacks, 2 * self.born.columns)
+            for name in _TABLES:
+                getattr(self, name).columns = columns
 
     def advance(self, now_ns: int, live_bytes: I64) -> None:
         """Opens the slices until this moment. ``live_bytes``: what each stack holds."""
@@ -211,7 +215,7 @@ class Cohorts:
     def _open(self, start_ns: int, live_bytes: I64) -> None:
         room = len(self._starts) < SLICES
         row = len(self._starts) if room else self._merge_two(start_ns)
-        self.floor_bytes[row, : len(live_bytes)] = live_bytes
+        self.floor_bytes.set(row, live_bytes)
         self._starts = np.append(self._starts, start_ns)
         self._row_of = np.append(self._row_of, row)
 
@@ -221,21 +225,19 @@ class Cohorts:
         width = ends[1:] - self._starts[:-1]
         pair = int(np.argmin(width / (now_ns - ends[1:] + _AGE_OFFSET_NS)))
         kept, freed = self._row_of[pair : pair + 2].tolist()
-        for name in ("born", "alive", "alive_bytes", "_load", "_strangers"):
-            rows = getattr(self, name)
-            rows[kept] += rows[freed]
-            rows[freed] = 0
-        floor = self.floor_bytes
-        np.minimum(floor[kept], floor[freed], out=floor[kept])
-        floor[freed] = 0
+        for table in (self.born, self.alive, self.alive_bytes):
+            table.fold(kept, freed)
+        self.floor_bytes.fold_lowest(kept, freed)
+        for counts in (self._load, self._strangers):
+            counts[kept] += counts[freed]
+            counts[freed] = 0
         self._starts = np.delete(self._starts, pair + 1)
         self._row_of = np.delete(self._row_of, pair + 1)
         return int(freed)
 
     def note_floor(self, live_bytes: I64) -> None:
         """To be called whenever what stacks hold may have become less."""
-        floor = self.floor_bytes[self._row_of[-1], : len(live_bytes)]
-        np.minimum(floor, live_bytes, out=floor)
+        self.floor_bytes.lower(int(self._row_of[-1]), live_bytes)
 
     def _rows(self, time_ns: U64) -> I64:
         """The row of each moment; what is older than the first slice counts with it."""
@@ -246,14 +248,14 @@ class Cohorts:
     def bear(self, stack: Stacks, birth_ns: U64, count: I64 | None = None) -> None:
         """Counts births, whether or not the blocks are still alive; ``count`` each, if given."""
         rows = self._rows(birth_ns)
-        np.add.at(self.born.reshape(-1), rows * self._room + stack, 1 if count is None else count)
+        self.born.add(rows, stack, 1 if count is None else count)
         self._load += np.bincount(rows, count, SLICES).astype(np.int64)
 
     def keep(self, stack: Stacks, size_bytes: I64, birth_ns: U64, sign: int = 1) -> None:
         """Counts blocks as alive; with a sign of -1, no longer."""
-        cells = self._rows(birth_ns) * self._room + stack
-        np.add.at(self.alive.reshape(-1), cells, sign)
-        np.add.at(self.alive_bytes.reshape(-1), cells, sign * size_bytes)
+        rows = self._rows(birth_ns)
+        self.alive.add(rows, stack, sign)
+        self.alive_bytes.add(rows, stack, sign * size_bytes)
 
     def note_lifetimes(self, stack: Stacks, life_ns: I64, sign: int = 1) -> None:
         """Files deaths by how long the blocks had lived; -1 takes that back."""
@@ -262,7 +264,7 @@ class Cohorts:
             return
         classes = (2 * np.log2(life_ns[long] / SHORTEST_NS)).astype(np.int64)
         np.minimum(classes, LIFETIMES - 1, out=classes)
-        np.add.at(self.lifetimes.reshape(-1), classes * self._room + stack[long], sign)
+        self.lifetimes.add(classes, stack[long], sign)
 
     def note_strangers(self, count: int) -> None:
         """Counts frees of blocks that are not known, which happened just now."""
@@ -274,11 +276,11 @@ class Cohorts:
         # A slice that has hardly begun still has a length.
         edges_ns = np.append(self._starts, max(now_ns, int(self._starts[-1]) + SLICE_NS // 1024))
         rows = self._row_of
-        per_slice = {name: getattr(self, name)[rows, :stacks] for name in _PER_SLICE}
+        per_slice = {name: getattr(self, name).gather(rows, stacks) for name in _PER_SLICE}
         return Census(
             **per_slice,
             edges_s=(edges_ns - self.start_ns) / NS_PER_S,
-            lifetimes=self.lifetimes[:, :stacks].copy(),
+            lifetimes=self.lifetimes.gather(np.arange(LIFETIMES), stacks),
             load=self._load[rows].astype(np.float64),
             strangers=self._strangers[rows].astype(np.float64),
         )

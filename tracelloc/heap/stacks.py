@@ -15,8 +15,9 @@ U32 = npt.NDArray[np.uint32]
 NO_STACK: Final = 0
 """The index of blocks whose stack could not be taken."""
 
-_SLOTS: Final = 1 << 16
-_SLOT_MASK: Final = np.uint64(_SLOTS - 1)
+_FEWEST_SLOTS: Final = 1 << 6
+_MOST_SLOTS: Final = 1 << 16
+_SLOTS_PER_ID: Final = 8
 
 Frames = tuple[int, ...]
 """Return addresses, innermost first."""
@@ -36,8 +37,10 @@ class Stacks:
         self._ids = np.zeros(1, np.uint64)
         self._indices = np.full(1, NO_STACK, np.uint32)
         # A direct-mapped cache of these: one look instead of a search.
-        self._slot_ids = np.zeros(_SLOTS, np.uint64)
-        self._slot_indices = np.full(_SLOTS, NO_STACK, np.uint32)
+        self._slot_ids = np.zeros(_FEWEST_SLOTS, np.uint64)
+        self._slot_indices = np.zeros(_FEWEST_SLOTS, np.uint32)
+        # Whether a fork has the lists and the dictionary of frames as well.
+        self._is_shared = False
         self._new: dict[int, int] = {}
         self._counts: dict[StackFlag, int] = {}
         self.unknown_count = 0
@@ -53,6 +56,7 @@ class Stacks:
         if known is not None:
             if self._frames[known] is None:
                 # Events came first: the stack's own record was lost the first time.
+                self._own()
                 self._frames[known], self._flags[known] = frames, flags
                 self._counts[flags] = self._counts.get(flags, 0) + 1
                 self.unknown_count -= 1
@@ -67,16 +71,27 @@ class Stacks:
         return index
 
     def fork(self) -> Stacks:
-        """The same stacks under the same indices, for a copy of the address space."""
+        """The same stacks under the same indices, for a copy of the address space.
+
+        Whichever of the two first adds another one copies them.
+        """
         child = Stacks()
-        child._frames, child._flags = self._frames.copy(), self._flags.copy()
-        child._index_of_frames = self._index_of_frames.copy()
+        child._frames, child._flags = self._frames, self._flags
+        child._index_of_frames = self._index_of_frames
         child._counts = self._counts.copy()
+        self._is_shared = child._is_shared = True
         return child
+
+    def _own(self) -> None:
+        """To be called before anything is noted of a stack."""
+        if self._is_shared:
+            self._frames, self._flags = self._frames.copy(), self._flags.copy()
+            self._index_of_frames = self._index_of_frames.copy()
+            self._is_shared = False
 
     def begin_image(self) -> None:
         """Addresses mean others from here on: what is added next equals nothing before."""
-        self._index_of_frames.clear()
+        self._index_of_frames = {}
 
     def frames(self, index: int) -> Frames | None:
         """Return addresses of a stack, or None while only its id is known."""
@@ -93,7 +108,7 @@ class Stacks:
     def indices(self, ids: U64) -> U32:
         """The index of each id; ids not seen before get one without frames."""
         self._file_new()
-        slots = (ids & _SLOT_MASK).view(np.int64)
+        slots = (ids & np.uint64(len(self._slot_ids) - 1)).view(np.int64)
         indices: U32 = self._slot_indices.take(slots)
         if np.array_equal(self._slot_ids.take(slots), ids):
             return indices
@@ -113,6 +128,7 @@ class Stacks:
         return self._indices[at]
 
     def _append(self, frames: Frames | None, flags: StackFlag) -> int:
+        self._own()
         self._frames.append(frames)
         self._flags.append(flags)
         return len(self._frames) - 1
@@ -135,7 +151,14 @@ class Stacks:
         )
         order = np.argsort(ids)
         self._ids, self._indices = ids[order], indices[order]
-        slots = ids[-len(self._new) :] & _SLOT_MASK
-        self._slot_ids[slots] = ids[-len(self._new) :]
-        self._slot_indices[slots] = indices[-len(self._new) :]
+        ids, indices = ids[-len(self._new) :], indices[-len(self._new) :]
         self._new.clear()
+        if len(self._slot_ids) < min(_SLOTS_PER_ID * len(self._ids), _MOST_SLOTS):
+            slots = len(self._slot_ids)
+            while slots < min(2 * _SLOTS_PER_ID * len(self._ids), _MOST_SLOTS):
+                slots *= 2
+            self._slot_ids = np.zeros(slots, np.uint64)
+            self._slot_indices = np.zeros(slots, np.uint32)
+            ids, indices = self._ids, self._indices
+        at = ids & np.uint64(len(self._slot_ids) - 1)
+        self._slot_ids[at], self._slot_indices[at] = ids, indices

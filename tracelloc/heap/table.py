@@ -8,7 +8,6 @@ Everything is vectorised over the batch; loops run over threads and oddities onl
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -24,7 +23,7 @@ from tracelloc.heap.ends import ends_of
 from tracelloc.heap.lives import Lives
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import SOON, Soon
-from tracelloc.heap.threads import TID_LIMIT
+from tracelloc.heap.threads import NOBODY
 from tracelloc.heap.totals import Sums, Totals
 
 Kinds = npt.NDArray[np.uint8]
@@ -83,15 +82,27 @@ class Oddities:
 class LiveTable:
     """Outstanding blocks, totals per stack and overall. Not thread safe."""
 
-    def __init__(self, stacks: Stacks, sample_bytes: int | None = None, soon: Soon = SOON) -> None:
+    def __init__(
+        self,
+        stacks: Stacks,
+        sample_bytes: int | None = None,
+        soon: Soon = SOON,
+        like: LiveTable | None = None,
+    ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported.
 
-        ``soon``: which blocks are temporary.
+        ``soon``: which blocks are temporary. ``like``: of the process that this one was
+        forked off.
         """
         self.stacks = stacks
-        self.blocks = BlockStore()
-        self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
-        self.cohorts = Cohorts()
+        if like is None:
+            self.blocks = BlockStore()
+            self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
+            self.cohorts = Cohorts()
+        else:
+            self.blocks = like.blocks.fork()
+            self.totals = like.totals.fork()
+            self.cohorts = like.cohorts.fork()
         self.lives = Lives(self.totals, soon)
         self.oddities = Oddities()
         self.events = 0
@@ -101,9 +112,6 @@ class LiveTable:
         """No free has been lost so far, so an allocation that dies within its batch
         cannot hide a stale block at its address; saves a look-up for each of them."""
         self._pending: dict[int, _Pending] = {}
-        # By thread id. Only what a chunk has just written is ever read, so that nothing
-        # needs to be set beforehand: pages of threads that don't exist stay unused.
-        self._last_event = np.empty(TID_LIMIT, np.int64)
 
     def apply(self, events: Events, *, in_order: bool = True) -> None:
         """Applies records of ``ring.RECORD_DTYPE`` in their order.
@@ -122,12 +130,8 @@ class LiveTable:
 
         ``stacks``: of the child. What came and went before is not the child's.
         """
-        child = LiveTable(stacks, self.totals.sample_bytes, self.lives.soon)
-        child.blocks = self.blocks.fork()
-        child.totals = self.totals.fork()
-        child.lives = Lives(child.totals, self.lives.soon)
+        child = LiveTable(stacks, self.totals.sample_bytes, self.lives.soon, self)
         child.lives.inherit(self._newest_ns)
-        child.cohorts = copy.deepcopy(self.cohorts)
         child.trusting = self.trusting
         return child
 
@@ -286,8 +290,10 @@ class LiveTable:
         if not len(takings):
             return
         caller = chunk.caller
-        self._last_event[caller] = np.arange(len(chunk))
-        unfinished = takings[self._last_event[caller[takings]] == takings]
+        thread = np.where(caller == 0, NOBODY, self.lives.threads.rows(chunk.tid))
+        last_event = np.zeros(self.lives.threads.count, np.intp)
+        last_event[thread] = np.arange(len(chunk))
+        unfinished = takings[last_event[thread[takings]] == takings]
         for row in unfinished.tolist():
             block = taken.by(row)
             if block is None:

@@ -7,7 +7,6 @@ nobody.) Thread ids that the kernel gives to another thread later on stand for b
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -26,8 +25,8 @@ MOST_THREADS: Final = 1 << 16
 """Rows, at most."""
 MOST_FLOWS: Final = 1 << 14
 """Pairs of threads, at most; what goes between others is counted from and to ``NOBODY``."""
-TID_LIMIT: Final = 1 << 22
-"""Thread ids are below this (PID_MAX_LIMIT, include/linux/threads.h)."""
+_TIDS_AT_ONCE: Final = 1 << 10
+"""Thread ids that room is made for; those of a process are often close together."""
 _DENSE: Final = 1 << 16
 """Pairs of threads that are counted in an array, not by sorting."""
 
@@ -63,10 +62,9 @@ class ThreadBook:
     """
 
     def __init__(self) -> None:
-        # Mapped, since malloc may clear what it gives: pages of threads that don't exist stay
-        # unused, and a book costs nothing to begin.
-        memory = mmap.mmap(-1, TID_LIMIT * np.dtype(np.uint16).itemsize)
-        self._row_of = np.frombuffer(memory, np.uint16)
+        # By thread id, from the first one that there is room for.
+        self._first_tid = 0
+        self._row_of = np.zeros(0, np.uint16)
         self._totals = ThreadTotals(*(np.zeros(16, np.int64) for _ in fields(ThreadTotals)))
         self.count = 1
         """Rows in use."""
@@ -86,7 +84,11 @@ class ThreadBook:
 
     def rows(self, tids: U32) -> ThreadRows:
         """The rows of threads, new ones included."""
-        rows = self._row_of.take(tids)
+        if not len(tids):
+            return np.zeros(0, np.uint16)
+        self._make_room(int(tids.min()), int(tids.max()))
+        at = tids - np.uint32(self._first_tid)
+        rows = self._row_of.take(at)
         unknown = rows == NOBODY
         if unknown.any():
             fresh = np.unique(tids[unknown])
@@ -95,10 +97,24 @@ class ThreadBook:
                 self._grow(self.count + len(fresh))
                 new = np.arange(self.count, self.count + len(fresh))
                 self._totals.tid[new] = fresh
-                self._row_of[fresh] = new
+                self._row_of[fresh - np.uint32(self._first_tid)] = new
                 self.count += len(fresh)
-                rows = self._row_of[tids]
+                rows = self._row_of[at]
         return rows
+
+    def _make_room(self, lowest: int, highest: int) -> None:
+        """For these thread ids and all in between."""
+        first, end = self._first_tid, self._first_tid + len(self._row_of)
+        if first <= lowest and highest < end:
+            return
+        if not len(self._row_of):
+            first = end = lowest
+        first = min(first, lowest) // _TIDS_AT_ONCE * _TIDS_AT_ONCE
+        end = -(-max(end, highest + 1) // _TIDS_AT_ONCE) * _TIDS_AT_ONCE
+        wider = np.zeros(end - first, np.uint16)
+        at = self._first_tid - first
+        wider[at : at + len(self._row_of)] = self._row_of
+        self._first_tid, self._row_of = first, wider
 
     def _grow(self, rows: int) -> None:
         if rows <= len(self._totals):

@@ -71,12 +71,10 @@ class Totals:
 
     def fork(self) -> Totals:
         """The same blocks outstanding, as if they were all that ever was allocated."""
-        child = self.copy()
-        for kind in ("bytes", "count"):
-            freed = getattr(child, f"freed_{kind}")
-            setattr(child, f"allocated_{kind}", getattr(child, f"allocated_{kind}") - freed)
-            for name in ("freed", "temporary", "remote"):
-                setattr(child, f"{name}_{kind}", np.zeros_like(freed))
+        child = Totals.empty(len(self), self.sample_bytes)
+        child.allocated_bytes, child.allocated_count = self.live_bytes, self.live_count
+        for name in ("peak_bytes", "first_ns", "last_ns"):
+            setattr(child, name, getattr(self, name).copy())
         return child
 
     def whole(self, stacks: int) -> Totals:

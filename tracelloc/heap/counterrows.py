@@ -1,0 +1,97 @@
+"""Rows of counters, a column per stack, that forks share until one of them counts.
+
+A row is made when something is first counted in it. What a fork shares is not writable;
+whoever writes to it makes a copy first.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+Indices = npt.NDArray[Any]
+
+_LEAST_COLUMNS: Final = 64
+
+
+class CounterRows:
+    """A fixed number of rows, zero at first. Not thread safe."""
+
+    def __init__(self, rows: int) -> None:
+        self.columns = _LEAST_COLUMNS
+        """How many there are; rows may end earlier, with zeros."""
+        self._rows: list[I64 | None] = [None] * rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def fork(self) -> CounterRows:
+        """The same figures, independent of these."""
+        child = CounterRows(0)
+        child.columns = self.columns
+        for row in self._rows:
+            if row is not None:
+                row.setflags(write=False)
+        child._rows = self._rows.copy()
+        return child
+
+    def add(self, rows: I64, columns: Indices, amount: I64 | int = 1) -> None:
+        """Adds an amount, or one each, to cells; a cell may stand there several times."""
+        if not len(rows):
+            return
+        if (rows == rows[0]).all():
+            np.add.at(self._own(int(rows[0])), columns, amount)
+            return
+        # By bytes, numpy sorts in linear time.
+        order = np.argsort(rows.astype(np.uint8), kind="stable")
+        rows, columns = rows[order], columns[order]
+        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1])).tolist()
+        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+            some = amount if isinstance(amount, int) else amount[order[start:end]]
+            np.add.at(self._own(int(rows[start])), columns[start:end], some)
+
+    def _own(self, at: int) -> I64:
+        """A row to be written to, of full length."""
+        row = self._rows[at]
+        if row is None or len(row) < self.columns or not row.flags.writeable:
+            grown = np.zeros(self.columns, np.int64)
+            if row is not None:
+                grown[: len(row)] = row
+            row = self._rows[at] = grown
+        return row
+
+    def set(self, at: int, figures: I64) -> None:
+        """Puts other figures in a row."""
+        self._rows[at] = figures.copy()
+
+    def lower(self, at: int, figures: I64) -> None:
+        """Makes a row's figures no larger than these; none are below zero."""
+        row = self._rows[at]
+        if row is not None:
+            self._rows[at] = np.minimum(row[: len(figures)], figures[: len(row)])
+
+    def fold(self, into: int, at: int) -> None:
+        """Adds one row to another, and begins it anew."""
+        row, self._rows[at] = self._rows[at], None
+        if row is not None:
+            self._own(into)[: len(row)] += row
+
+    def fold_lowest(self, into: int, at: int) -> None:
+        """Keeps the lower figures of two rows, none below zero, and begins one anew."""
+        row, self._rows[at] = self._rows[at], None
+        if row is None:
+            self._rows[into] = None
+        else:
+            self.lower(into, row)
+
+    def gather(self, rows: Indices, columns: int) -> I64:
+        """A copy of some rows and the first columns."""
+        found = np.zeros((len(rows), columns), np.int64)
+        for into, at in zip(found, rows.tolist(), strict=True):
+            row = self._rows[at]
+            if row is not None:
+                into[: len(row)] = row[:columns]
+        return found
