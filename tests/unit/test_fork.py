@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
+import copy
+from itertools import pairwise
 
-from tests.unit.events import records
+import numpy as np
+import pytest
+
+from tests.unit.events import random_program, records
 from tracelloc.abi import EventKind, StackFlag
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.units import NS_PER_S
 
 A, F = EventKind.ALLOC, EventKind.FREE
 
@@ -71,3 +76,36 @@ def test_after_exec_equal_addresses_are_other_stacks() -> None:
     before = stacks.add(1, (5, 6), StackFlag(0))
     stacks.begin_image()
     assert stacks.add(2, (5, 6), StackFlag(0)) != before
+
+
+def everything(table: LiveTable) -> tuple[object, ...]:
+    """What there is to know of a table."""
+    census = table.cohorts.census(1000 * NS_PER_S, len(table.totals))
+    columns = ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes", "load", "strangers")
+    return (
+        held(table),
+        sums(table),
+        [getattr(census, name).tolist() for name in columns],
+        census.edges_s.tolist(),
+        table.lives.threads.totals().allocated_bytes.tolist(),
+        len(table.stacks),
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_shared_is_copied_before_it_changes(seed: int) -> None:
+    """Several forks of forks, all of which go on, against full copies."""
+    events = records(random_program(seed, 3000, 3, 40))
+    events["time_ns"] = np.arange(1, len(events) + 1) * (NS_PER_S // 20)
+    tables = [LiveTable(Stacks())]
+    books = copy.deepcopy(tables)
+    for start, end in pairwise(range(0, len(events) + 1, 250)):
+        parent = start // 250 % len(tables)
+        tables.append(tables[parent].fork(tables[parent].stacks.fork()))
+        whole = copy.deepcopy(books[parent])
+        books.append(whole.fork(whole.stacks.fork()))
+        for number, (table, book) in enumerate(zip(tables, books, strict=True)):
+            if (start // 250 + number) % 3:
+                table.apply(events[start:end])
+                book.apply(events[start:end])
+    assert [everything(table) for table in tables] == [everything(book) for book in books]
