@@ -36,7 +36,7 @@ UPROBE_MULTI: Final = 48
 """BPF_TRACE_UPROBE_MULTI: what programs for such links are loaded for."""
 
 
-_CLOSERS: Final = ThreadPoolExecutor(16, thread_name_prefix="detach")
+_CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 """Threads that close descriptors, made when they are needed."""
 
 

@@ -35,6 +35,7 @@ _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
 _MOST_CODE_BYTES: Final = 1 << 29
+_NOWHERE: Final = np.uint64((1 << 64) - 1)
 _GO_NOTE: Final = ".note.go.buildid"
 _GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
 _LEAST_CODE_BYTES: Final = 512
@@ -229,11 +230,12 @@ class Cfi:
             return self._all_rows
 
     def note_passed(self, sites: U64) -> None:
-        """Notes call sites that stacks of a program came by, which has ended."""
+        """Notes call sites, distinct ones, that stacks of a program came by, which has ended."""
         if self.passed_rows is None:
             self.passed_rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
         known, rows = self.passed_rows
-        new = np.setdiff1d(sites, known)
+        at = np.searchsorted(known, sites)
+        new = sites[np.append(known, _NOWHERE)[at] != sites]
         if len(new) and len(known) + len(new) <= _MOST_REMEMBERED:
             sites, rows = np.append(known, new), np.append(rows, self.rows(new))
             order = np.argsort(sites)

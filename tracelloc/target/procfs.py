@@ -26,6 +26,8 @@ VDSO: Final = "[vdso]"
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 """PROC_PID_INIT_INO, include/linux/proc_ns.h."""
 
+_READ_BYTES: Final = 1 << 16
+
 FileId = tuple[str, int]
 """Device (as maps writes it) and inode: one file, however many names it has."""
 
@@ -165,8 +167,16 @@ class Process:
             return False
 
     def _read(self, name: str) -> bytes:
+        # Several times as fast as pathlib.
         try:
-            return (self.directory / name).read_bytes()
+            descriptor = os.open(f"{self.root}/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                pieces = []
+                while piece := os.read(descriptor, _READ_BYTES):
+                    pieces.append(piece)
+                return b"".join(pieces)
+            finally:
+                os.close(descriptor)
         except (FileNotFoundError, ProcessLookupError) as error:
             raise TargetError(f"there is no process {self.pid}") from error
         except PermissionError as error:
@@ -220,9 +230,13 @@ class Process:
         """Kernel threads have no memory of their own (PF_KTHREAD in the flags of stat)."""
         return bool(int(self._stat()[6]) & 0x00200000)
 
+    def maps_text(self) -> str:
+        """Its mappings now, for ``parse_maps``."""
+        return self._read("maps").decode(errors="surrogateescape")
+
     def maps(self) -> AddressMap:
         """Its mappings now."""
-        return AddressMap(parse_maps(self._read("maps").decode(errors="surrogateescape")))
+        return AddressMap(parse_maps(self.maps_text()))
 
     def rss_bytes(self) -> int | None:
         """Resident memory, or None once the process is gone."""

@@ -26,6 +26,7 @@ from tracelloc.target.procfs import (
     base_name,
     is_c_library,
     is_loader,
+    parse_maps,
 )
 
 
@@ -116,6 +117,8 @@ class AddressSpace:
         """Grows each time that something new was mapped."""
         self.image = 0
         """Grows with each program that the process executes: addresses mean others then."""
+        self._text = ""
+        """What the maps were read from."""
         self._maps = AddressMap([])
         self._has_c_library = False
         self._earlier: list[AddressMap] = []
@@ -124,9 +127,13 @@ class AddressSpace:
     def refresh(self) -> list[Module]:
         """Reads the mappings again. Returns modules not seen before; none if it ended."""
         try:
-            maps = self.process.maps()
+            text = self.process.maps_text()
         except TargetError:
             return []
+        if text == self._text:
+            return []
+        self._text = text
+        maps = AddressMap(parse_maps(text))
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
         if self._maps.mappings:
@@ -144,7 +151,8 @@ class AddressSpace:
         """The same for a child process, which has a copy of the memory."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
-        child._maps, child._earlier = self._maps, list(self._earlier)
+        child._text, child._maps = self._text, self._maps
+        child._earlier = list(self._earlier)
         child._has_c_library = self._has_c_library
         child._modules = dict(self._modules)
         return child
@@ -157,6 +165,7 @@ class AddressSpace:
         if not keep_modules:
             self._modules = {}
         self.image += 1
+        self._text = ""
         self._maps = AddressMap([])
         self._earlier = []
 

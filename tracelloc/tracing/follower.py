@@ -192,17 +192,17 @@ class Follower:
         elif event == ptrace.Event.STOP:
             self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
-            watcher.loaded(Process(thread_id).group_id())
+            watcher.loaded(self._process_of(thread_id))
             self._go_on(thread_id)
         else:
             self._go_on(thread_id, number)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         """A thread has made another one, or a process; which may have stopped already."""
-        if Process(child_id).group_id() != child_id:
+        if event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id:
             return
         self._known.add(child_id)
-        pid = Process(thread_id).group_id()
+        pid = self._process_of(thread_id)
         shares = event == ptrace.Event.VFORK
         watcher.forked(pid, thread_id, child_id, shares=shares)
         if child_id in self._waiting:
@@ -210,6 +210,9 @@ class Follower:
             # It may have been killed, which is no matter of its parent's.
             with suppress(ProcessLookupError):
                 ptrace.resume(child_id)
+
+    def _process_of(self, thread_id: int) -> int:
+        return thread_id if thread_id in self._known else Process(thread_id).group_id()
 
     def _handle_first_stop(self, thread_id: int) -> None:
         if thread_id in self._known or Process(thread_id).group_id() != thread_id:

@@ -68,7 +68,7 @@ class Processes:
         thread's own."""
         self._moves = 0
         self.feed = StackFeed(capture)
-        self._closer = ThreadPoolExecutor(1, thread_name_prefix="closer")
+        self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
         self.untraced_count = 0
         """Processes that should have been traced, and were not."""
         self.every: list[Tracee] = []
