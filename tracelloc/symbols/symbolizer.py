@@ -39,14 +39,21 @@ _BATCH: Final = 512
 class Symbolizer:
     """Frames by address, each looked up once. Safe to use from several threads."""
 
-    def __init__(self, space: AddressSpace, sources: SourceMap | None = None) -> None:
+    def __init__(
+        self,
+        space: AddressSpace,
+        sources: SourceMap | None = None,
+        like: Symbolizer | None = None,
+    ) -> None:
+        """``like``: of a process that maps some of these files too; to be closed after this."""
         self.perf_map = PerfMap(space.process)
         self.version = 0
         """Grows with every frame that becomes known or better known."""
         self._space = space
         self._sources = sources or SourceMap()
         self._roots = (space.process.directory / "root", Path("/"))
-        self._modules: dict[int, ModuleSymbols] = {}
+        self._modules: dict[int, ModuleSymbols] = {} if like is None else like._modules
+        self._owns_modules = like is None
         self._known: dict[int, Frames] = {}
         self._final: set[int] = set()
         """Addresses of which nothing more will become known."""
@@ -108,11 +115,11 @@ class Symbolizer:
 
     def module(self, module: Module) -> ModuleSymbols:
         """What is known of a mapped file."""
-        with self._changed:
-            symbols = self._modules.get(id(module))
-            if symbols is None:
-                symbols = self._modules[id(module)] = ModuleSymbols(module, self._roots)
-            return symbols
+        symbols = self._modules.get(id(module))
+        if symbols is None:
+            # Others may be doing so at this moment.
+            symbols = self._modules.setdefault(id(module), ModuleSymbols(module, self._roots))
+        return symbols
 
     def close(self) -> None:
         """Ends the thread after what it is at. Nothing new becomes known."""
@@ -121,8 +128,9 @@ class Symbolizer:
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
-        for module in self._modules.values():
-            module.close()
+        if self._owns_modules:
+            for module in self._modules.values():
+                module.close()
 
     def _ask(self, addresses: Iterable[int]) -> None:
         """Notes what is not known. With the lock held."""

@@ -26,13 +26,16 @@ class Symbolizers:
         """That of a process."""
         with self._lock:
             if number not in self._symbolizers:
-                self._symbolizers[number] = Symbolizer(self._space_of(number), self._sources)
+                first = next(iter(self._symbolizers.values()), None)
+                space = self._space_of(number)
+                self._symbolizers[number] = Symbolizer(space, self._sources, like=first)
             return self._symbolizers[number]
 
     def close(self) -> None:
         """Ends their threads. Nothing new becomes known."""
         with self._lock:
-            for symbolizer in self._symbolizers.values():
+            # The first one has what is known of files for all of them.
+            for symbolizer in reversed(self._symbolizers.values()):
                 symbolizer.close()
 
 
