@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
@@ -25,6 +25,8 @@ _NT_GNU_BUILD_ID: Final = 3
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 """Go's tables of functions, in plain and in position-independent programs."""
 _LONGEST_NOTES: Final = 1 << 16
+
+T = TypeVar("T")
 
 
 class NotElfError(Exception):
@@ -94,7 +96,8 @@ class ElfFile:
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: list[RawTable] | None = None
-        self._objects: dict[str, int | None] = {}
+        self._functions: dict[str, dict[int, int]] = {}
+        self._results: dict[Hashable, Any] = {}
 
     @classmethod
     def from_bytes(cls, data: bytes) -> ElfFile:
@@ -249,16 +252,28 @@ class ElfFile:
                 self._symbols = SymbolTable(self.tables())
             return self._symbols
 
+    def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
+        """What is worked out from the file alone, kept under a key for as long as the file."""
+        if key not in self._results:
+            self._results[key] = work_out()
+        result: T = self._results[key]
+        return result
+
     def find_object(self, name: str) -> int | None:
         """The address of a variable that the file defines; looked up once."""
-        if name not in self._objects:
+
+        def find() -> int | None:
             found = (table.find_object(name) for table in self.tables())
-            self._objects[name] = next((a for a in found if a is not None), None)
-        return self._objects[name]
+            return next((address for address in found if address is not None), None)
+
+        return self.once(("object", name), find)
 
     def names_ending(self, tail: str) -> set[str]:
         """The names in the symbol tables that end with this."""
-        return {name for table in self.tables() for name in table.names.ending(tail)}
+        return self.once(
+            ("names ending", tail),
+            lambda: {name for table in self.tables() for name in table.names.ending(tail)},
+        )
 
     def names_like(self, pattern: str) -> set[str]:
         """The names in the symbol tables that this is, or that match it if it is a glob."""
@@ -267,12 +282,18 @@ class ElfFile:
         return {name for table in self.tables() for name in table.names.like(pattern)}
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
-        """The defined functions with these names: address to size (usually one each)."""
-        found: dict[str, dict[int, int]] = {}
-        for table in self.tables():
-            for name, places in table.find_functions(names).items():
-                found.setdefault(name, {}).update(places)
-        return found
+        """The defined functions with these names: address to size (usually one each).
+
+        Each is looked up once. Not to be changed.
+        """
+        unknown = [name for name in names if name not in self._functions]
+        if unknown:
+            found: dict[str, dict[int, int]] = {name: {} for name in unknown}
+            for table in self.tables():
+                for name, places in table.find_functions(unknown).items():
+                    found[name].update(places)
+            self._functions.update(found)
+        return {name: self._functions[name] for name in names if self._functions[name]}
 
 
 def _build_id(notes: bytes) -> str | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from tracelloc.placement.exits import CodeReader, Stops
@@ -63,18 +64,22 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
     points: dict[tuple[str, int, str, bool], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
-    readers: dict[str, CodeReader] = {}
     for allocator in allocators:
-        path = allocator.module.open_path
-        reader = readers.setdefault(path, CodeReader(allocator.module.elf))
+        path, elf = allocator.module.open_path, allocator.module.elf
+        reader = elf.once(CodeReader, partial(CodeReader, elf))
         neighbours = (a for a in allocators if a.module.open_path == path)
-        addresses = {function.address for a in neighbours for function in a.functions}
+        addresses = frozenset(function.address for a in neighbours for function in a.functions)
         functions, unseen = [], list(allocator.unseen)
         for function in allocator.functions:
-            others = Stops(addresses - {function.address}, _KNOWN_NAMES)
-            if _is_wrapper(function, allocator.family, reader, others):
+            if _may_be_wrapper(function, allocator.family) and elf.once(
+                ("leaves it to", function.address, addresses),
+                partial(_leaves_it, function, reader, addresses),
+            ):
                 continue
-            found = _points_of(function, reader)
+            found = elf.once(
+                ("points", function.names, function.address, function.size, function.signature),
+                partial(_points_of, function, reader),
+            )
             if isinstance(found, Unseen):
                 unseen.append(found)
                 continue
@@ -88,16 +93,17 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
     return Plan(tuple(ordered), tuple(kept), throwing)
 
 
-def _is_wrapper(
-    function: AllocatorFunction, family: Family, reader: CodeReader, others: Stops
-) -> bool:
-    """Whether an operator leaves all the work to functions that are seen by themselves.
+def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
+    """Whether it may leave all the work to functions that are seen by themselves.
 
-    Those of the C++ library are: they call malloc and free. What the user has named is
+    Operators of the C++ library do: they call malloc and free. What the user has named is
     what is to be seen, whatever it does.
     """
-    if family.by_user or (family is not OPERATORS and not function.signature.throws):
-        return False
+    return not family.by_user and (family is OPERATORS or function.signature.throws)
+
+
+def _leaves_it(function: AllocatorFunction, reader: CodeReader, addresses: Set[int]) -> bool:
+    others = Stops(addresses - {function.address}, _KNOWN_NAMES)
     return reader.leaves_it_to(function.address, others)
 
 
