@@ -166,16 +166,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     watch = watch_of(given)
     terminal = terminal and not (watch.rules or watch.on_leak)
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
-    if given.pid is given.name is None and not command and mode is not Mode.TUI:
-        raise UsageError(
-            "the following arguments are required: -p/--pid",
-            hint="tracelloc --help shows the options",
-        )
-    if given.program_output is not None and not (command and mode is Mode.TUI):
-        raise UsageError(
-            "--program-output copies what a program writes beside the screen",
-            hint="without a screen its output is its own: redirect it",
-        )
+    _check_mode(given, command, mode)
     return Options(
         pid=given.pid,
         name=given.name,
@@ -237,6 +228,20 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("--sample must be between 1 and 1TiB")
     if given.follow_limit > _MOST_PROCESSES:
         raise UsageError(f"--follow-limit must be at most {_MOST_PROCESSES}")
+
+
+def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
+    """Raises UsageError for what makes no sense with or without a screen."""
+    if given.pid is given.name is None and not command and mode is not Mode.TUI:
+        raise UsageError(
+            "the following arguments are required: -p/--pid",
+            hint="tracelloc --help shows the options",
+        )
+    if given.program_output is not None and not (command and mode is Mode.TUI):
+        raise UsageError(
+            "--program-output copies what a program writes beside the screen",
+            hint="without a screen its output is its own: redirect it",
+        )
 
 
 def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:

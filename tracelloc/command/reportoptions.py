@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 from tracelloc.command.argumenttypes import (
@@ -57,6 +58,10 @@ def add_reports(parser: argparse.ArgumentParser) -> None:
         f"made more than this many others (0 to {MOST_BETWEEN}, default {SOON.between}), or "
         "within a time such as 20ms",
     )
+    _add_times(add)
+
+
+def _add_times(add: Callable[..., object]) -> None:
     add(
         "--age",
         type=duration_type,

@@ -28,6 +28,11 @@ def add_tracing(parser: argparse.ArgumentParser) -> None:
         help="process to trace by its short name or its program's; if there are several they "
         "are listed",
     )
+    _add_processes(add)
+    _add_allocations(add)
+
+
+def _add_processes(add: Callable[..., object]) -> None:
     add(
         "--follow",
         nargs="?",
@@ -56,6 +61,9 @@ def add_tracing(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="copy what CMD writes to FILE, where the screen shows it",
     )
+
+
+def _add_allocations(add: Callable[..., object]) -> None:
     add(
         "--allocator",
         metavar="NAME|PATH",
