@@ -83,7 +83,8 @@ def open_inside(directory_fd: int, path: str, flags: int) -> int:
 def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.uint64]) -> int:
     """Reads pieces of a process's memory, one after the other, into an array.
 
-    ``pieces``: rows of (address, length in bytes), at most 1,024 of them. Returns how many
+    ``pid``: or the id of any of its threads. ``pieces``: rows of (address, length in bytes),
+    at most 1,024 of them. Returns how many
     bytes were read: fewer than wanted if something can't be read. Raises OSError, EFAULT
     if that is the first piece.
     """

@@ -76,6 +76,30 @@ def test_ourselves() -> None:
     os.close(descriptor)
 
 
+def test_main_thread_that_has_ended(tmp_path: Path) -> None:
+    """What /proc shows then: nothing for it but its numbers, everything for the others."""
+    process = fake_process(tmp_path, "42 (main) Z 1 42\n")
+    for thread_id in (42, 43, 44, 45):
+        (tmp_path / f"42/task/{thread_id}").mkdir(parents=True)
+    (tmp_path / "42/maps").touch()
+    assert (process.exists(), process.thread_id) == (False, 42)
+    for thread_id in (45, 44):
+        (tmp_path / f"42/task/{thread_id}/exe").symlink_to("/bin/gone (deleted)")
+        (tmp_path / str(thread_id)).mkdir()
+        (tmp_path / f"{thread_id}/exe").symlink_to("/bin/gone (deleted)")
+        (tmp_path / f"{thread_id}/maps").write_text(MAPS)
+        (tmp_path / f"{thread_id}/cmdline").write_bytes(b"gone\0-x\0")
+        (tmp_path / f"{thread_id}/statm").write_text(f"9 {thread_id}")
+    assert (process.exists(), process.thread_id) == (True, 44)
+    assert [process.is_running(thread_id) for thread_id in range(42, 47)] == [
+        False, False, True, True, False
+    ]  # fmt: skip
+    assert process.executable() == "/bin/gone"
+    assert process.arguments() == ["gone", "-x"]
+    assert len(process.maps().mappings) == 8
+    assert process.rss_bytes() == 44 * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_nobody(tmp_path: Path) -> None:
     process = Process(4242, tmp_path)
     assert not process.exists()

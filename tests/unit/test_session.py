@@ -43,6 +43,10 @@ class FakeProbes:
     pid: int
     closed: list[int]
 
+    @property
+    def thread_id(self) -> int:
+        return self.pid
+
     def close(self) -> None:
         self.closed.append(self.pid)
 

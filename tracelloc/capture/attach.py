@@ -7,6 +7,13 @@ in a file, the cheaper way for the target, and quick to take away. Perf events
 Neither needs tracefs. In both the kernel filters by address space: all threads of the
 target, none of its forked children. Closing a descriptor takes its probes away, which
 the kernel also does when we are killed.
+
+Which address space that is, the kernel asks of one thread: the main one, for links. When
+that ends (pthread_exit(3)) while others go on, perf events see nothing more. Links do for
+as long as the breakpoints stay, but those are taken out as soon as any probe at their place
+goes, and new ones are not put in (``uprobe_multi_link_filter()`` in kernel/trace/bpf_trace.c).
+So events of another thread that run no program are opened beside them, which keep the
+breakpoints where they are.
 """
 
 from __future__ import annotations
@@ -15,8 +22,9 @@ import ctypes
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
@@ -25,10 +33,13 @@ from typing import Final
 from tracelloc import syscalls
 from tracelloc.errors import PrivilegeError, TargetError, TracellocError, UnsupportedError
 from tracelloc.placement import ProbePoint
+from tracelloc.target.procfs import Process
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
 _IOC_SET_BPF: Final = 0x40042408
+_DISABLED: Final = 1
+"""Breakpoints are there all the same, include/uapi/linux/perf_event.h."""
 _MULTI_RETURN: Final = 1
 """BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h."""
 
@@ -105,28 +116,49 @@ class Attachment:
         Raises TargetError, PrivilegeError, or UnsupportedError if the kernel lacks it.
         """
         self.method = method
-        self._descriptors: list[int] = []
-        attach = self._attach_links if method is Method.MULTI else self._attach_events
+        self.points = points
+        self.thread_id = Process(pid).thread_id
+        """Of the thread that the kernel is to ask."""
+        self._program = program
+        self._links: list[int] = []
+        self._events: list[int] = []
         try:
-            attach(pid, points, program)
+            if method is Method.MULTI:
+                self._attach_links(pid)
+            if method is Method.PERF or self.thread_id != pid:
+                self.move(self.thread_id)
         except BaseException:
             self.close()
             raise
 
-    def _attach_links(
-        self, pid: int, points: Sequence[ProbePoint], program: Callable[[str], int]
-    ) -> None:
+    def move(self, thread_id: int) -> list[int]:
+        """Has the kernel ask another thread: the one that it has asked so far has ended.
+
+        What happened in between is missed by perf events, not by links. Returns descriptors
+        for ``close_soon``. Raises TracellocError, and has then changed nothing.
+        """
+        events: list[int] = []
+        try:
+            self._open_events(thread_id, events)
+        except BaseException:
+            _close_all(events)
+            raise
+        before, self._events = self._events, events
+        self.thread_id = thread_id
+        return before
+
+    def _attach_links(self, pid: int) -> None:
         def link(point: ProbePoint) -> tuple[str, str, bool]:
             return point.open_path, point.program, point.is_return
 
         # Sorting is stable and puts ends of calls first, as the points' order asks for.
-        ordered = sorted(points, key=lambda point: (not point.ends_calls, link(point)))
+        ordered = sorted(self.points, key=lambda point: (not point.ends_calls, link(point)))
         for (path, name, is_return), group in groupby(ordered, key=link):
             members = list(group)
             path_bytes = ctypes.create_string_buffer(os.fsencode(path))
             offsets = (ctypes.c_uint64 * len(members))(*(point.offset for point in members))
             attributes = _LinkAttr(
-                prog_fd=program(name),
+                prog_fd=self._program(name),
                 attach_type=UPROBE_MULTI,
                 path=ctypes.addressof(path_bytes),
                 offsets=ctypes.addressof(offsets),
@@ -135,39 +167,57 @@ class Attachment:
                 pid=pid,
             )
             try:
-                self._descriptors.append(syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes))
+                self._links.append(syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes))
             except OSError as error:
                 raise _explain(error, pid, members[0]) from error
 
-    def _attach_events(
-        self, pid: int, points: Sequence[ProbePoint], program: Callable[[str], int]
-    ) -> None:
+    def _open_events(self, thread_id: int, events: list[int]) -> None:
+        """One per point, with its program; beside links, one per breakpoint, with none."""
         pmu_type, return_bit = _read_pmu()
+        keeps = self.method is Method.MULTI
+        points = self.points
+        if keeps:
+            places = {(p.open_path, p.offset): replace(p, is_return=False) for p in points}
+            points = list(places.values())
         for point in points:
             path_bytes = ctypes.create_string_buffer(os.fsencode(point.open_path))
             attributes = _PerfEventAttr(
                 type=pmu_type,
                 size=ctypes.sizeof(_PerfEventAttr),
                 config=1 << return_bit if point.is_return else 0,
+                flags=_DISABLED if keeps else 0,
                 uprobe_path=ctypes.addressof(path_bytes),
                 probe_offset=point.offset,
             )
             try:
-                descriptor = syscalls.perf_event_open(attributes, pid)
-                self._descriptors.append(descriptor)
-                fcntl.ioctl(descriptor, _IOC_SET_BPF, program(point.program))
-                fcntl.ioctl(descriptor, _IOC_ENABLE, 0)
+                descriptor = syscalls.perf_event_open(attributes, thread_id)
+                events.append(descriptor)
+                if not keeps:
+                    fcntl.ioctl(descriptor, _IOC_SET_BPF, self._program(point.program))
+                    fcntl.ioctl(descriptor, _IOC_ENABLE, 0)
             except OSError as error:
-                raise _explain(error, pid, point) from error
+                raise _explain(error, thread_id, point) from error
 
     def close(self) -> None:
-        """Takes every probe away.
+        """Takes every probe away."""
+        descriptors = [*self._links, *self._events]
+        self._links, self._events = [], []
+        _close_all(descriptors)
 
-        Each close waits until no processor can still be in the probe; side by side they
-        wait for the same moment.
-        """
-        descriptors, self._descriptors = self._descriptors, []
-        list(_CLOSERS.map(os.close, descriptors))
+
+def _close_all(descriptors: Iterable[int]) -> None:
+    """Closes probes' descriptors.
+
+    Each close waits until no processor can still be in the probe; side by side they
+    wait for the same moment.
+    """
+    list(_CLOSERS.map(os.close, descriptors))
+
+
+def close_soon(descriptors: Iterable[int]) -> None:
+    """Closes probes' descriptors without waiting for it."""
+    for descriptor in descriptors:
+        _CLOSERS.submit(os.close, descriptor)
 
 
 def _read_pmu() -> tuple[int, int]:

@@ -30,7 +30,7 @@ from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
 from tracelloc.target.families import MAPPINGS, known_signatures
-from tracelloc.target.procfs import pid_namespace
+from tracelloc.target.procfs import Process, pid_namespace
 from tracelloc.target.signatures import Signature
 
 PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothing")
@@ -141,6 +141,10 @@ def usable_methods() -> list[Method]:
     return [Method.MULTI, Method.PERF] if has_multi and passes(Trial.THREADS) else [Method.PERF]
 
 
+def _is_missed_by_links(pid: int) -> bool:
+    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)
+
+
 class Capture:
     """The programs, their rings, counters and control words."""
 
@@ -218,6 +222,8 @@ class Capture:
         Raises TracellocError, and has then attached nothing.
         """
         while not self._has_attached:
+            if len(self._methods) > 1 and _is_missed_by_links(pid):
+                self._methods.remove(Method.MULTI)
             try:
                 self._load()
                 attachment = Attachment(self.method, pid, points, self.program)

@@ -30,16 +30,17 @@ class Child:
 
     def __init__(self) -> None:
         """Raises UnsupportedError if there is no such function, OSError."""
-        self._process = subprocess.Popen(
+        self._popen = subprocess.Popen(
             [sys.executable, "-IS", childprogram.__file__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             process_group=0,  # ^C is not for it
         )
-        assert self._process.stdout is not None
-        self._process.stdout.readline()
-        self._space = AddressSpace(Process(self._process.pid))
+        assert self._popen.stdout is not None
+        self._popen.stdout.readline()
+        self.process = Process(self._popen.pid)
+        self._space = AddressSpace(self.process)
         functions = functions_of(discover(self._space.refresh()))
         found = [function for function in functions if function.signature == FREE]
         if not found:
@@ -61,10 +62,10 @@ class Child:
         trace: TracebackType | None,
     ) -> None:
         self._space.close()
-        for stream in (self._process.stdin, self._process.stdout):
+        for stream in (self._popen.stdin, self._popen.stdout):
             assert stream is not None
             stream.close()
-        self._process.wait()
+        self._popen.wait()
 
     def point(self, *, at_entry: bool = False, is_return: bool = False) -> ProbePoint:
         """A probe on the function, where it is cheap or on its very first instruction."""
@@ -75,15 +76,15 @@ class Child:
         self, method: Method, program: Callable[[str], int], *points: ProbePoint
     ) -> Attachment:
         """Attaches probes. Raises TracellocError."""
-        return Attachment(method, self._process.pid, points, program)
+        return Attachment(method, self.process.pid, points, program)
 
     def ask(self, what: str) -> float:
         """Has it do one of its program's functions. Raises ChildEndedError."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert self._popen.stdin is not None
+        assert self._popen.stdout is not None
         try:
-            self._process.stdin.write(f"{what}\n".encode())
-            self._process.stdin.flush()
-            return float(self._process.stdout.readline())
+            self._popen.stdin.write(f"{what}\n".encode())
+            self._popen.stdin.flush()
+            return float(self._popen.stdout.readline())
         except (OSError, ValueError) as error:
             raise ChildEndedError(what) from error

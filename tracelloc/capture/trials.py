@@ -10,6 +10,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +34,8 @@ class Trial(Enum):
     THREADS = "threads"
     """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
     6.10 (kernel commit 46ba0e49b642)."""
+    MAIN_THREAD = "main_thread"
+    """It still sees them when the main thread has ended. Not before Linux 6.12."""
     SECCOMP = "seccomp"
     """A function with a return probe returns under a filter that kills at system calls it does
     not know. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
@@ -65,11 +68,14 @@ def _try(trial: Trial) -> bool:
         programs.close()
 
 
-def _threads_are_seen(programs: Programs) -> bool:
+def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
     fd = programs.load(IDLE_PROGRAM, KPROBE, Method.MULTI.attach_type or 0)
     with Child() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:
+            if leave:
+                child.ask("leave")
+                attachment.move(child.process.thread_id)
             before = program_info(fd).run_cnt
             child.ask("thread")
             return program_info(fd).run_cnt - before >= childprogram.CALLS
@@ -95,8 +101,9 @@ def _survives(what: str) -> Callable[[Programs], bool]:
     return tried
 
 
-_TRIALS: Final = {
+_TRIALS: Final[dict[Trial, Callable[[Programs], bool]]] = {
     Trial.THREADS: _threads_are_seen,
+    Trial.MAIN_THREAD: partial(_threads_are_seen, leave=True),
     Trial.SECCOMP: _survives("seccomp"),
     Trial.SHADOW_STACK: _survives("shadow_stack"),
 }

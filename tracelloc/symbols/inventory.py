@@ -52,7 +52,7 @@ def take_inventory(process: Process) -> list[ModuleReport]:
             for m in modules
             if m.module.path != VDSO and not (m.may_have_lines and _has_all_names(m))
         ]
-        hints = debug_hints(process.directory / "root", lacking)
+        hints = debug_hints(process.memory_directory / "root", lacking)
         reports = [_report(module, hints) for module in modules]
         reports.extend(_unreadable(space))
         reports.extend(_generated(space, symbolizer))

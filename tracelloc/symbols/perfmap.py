@@ -103,7 +103,7 @@ class PerfMap:
         self._add(data)
 
     def _open(self) -> int | None:
-        roots = [self._process.directory / "root"]
+        roots = [self._process.memory_directory / "root"]
         if self._inner_pid == self._process.pid:
             # A process that has ended has no root any more, but its file may be there.
             roots.append(Path("/"))

@@ -51,7 +51,6 @@ class Symbolizer:
         """Grows with every frame that becomes known or better known."""
         self._space = space
         self._sources = sources or SourceMap()
-        self._roots = (space.process.directory / "root", Path("/"))
         self._modules: dict[int, ModuleSymbols] = {} if like is None else like._modules
         self._owns_modules = like is None
         self._known: dict[int, Frames] = {}
@@ -117,8 +116,9 @@ class Symbolizer:
         """What is known of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
+            roots = (self._space.process.memory_directory / "root", Path("/"))
             # Others may be doing so at this moment.
-            symbols = self._modules.setdefault(id(module), ModuleSymbols(module, self._roots))
+            symbols = self._modules.setdefault(id(module), ModuleSymbols(module, roots))
         return symbols
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | Non
     """
     pages, left = 0, MOST_PAGES
     try:
-        fd = os.open(process.directory / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(process.memory_directory / "pagemap", os.O_RDONLY | os.O_CLOEXEC)
         try:
             for start, end in sorted(ranges, key=lambda each: each[1] - each[0]):
                 first, last = start // mmap.PAGESIZE, end // mmap.PAGESIZE

@@ -14,7 +14,8 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Final
@@ -155,14 +156,26 @@ class ProcessScan:
             except OSError:
                 continue
             stat = parse_stat(text)
+            if stat is not None and stat.state == "Z":
+                stat = self._stat_of_others(int(name), stat)
             if stat is not None and not stat.flags & _KERNEL_THREAD:
                 found.append((int(name), stat))
         return found
 
+    def _stat_of_others(self, pid: int, stat: _Stat) -> _Stat:
+        """What goes on in other threads when the main one has ended, if there are any."""
+        process = Process(pid, self._root)
+        with suppress(OSError):
+            others = parse_stat((process.memory_directory / "stat").read_text(errors="replace"))
+            if others is not None:
+                return replace(stat, state=others.state, rss_bytes=others.rss_bytes)
+        return stat
+
     def _meet(self, pid: int, stat: _Stat) -> _Seen:
         """Reads what stays the same."""
+        directory = Process(pid, self._root).memory_directory
         try:
-            with open(f"{self._root}/{pid}/cmdline", "rb", buffering=0) as file:
+            with open(directory / "cmdline", "rb", buffering=0) as file:
                 words = file.read(_LONGEST_COMMAND).rstrip(b"\0").split(b"\0")
             arguments = b" ".join(words).decode(errors="replace")
             user = self._user(os.stat(f"{self._root}/{pid}").st_uid)
@@ -202,7 +215,7 @@ class ProcessScan:
             return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
         process = Process(pid, self._root)
         try:
-            with open(process.directory / "exe", "rb") as executable:
+            with open(process.memory_directory / "exe", "rb") as executable:
                 head = executable.read(5)
             # The fifth byte of an ELF file says 32 or 64 bits (EI_CLASS).
             if head[4:5] == b"\x01":

@@ -159,17 +159,49 @@ class Process:
         """``/proc/PID``."""
         return self.root / str(self.pid)
 
-    def exists(self) -> bool:
-        """Whether it is there and not a zombie."""
+    @property
+    def thread_id(self) -> int:
+        """A thread that has its memory and files: the main one, another when that has ended.
+
+        A main thread that has ended (pthread_exit(3)) stays as a zombie, with nothing but its
+        name and its numbers, for as long as there are others.
+        """
+        if not self.is_running(self.pid):
+            for thread_id in sorted(self.thread_ids()):
+                if self.is_running(thread_id):
+                    return thread_id
+        return self.pid
+
+    def is_running(self, thread_id: int) -> bool:
+        """Whether one of its threads has not ended."""
         try:
-            return self.state() not in "ZX"
+            os.readlink(f"{self.root}/{self.pid}/task/{thread_id}/exe")  # noqa: PTH115 - several times as fast
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except OSError:  # it may not be asked
+            pass
+        return True
+
+    @property
+    def memory_directory(self) -> Path:
+        """``/proc/TID`` of such a thread: for its memory, its files and its program.
+
+        Threads have one each, with all that a process's has, though none is listed.
+        """
+        return self.root / str(self.thread_id)
+
+    def exists(self) -> bool:
+        """Whether one of its threads has not ended."""
+        try:
+            return self.state() not in "ZX" or self.thread_id != self.pid
         except TargetError:
             return False
 
-    def _read(self, name: str) -> bytes:
+    def _read(self, name: str, thread_id: int | None = None) -> bytes:
         # Several times as fast as pathlib.
+        path = f"{self.root}/{thread_id or self.pid}/{name}"
         try:
-            descriptor = os.open(f"{self.root}/{self.pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 pieces = []
                 while piece := os.read(descriptor, _READ_BYTES):
@@ -200,13 +232,13 @@ class Process:
     def executable(self) -> str | None:
         """The path of its program, in its own root; None if it can't be told."""
         try:
-            return str((self.directory / "exe").readlink()).removesuffix(" (deleted)")
+            return str((self.memory_directory / "exe").readlink()).removesuffix(" (deleted)")
         except OSError:
             return None
 
     def arguments(self) -> list[str]:
         """The words of its command line; none if it has taken them away."""
-        words = self._read("cmdline").rstrip(b"\0").split(b"\0")
+        words = self._read("cmdline", self.thread_id).rstrip(b"\0").split(b"\0")
         return [word.decode(errors="replace") for word in words if word]
 
     def started_s(self) -> float:
@@ -217,7 +249,7 @@ class Process:
     def preloaded(self) -> list[str]:
         """The libraries that ``LD_PRELOAD`` named when it was started."""
         try:
-            entries = self._read("environ").split(b"\0")
+            entries = self._read("environ", self.thread_id).split(b"\0")
         except (TargetError, PrivilegeError):
             return []
         for entry in entries:
@@ -232,7 +264,7 @@ class Process:
 
     def maps_text(self) -> str:
         """Its mappings now, for ``parse_maps``."""
-        return self._read("maps").decode(errors="surrogateescape")
+        return self._read("maps", self.thread_id).decode(errors="surrogateescape")
 
     def maps(self) -> AddressMap:
         """Its mappings now."""
@@ -241,7 +273,8 @@ class Process:
     def rss_bytes(self) -> int | None:
         """Resident memory, or None once the process is gone."""
         try:
-            return int(self._read("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+            pages = int(self._read("statm", self.thread_id).split()[1])
+            return pages * os.sysconf("SC_PAGE_SIZE")
         except (TargetError, IndexError):
             return None
 
@@ -301,7 +334,7 @@ class Process:
     def read_memory(self, address: int, size_bytes: int) -> bytes:
         """Its memory; empty if it can't be read."""
         try:
-            with (self.directory / "mem").open("rb", buffering=0) as memory:
+            with (self.memory_directory / "mem").open("rb", buffering=0) as memory:
                 memory.seek(address)
                 return memory.read(size_bytes)
         except (OSError, ValueError, OverflowError):
@@ -354,7 +387,7 @@ class Process:
                 raise FileNotFoundError(f"{mapping.path} is no longer mapped")
             return descriptor
         except PermissionError:
-            inside = f"{self.directory}/root{mapping.path}"
+            inside = f"{self.memory_directory}/root{mapping.path}"
             descriptor = os.open(inside, os.O_RDONLY | os.O_CLOEXEC)
             if os.fstat(descriptor).st_ino != mapping.inode:
                 os.close(descriptor)
@@ -363,4 +396,4 @@ class Process:
 
     def mapping_path(self, mapping: Mapping) -> str:
         """The path by which the kernel, or we, open the mapped file."""
-        return f"{self.directory}/map_files/{mapping.map_file}"
+        return f"{self.memory_directory}/map_files/{mapping.map_file}"

@@ -153,7 +153,7 @@ class Residency:
 
 def read_resident(process: Process) -> Resident | None:
     """None once the process is gone."""
-    kinds = _numbers(process.directory / "status")
+    kinds = _numbers(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
     sizes = [kinds.get(name, 0) << 10 for name in ("RssAnon", "RssFile", "RssShmem", "VmSwap")]
@@ -162,7 +162,7 @@ def read_resident(process: Process) -> Resident | None:
 
 def read_pss(process: Process) -> int | None:
     """Proportional share in bytes; None if it can't be read."""
-    kib = _numbers(process.directory / "smaps_rollup").get("Pss")
+    kib = _numbers(process.memory_directory / "smaps_rollup").get("Pss")
     return None if kib is None else kib << 10
 
 

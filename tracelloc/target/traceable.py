@@ -25,7 +25,7 @@ def open_target(pid: int) -> Process:
         raise TargetError(
             f"{pid} ({process.command()}) is a kernel thread", hint="name a user process"
         )
-    if process.state() in "ZX":
+    if not process.exists():
         raise TargetError(f"process {pid} ({process.command()}) has already ended")
     _check_bits(process)
     return process
@@ -52,7 +52,7 @@ def _processes(root: Path) -> Iterator[Process]:
     for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
         process = Process(pid, root)
         with suppress(TracellocError):
-            if pid == os.getpid() or process.state() in "ZX" or process.is_kernel_thread():
+            if pid == os.getpid() or not process.exists() or process.is_kernel_thread():
                 continue
             yield process
 
@@ -80,7 +80,7 @@ def _line_of(process: Process) -> str:
 def _check_bits(process: Process) -> None:
     """The fifth byte of an ELF file says 32 or 64 bits (EI_CLASS)."""
     try:
-        with open(process.directory / "exe", "rb") as executable:
+        with open(process.memory_directory / "exe", "rb") as executable:
             head = executable.read(5)
     except OSError:
         # Not readable: attaching will say why.

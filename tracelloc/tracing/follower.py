@@ -66,6 +66,8 @@ class Follower:
         """Processes that are followed."""
         self._waiting: set[int] = set()
         """Processes that have stopped at their birth before their parent did."""
+        self._headless: set[int] = set()
+        """Processes that are followed without their main thread, which had ended before."""
         self._thread: threading.Thread | None = None
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
@@ -104,8 +106,10 @@ class Follower:
                 try:
                     self._seize(thread_id, ptrace.OPTION_EXEC | ptrace.OPTION_FORKS)
                 except TargetError:
-                    # Threads come and go.
-                    if thread_id == pid or thread.exists():
+                    # Threads come and go; a main thread that has ended stays while others go on.
+                    if thread.thread_id != thread_id:
+                        self._headless.add(pid)
+                    elif thread_id == pid or thread.exists():
                         raise
             done |= new
 
@@ -174,9 +178,11 @@ class Follower:
     def _handle(self, watcher: Watcher, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
             self._waiting.discard(thread_id)
-            if thread_id in self._known:
-                self._known.discard(thread_id)
-                watcher.ended(thread_id, status)
+            ended = {pid for pid in self._headless if not Process(pid).exists()}
+            self._headless -= ended
+            for pid in self._known & (ended | {thread_id}):
+                self._known.discard(pid)
+                watcher.ended(pid, status)
             return
         number, event = os.WSTOPSIG(status), status >> 16
         if event == ptrace.Event.EXEC:

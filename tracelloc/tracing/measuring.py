@@ -72,7 +72,7 @@ class Measuring:
             rows = np.flatnonzero(chosen)
             rows = rows[np.argsort(blocks.address[rows])]
             sizes[rows], there[rows] = read_chunks(
-                self._space.process.pid, blocks.address[rows], blocks.size[rows], end_s
+                self._space.process.thread_id, blocks.address[rows], blocks.size[rows], end_s
             )
         rows = np.flatnonzero(there)
         rows = rows[np.argsort(blocks.address[rows])]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
@@ -12,6 +12,7 @@ from tracelloc.target.allocators import Allocator, Module, Selection, discover
 from tracelloc.target.found import FoundAllocator, found_of, why_no_allocator
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
+from tracelloc.tracing.attachments import Attachments
 from tracelloc.tracing.survival import check_survival
 
 
@@ -49,7 +50,7 @@ class ProbeSet:
         self._space = space
         self._selection = selection
         self._with_loader = with_loader
-        self._attachments: list[Attachment] = []
+        self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self.points: list[ProbePoint] = []
@@ -72,7 +73,7 @@ class ProbeSet:
             points += place_exceptions(modules)
         if not points:
             return
-        self._attachments.append(self._capture.attach(self._space.process.pid, points))
+        self._attachments.add(self._capture.attach(self._space.process.pid, points))
         self.points += points
         self._allocators += planned.allocators
         found = found_of(planned.allocators)
@@ -87,7 +88,7 @@ class ProbeSet:
 
     def take_over(self, attachment: Attachment, lender: ProbeSet) -> None:
         """Takes in probes that are in place in the process: those of another one's files."""
-        self._attachments.append(attachment)
+        self._attachments.add(attachment)
         self.points += lender.points
         self._allocators += lender._allocators
         self._has_throwing = lender._has_throwing
@@ -110,11 +111,13 @@ class ProbeSet:
         if not any(allocator.module in mapped for allocator in self._allocators):
             raise no_allocator(self._space, self._selection)
 
+    def look_after(self, say: Callable[[str], None]) -> bool:
+        """See ``Attachments.look_after``."""
+        return self._attachments.look_after(say)
+
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""
-        attachments, self._attachments = self._attachments, []
-        for attachment in attachments:
-            attachment.close()
+        self._attachments.close()
 
     def clear(self) -> None:
         """Takes the probes out and forgets them, for another program."""

@@ -383,7 +383,7 @@ class Session:
         if is_sweep_due:
             self._swept_ns = now_ns
         for tracee in self.processes.living:
-            tracee.keep_house(now_ns)
+            tracee.keep_house(now_ns, self._say)
             if is_sweep_due:
                 tracee.drop_ended_threads()
         if is_sweep_due and self._sweeper is not None:

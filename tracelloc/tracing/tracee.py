@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -194,9 +194,14 @@ class Tracee:
 
     # What goes on.
 
-    def keep_house(self, now_ns: int) -> None:
-        """To be called now and then: looks at what has changed, takes samples that are due."""
+    def keep_house(self, now_ns: int, say: Callable[[str], None]) -> None:
+        """To be called now and then: looks at what has changed, takes samples that are due.
+
+        ``say`` is told what users should know of.
+        """
         table = self.heap.table
+        if self.probes.look_after(say):
+            table.trusting = False
         loader_calls = self.words.loader_calls
         if loader_calls != self._loader_calls or (self._trampoline is None and table.events):
             # What was loaded may be an allocator that nothing else will ever call.

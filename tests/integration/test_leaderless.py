@@ -1,0 +1,226 @@
+"""Programs whose main thread ends while others go on are traced to the last block."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_allocators import preloaded
+from tests.integration.test_attach import HAS_MULTI
+from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.processes import ProcessScan
+from tracelloc.target.procfs import Process
+from tracelloc.target.traceable import find_target, open_target
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import attach_to
+
+pytestmark = [pytest.mark.bpf, pytest.mark.alone]
+
+WAYS = [
+    pytest.param(
+        "multi", marks=pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+    ),
+    "perf",
+]
+OPTIONS = ("--json", "--top", 100, "--interval", "100ms")
+
+
+@pytest.fixture
+def present(builder: Builder, targets: list[Target]) -> Target:
+    """Its main thread is there, and ends when it is told to."""
+    targets.append(Target([builder.c("leaderless")]))
+    return targets[-1]
+
+
+@pytest.fixture
+def gone(builder: Builder, targets: list[Target]) -> Target:
+    """Its main thread has ended."""
+    targets.append(Target([builder.c("leaderless"), "gone"]))
+    assert "Z (zombie)" in Path(f"/proc/{targets[-1].pid}/status").read_text()
+    return targets[-1]
+
+
+def kept(report: dict[str, Any]) -> tuple[int, int]:
+    """(live blocks, live bytes) allocated in ``keep``."""
+    found = [
+        entry
+        for entry in report.get("top_allocators", ())
+        if any(frame["symbol"] == "keep" for frame in entry["stack"])
+    ]
+    return sum(e["allocations"] for e in found), sum(e["bytes"] for e in found)
+
+
+@pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
+@pytest.mark.parametrize("way", WAYS)
+def test_ended_before(gone: Target, tmp_path: Path, way: str, more: tuple[str, ...]) -> None:
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, *more, directory=tmp_path)
+    gone.ask("keep 700")
+    gone.ask("drop")
+    gone.ask("keep 1000")
+    report = tracer.await_report(lambda report: kept(report) == (1000, 48000))
+    assert report["rss_bytes"] > 100_000
+    gone.process.kill()
+    assert tracer.finish() == 0
+    report = tracer.last_of(gone.pid)
+    assert kept(report) == (1000, 48000)
+    assert report["frees"] >= 700
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+
+
+@pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+def test_ends_meanwhile(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Nothing is lost, whatever ends later: other traces, and any number of threads.
+
+    Of a program with a malloc of its own, which nobody else traces until then.
+    """
+    target, other = (Target([builder.c("leaderless", "-static")]) for _ in range(2))
+    targets += [target, other]
+    tracer = Tracelloc("-p", target.pid, *OPTIONS, directory=tmp_path)
+    target.ask("keep 100")
+    target.ask("leave")
+    target.ask("keep 100")
+    tracer.wait_for(f"process {target.pid} goes on without its main thread")
+    assert Tracelloc("-p", other.pid, "--json", directory=tmp_path).stop() == 0
+    target.ask("keep 100")
+    for _ in range(3):
+        assert target.ask("pass") == "ready"
+        target.ask("keep 100")
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert kept(report) == (600, 28800)
+    assert report["lost_events"] == 0
+    said = [message for message in tracer.messages if "goes on" in message]
+    assert said == [f"tracelloc: process {target.pid} goes on without its main thread"]
+
+
+@pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+def test_what_another_trace_takes_away_is_said(builder: Builder, targets: list[Target]) -> None:
+    """Its end has breakpoints taken out before the main thread is missed."""
+    target, other = (Target([builder.c("leaderless", "-static")]) for _ in range(2))
+    targets += [target, other]
+    said: list[str] = []
+    session = attach_to(Process(target.pid), TraceConfig(CaptureConfig()), said.append)
+    try:
+        another = attach_to(Process(other.pid), TraceConfig(CaptureConfig()))
+        with session._lock:
+            target.ask("leave")
+            target.ask("keep 10")
+            another.close()
+            target.ask("keep 20")
+        while not said:
+            time.sleep(0.01)
+        target.ask("keep 40")
+        session.stop()
+        assert 10 + 40 in session.root.heap.table.totals.live_count
+        assert session.root.heap.table.trusting is False
+        assert re.fullmatch(
+            f"process {target.pid} goes on without its main thread: what it allocated and freed "
+            r"until this was noticed, for at most \d+ ms, is missing",
+            said[0],
+        )
+    finally:
+        session.close()
+
+
+def test_perf_events_say_what_they_miss(present: Target, tmp_path: Path) -> None:
+    """And see everything from then on."""
+    tracer = Tracelloc("-p", present.pid, *OPTIONS, "--attach", "perf", directory=tmp_path)
+    present.ask("keep 100")
+    present.ask("leave")
+    said = tracer.wait_for(f"process {present.pid} goes on without its main thread: what it")
+    assert said.endswith(" ms, is missing")
+    present.ask("keep 100")
+    thread_id = Process(present.pid).thread_id
+    assert present.ask("pass") == "ready"
+    tracer.wait_for(f"process {present.pid} goes on without thread {thread_id}: what it")
+    present.ask("keep 100")
+    assert tracer.stop() == 0
+    assert kept(tracer.last()) == (300, 14400)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> None:
+    library = str(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve())
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, directory=tmp_path)
+    gone.ask(f"load {library}")
+    tracer.await_report(lambda report: library in {each["file"] for each in report["allocators"]})
+    gone.ask("keep 300")
+    assert tracer.stop() == 0
+    assert kept(tracer.last()) == (300, 14400)
+
+
+@pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
+def test_another_program_has_a_main_thread(
+    builder: Builder, gone: Target, tmp_path: Path, more: tuple[str, ...]
+) -> None:
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, *more, directory=tmp_path)
+    gone.ask("keep 100")
+    tracer.await_report(lambda report: kept(report)[0] == 100)
+    assert gone.ask(f"exec {builder.c('leaderless')}") == "ready"
+    tracer.await_report(lambda report: report.get("exec_count") == 1)
+    gone.ask("keep 50")
+    gone.ask("leave")
+    gone.ask("keep 50")
+    tracer.wait_for("goes on without its main thread")
+    assert tracer.stop() == 0
+    assert kept(tracer.last_of(gone.pid)) == (100, 4800)
+
+
+def test_usable_sizes_are_read(gone: Target, tmp_path: Path) -> None:
+    tracer = Tracelloc("-p", gone.pid, "--json", "--show", "sizes", directory=tmp_path)
+    gone.ask("keep 1000")
+    assert tracer.stop() == 0
+    sizes = tracer.last()["sizes"]
+    assert sizes["read_allocations"] == tracer.last()["live_allocations"] >= 1000
+    assert sizes["unknown_allocations"] == 0
+
+
+@pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
+def test_links_that_see_nothing_of_it_are_not_used(
+    cache: Path,  # noqa: F811
+    present: Target,
+    gone: Target,
+    tmp_path: Path,
+) -> None:
+    """As on kernels before 6.12: what else there is serves, or it is said."""
+    claim(cache, threads=True, main_thread=False)
+    tracer = Tracelloc("-p", gone.pid, *OPTIONS, directory=tmp_path)
+    thread_id = Process(gone.pid).thread_id
+    assert gone.ask("pass") == "ready"
+    tracer.wait_for(f"process {gone.pid} goes on without thread {thread_id}: what it")
+    assert tracer.stop() == 0
+    tracer = Tracelloc("-p", present.pid, *OPTIONS, directory=tmp_path)
+    present.ask("leave")
+    tracer.wait_for("goes on without its main thread, which this kernel does not let us see")
+    assert tracer.stop() == 0
+
+
+def test_it_is_found_among_all(gone: Target) -> None:
+    """By its name, and with its size, in the list of processes."""
+    assert open_target(gone.pid).pid == gone.pid
+    executable = Process(gone.pid).executable()
+    assert executable is not None
+    assert find_target(Path(executable).name) == gone.pid
+    (info,) = [each for each in ProcessScan().refresh(budget_s=10) if each.pid == gone.pid]
+    assert (info.trouble, info.known) == (None, True)
+    assert info.allocator == "malloc in libc.so.6"
+    assert info.rss_bytes > 100_000
+    assert info.arguments.endswith("gone")
+
+
+def test_one_that_has_ended_altogether_is_refused(gone: Target) -> None:
+    """A zombie that nobody has waited for yet."""
+    gone.process.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, gone.pid, os.WEXITED | os.WNOWAIT)
+    done = run_tracelloc("-p", gone.pid, "--text")
+    assert done.returncode == 1
+    assert f"process {gone.pid} (leaderless" in done.stderr
+    assert "has already ended" in done.stderr
