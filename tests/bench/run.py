@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, naming, overflow, storm, tui, unwinding, workloads
+from tests.bench import capacity, following, naming, overflow, storm, tui, unwinding, workloads
 from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
+from tests.harness import Builder
 
-PARTS = ("storm", "overflow", "capacity", "naming", "unwinding", "tui", *workloads.NAMES)
+PARTS = ("storm", "overflow", "capacity", "naming", "unwinding", "tui", "follow", *workloads.NAMES)
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 RATIOS = (
     ("tracelloc", "floor", "at most", 1.35),
@@ -67,6 +68,8 @@ class Results:
     naming: dict[str, Any] | None = None
     unwinding: dict[str, Any] | None = None
     tui: dict[str, Any] | None = None
+    follow: dict[str, following.Figures] = field(default_factory=dict)
+    """By row."""
     skipped: dict[str, str] = field(default_factory=dict)
     """Why a tool or a part is missing."""
 
@@ -96,6 +99,8 @@ class Bench:
         for name in workloads.NAMES:
             if name in plan.parts:
                 self._workload(name)
+        if "follow" in plan.parts:
+            self._follow()
         for name, about, measure in SINGLE:
             if name in plan.parts:
                 self._say(f"{name}: {about}")
@@ -126,6 +131,18 @@ class Bench:
                     self._skip(tool.name, str(reason))
                 else:
                     samples.setdefault(tool.name, []).append(sample)
+
+    def _follow(self) -> None:
+        program = Builder(self._scratch).c("forks", "-O2")
+        for row in following.rows(program):
+            for number in range(self.results.plan.rounds):
+                self._say(f"follow: {row.name}, round {number + 1}")
+                seconds = self.results.plan.seconds
+                try:
+                    following.measure(row, seconds, self._scratch, self.results.follow)
+                except TROUBLE as reason:
+                    self._skip(f"follow: {row.name}", str(reason))
+                    break
 
     def _workload(self, name: str) -> None:
         reason = workloads.why_missing(name)
@@ -206,4 +223,5 @@ def as_json(results: Results) -> dict[str, Any]:
         "naming": results.naming,
         "unwinding": results.unwinding,
         "tui": results.tui,
+        "follow": {name: figures.as_row() for name, figures in results.follow.items()},
     }  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from tests.bench import storm, tui
+from tests.bench import following, storm, tui
 from tests.bench.run import Results, slowdowns, storm_ratios
 from tests.bench.storm import Case
 from tests.bench.tools import TOOLS
@@ -178,13 +178,36 @@ def _tui(results: Results) -> Iterator[str]:
     )  # fmt: skip
 
 
+def _follow(results: Results) -> Iterator[str]:
+    rows = []
+    for name, figures in results.follow.items():
+        row = figures.as_row()
+        stop_ns = row["stop_per_fork_ns"]
+        rows.append(
+            [name, f"{row['untraced_rate']:,.1f}", f"{row['followed_rate']:,.1f} {row['unit']}",
+             f"{row['slowdown_ratio']:.2f}", f"{1000 * row['profiler_cpu_s']:,.2f}",
+             "-" if stop_ns is None else f"{stop_ns / 1e6:,.2f}"]
+        )  # fmt: skip
+    if rows:
+        yield "Programs that make others, with --follow (medians; profiler's CPU and stop per unit)"
+        head = ["", "untraced", "followed", "times slower", "ms of CPU", "ms stopped in fork"]
+        yield from _table(head, rows)
+        cpu = {name: figures.as_row()["profiler_cpu_s"] for name, figures in results.follow.items()}
+        if following.FORK in cpu and following.EXEC in cpu:
+            per_exec = cpu[following.EXEC] - cpu[following.FORK]
+            yield (
+                f"The profiler's CPU per fork: {1000 * cpu[following.FORK]:.2f} ms, "
+                f"per exec: {1000 * per_exec:.2f} ms"
+            )
+
+
 def text(results: Results) -> str:
     """All tables, and what is missing from them."""
     sections = []
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
     sections += [_workloads(results), _overflow(results), _capacity(results), _naming(results)]
-    sections += [_unwinding(results), _tui(results)]
+    sections += [_unwinding(results), _tui(results), _follow(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]
