@@ -19,6 +19,7 @@ from tracelloc.ui.journal import Journal
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.messages import Failed, PictureReady
+from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.source import Source
@@ -134,6 +135,12 @@ class LiveApp(App[str]):
         self.refresher.stand()
         self.refresher.do(stop)
         self.refresher.ask(self.state.settings, tick=True)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Where keys go to the program, they are not for us."""
+        if isinstance(self.focused, OutputView) and self.focused.is_typing:
+            return False
+        return super().check_action(action, parameters)
 
     def action_leave(self) -> None:
         """Ends the screen."""

@@ -34,7 +34,7 @@ _ORDERS: Final = {
 """Of all blocks. Other columns sort the largest."""
 
 
-def maker(source: Source) -> Callable[[Selection], Rows]:
+def maker(_source: Source) -> Callable[[Selection], Rows]:
     """Makes a row per block; the key is (address, index of the stack)."""
 
     def rows(selection: Selection) -> Rows:
@@ -53,7 +53,7 @@ def maker(source: Source) -> Callable[[Selection], Rows]:
         elif sorting == Sorting("bytes", descending=False):
             found.reverse()
         known = {(block.address, block.stack): block for block in found}
-        names = source.thread_names()
+        names = selection.snapshot.thread_names
 
         def cell(key: Hashable, column: str) -> Cell:
             assert isinstance(key, tuple)

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from tracelloc.filters import Rule
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.frame_rules import rule_for
@@ -136,6 +136,12 @@ class DetailScreen(Screen[None]):
         self._show_source()
 
     @property
+    def _target(self) -> Target:
+        """Whose stack it is."""
+        assert self.state.picture is not None
+        return self.state.picture.snapshot.target
+
+    @property
     def frame(self) -> Frame | None:
         """Under the cursor."""
         key = self.query_one("#frames", Table).key
@@ -158,7 +164,7 @@ class DetailScreen(Screen[None]):
         if frame is not None and frame.file is not None and frame.line is not None:
             title = f"{frame.file}:{frame.line}"
             try:
-                lines = self.state.source.read_source(frame.file)
+                lines = self.state.source.read_source(self._target, frame.file)
             except OSError as error:
                 text = Text(f"not readable: {error.strerror} (--sources DIR=DIR)", "dim")
             else:

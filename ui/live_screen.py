@@ -16,6 +16,7 @@ from tracelloc.ui.header import HeaderLines
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.notes import notes_of
+from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Flag, Plot, curves_of
 from tracelloc.ui.settings import Settings
@@ -198,7 +199,9 @@ class LiveScreen(Screen[None]):
     # --- search ---
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where one types, a slash is a slash."""
+        """Where one types, a slash is a slash, and every key the program's."""
+        if isinstance(self.focused, OutputView) and self.focused.is_typing:
+            return False
         if action == "search":
             return not isinstance(self.focused, Input)
         return super().check_action(action, parameters)

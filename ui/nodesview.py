@@ -66,7 +66,7 @@ class NodesView(LineView[Nodes]):
         LineView.chosen(self)
 
 
-def maker(source: Source) -> Callable[[Selection], Nodes]:
+def maker(_source: Source) -> Callable[[Selection], Nodes]:
     """Makes the call tree, not narrowed by the search: that is marked in it."""
     tree: LiveTree | None = None
     tree_of = (0, False)
@@ -85,7 +85,7 @@ def maker(source: Source) -> Callable[[Selection], Nodes]:
             columns.setdefault(metric, weight_of(snapshot, metric))
         weights = {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
         return Nodes(
-            tree.update(snapshot, source.namer, weights),
+            tree.update(snapshot, selection.namer, weights),
             settings.metric,
             inverted=settings.inverted,
             sampled=snapshot.sample_bytes is not None,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.selection import Selection, difference, listed_stacks
@@ -75,7 +76,9 @@ class Details:
 class Picture:
     """Everything that the screen shows."""
 
+    trace: TraceSnapshot
     snapshot: Snapshot
+    """Of the process that is shown."""
     settings: Settings
     header: Header
     content: Any
@@ -89,6 +92,17 @@ class Picture:
     """What working it out took, the snapshot included if it is a new one."""
 
 
+@dataclass(slots=True)
+class _Process:
+    """What is remembered of a process from one picture of it to the next."""
+
+    names: Names
+    moments: deque[Mark] = field(default_factory=deque)
+    makers: dict[object, Callable[[Selection], Any]] = field(default_factory=dict)
+    """By what has made them."""
+    view: View[Any] | None = None
+
+
 class Pictures:
     """Makes pictures of one source."""
 
@@ -98,52 +112,62 @@ class Pictures:
         self._source = source
         self._journal = journal
         self._now_s = now_s
-        self._names = Names(source.namer, now_s)
-        self._moments: deque[Mark] = deque()
+        self._processes: dict[int, _Process] = {}
         self._ring_share = 0.0
         self._taking_s = 0.0
-        self._view: View[Any] | None = None
-        self._makers: dict[object, Callable[[Selection], Any]] = {}
-        """By what has made them."""
 
-    def take(self, settings: Settings) -> Snapshot:
+    def take(self, settings: Settings) -> TraceSnapshot:
         """Asks for a new snapshot that has what these need, and notes it for rates."""
         began_s = self._now_s()
-        snapshot = self._source.take(settings.view.wanted)
+        trace = self._source.take(settings.view.wanted)
         self._ring_share = self._source.ring_share()
-        self._moments.append(analysis.mark(snapshot, ""))
-        while len(self._moments) > 2 and snapshot.now_ns - self._moments[1].now_ns >= _RATE_NS:
-            self._moments.popleft()
+        snapshot = trace.of(settings.process)
+        moments = self._process_of(snapshot).moments
+        moments.append(analysis.mark(snapshot, ""))
+        while len(moments) > 2 and snapshot.now_ns - moments[1].now_ns >= _RATE_NS:
+            moments.popleft()
         self._taking_s = self._now_s() - began_s
-        return snapshot
+        return trace
 
-    def make(self, snapshot: Snapshot, settings: Settings) -> Picture:
+    def _process_of(self, snapshot: Snapshot) -> _Process:
+        number = snapshot.target.number
+        if number not in self._processes:
+            names = Names(self._source.namer(snapshot.target), self._now_s)
+            self._processes[number] = _Process(names)
+        return self._processes[number]
+
+    def make(self, trace: TraceSnapshot, settings: Settings) -> Picture:
         """The picture of a snapshot under these settings."""
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
-        selection = self._select(snapshot, settings)
+        snapshot = trace.of(settings.process)
+        process = self._process_of(snapshot)
+        selection = self._select(trace, snapshot, process, settings)
         return Picture(
+            trace=trace,
             snapshot=snapshot,
             settings=settings,
-            header=self._header(snapshot),
-            content=self._maker(settings.view)(selection),
-            labels=self._names.labels,
+            header=self._header(snapshot, process.moments),
+            content=self._maker(process, settings.view)(selection),
+            labels=process.names.labels,
             details=self._details(snapshot, settings),
             found=len(selection.stacks),
-            names_pending=self._names.pending,
+            names_pending=process.names.pending,
             took_s=self._now_s() - began_s,
         )
 
-    def _maker(self, view: View[Any]) -> Callable[[Selection], Any]:
-        last, self._view = self._view, view
+    def _maker(self, process: _Process, view: View[Any]) -> Callable[[Selection], Any]:
+        last, process.view = process.view, view
         if last is not None and last is not view and not last.keeps:
-            del self._makers[last.maker]
-        if view.maker not in self._makers:
-            self._makers[view.maker] = view.maker(self._source)
-        return self._makers[view.maker]
+            del process.makers[last.maker]
+        if view.maker not in process.makers:
+            process.makers[view.maker] = view.maker(self._source)
+        return process.makers[view.maker]
 
-    def _select(self, snapshot: Snapshot, settings: Settings) -> Selection:
-        before = self._moments[0] if len(self._moments) > 1 else None
+    def _select(
+        self, trace: TraceSnapshot, snapshot: Snapshot, process: _Process, settings: Settings
+    ) -> Selection:
+        before = process.moments[0] if len(process.moments) > 1 else None
         figures = analysis.stack_figures(snapshot, before, settings.all_limits)
         change = difference(snapshot, settings)
         stacks = listed_stacks(snapshot, settings, figures, change)
@@ -152,25 +176,27 @@ class Pictures:
             wanted = [CODE_OF[verdict] for verdict in settings.verdicts]
             stacks = stacks[np.isin(verdicts[stacks], wanted)]
         indices = stacks.tolist()
-        self._names.update(snapshot, indices)
+        process.names.update(snapshot, indices)
         found = stacks
         if settings.search:
-            found = stacks[self._names.found(Search(settings.search), indices)]
+            found = stacks[process.names.found(Search(settings.search), indices)]
         return Selection(
+            trace=trace,
             snapshot=snapshot,
             settings=settings,
+            namer=self._source.namer(snapshot.target),
             figures=figures,
             change=change,
             verdicts=verdicts,
             unsearched=stacks,
             stacks=found,
-            labels=self._names.labels,
+            labels=process.names.labels,
             ring_share=self._ring_share,
             journal=self._journal,
         )
 
-    def _header(self, snapshot: Snapshot) -> Header:
-        first = self._moments[0] if self._moments else analysis.mark(snapshot, "")
+    def _header(self, snapshot: Snapshot, moments: Sequence[Mark]) -> Header:
+        first = moments[0] if moments else analysis.mark(snapshot, "")
         moved = analysis.change(first, snapshot)
         if moved.elapsed_ns <= 0:
             moved = analysis.change(None, snapshot)
@@ -192,9 +218,9 @@ class Pictures:
         index = settings.selected
         if index is None or index >= len(snapshot.totals):
             return None
-        namer = self._source.namer
+        namer = self._source.namer(snapshot.target)
         known = namer.prepare(snapshot, [index], 0)
-        details = stack_details(snapshot, index, self._source.thread_names(), settings.all_limits)
+        details = stack_details(snapshot, index, snapshot.thread_names, settings.all_limits)
         findings = snapshot.findings
         suspect = None if findings is None else findings.suspect_of.get(index)
         return Details(

@@ -6,7 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.settings import Settings
@@ -107,7 +108,7 @@ class Refresher:
                 self._fail(failure)
 
     def _work_until_closed(self) -> None:
-        snapshot: Snapshot | None = None
+        trace: TraceSnapshot | None = None
         taken = NOTHING_ELSE
         next_s = time.monotonic()
         while True:
@@ -134,11 +135,11 @@ class Refresher:
             wanted = settings.view.wanted
             stands = self._paused and not self._final
             lacks = taken | wanted != taken and not stands
-            if snapshot is None or tick or lacks or (left_s is not None and left_s <= 0):
-                snapshot, taken = self._pictures.take(settings), wanted
+            if trace is None or tick or lacks or (left_s is not None and left_s <= 0):
+                trace, taken = self._pictures.take(settings), wanted
                 # Ticks that were missed are not made up for.
                 next_s = now_s + (self._interval_s or 0.0)
-            picture = self._pictures.make(snapshot, settings)
+            picture = self._pictures.make(trace, settings)
             with self._changed:
                 self._done = settings
                 self._in_flight = True

@@ -8,6 +8,8 @@ from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.histograms import AGES, SIZES
 from tracelloc.ui.logview import LOG
+from tracelloc.ui.output import OUTPUT
+from tracelloc.ui.processes import PROCESSES
 from tracelloc.ui.stacks import STACKS
 from tracelloc.ui.threads import THREADS
 from tracelloc.ui.tree import TREE
@@ -22,5 +24,7 @@ VIEWS: Final[tuple[View[Any], ...]] = (
     AGES,
     THREADS,
     LOG,
+    PROCESSES,
+    OUTPUT,
 )
 """The first one is shown first."""

@@ -13,6 +13,7 @@ from tracelloc.caller import caller
 from tracelloc.capture import system
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
+from tracelloc.command.outputs import open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
@@ -20,6 +21,7 @@ from tracelloc.report.text import losses_line
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.target.procfs import base_name
+from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
@@ -48,7 +50,9 @@ class PickerApp(App[int]):
 class Screen:
     """A front-end that takes keys."""
 
-    def __init__(self) -> None:
+    def __init__(self, terminal: ProgramTerminal | None = None) -> None:
+        """``terminal``: that of a program which is started."""
+        self._terminal = terminal
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
         self.wants_picker = False
@@ -72,7 +76,7 @@ class Screen:
             app.end(f"process {session.root.target.pid} has ended", session.stop)
 
         app = self.app = make_app(
-            LiveSource(run, _facts_of(run), caller()),
+            LiveSource(run, _facts_of(run), caller(), self._terminal),
             readers={session.end_fd: ended, signals.fileno(): woken},
             duration_s=run.options.duration_s,
             warnings=run.warnings,
@@ -130,6 +134,8 @@ def run_screen(options: Options) -> int:
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.
         os.environ.pop(name, None)
+    if options.command:
+        return _launch(options)
     pid, note = options.pid, ""
     while True:
         if pid is None:
@@ -148,3 +154,11 @@ def run_screen(options: Options) -> int:
         if not screen.wants_picker:
             return 0
         pid, note = None, ""
+
+
+def _launch(options: Options) -> int:
+    """Traces a program that has a terminal of its own. Returns its exit status."""
+    columns, rows = os.get_terminal_size()
+    copy = None if options.program_output is None else open_report(options.program_output)
+    terminal = ProgramTerminal(rows, columns, copy)
+    return trace(options, start_of(options, terminal), Screen(terminal))

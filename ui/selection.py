@@ -12,18 +12,23 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.settings import Settings
 from tracelloc.verdict.sites import Codes
 from tracelloc.views.livetree import weight_of
+from tracelloc.views.naming import Namer
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Belongs to one picture."""
 
+    trace: TraceSnapshot
     snapshot: Snapshot
+    """Of the process that is shown."""
     settings: Settings
+    namer: Namer
     figures: StackFigures
     """Per stack, within the limits."""
     change: I64 | None

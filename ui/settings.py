@@ -41,6 +41,8 @@ class Settings:
     """Everything that has a say in what the views show."""
 
     view: View[Any]
+    process: int = 0
+    """Which one is shown, by its number in the trace."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Of views by name, where it is not their own."""
     search: str = ""

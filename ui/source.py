@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 from tracelloc.caller import Caller
 from tracelloc.command.run import Run
+from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.views.naming import Namer
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
@@ -31,16 +33,21 @@ class Facts:
 
 
 class Source(Protocol):
-    """One target. Only the refresher's thread calls ``take`` and uses ``namer``."""
+    """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
 
     @property
-    def target(self) -> Target:
-        """Who is traced."""
+    def has_many(self) -> bool:
+        """Whether there may be several processes."""
         ...
 
     @property
-    def namer(self) -> Namer:
-        """Names stacks."""
+    def terminal(self) -> ProgramTerminal | None:
+        """That of a program which was started; None: it runs elsewhere."""
+        ...
+
+    @property
+    def filters(self) -> Filters:
+        """Of all namers."""
         ...
 
     @property
@@ -53,27 +60,27 @@ class Source(Protocol):
         """Whose filters are written."""
         ...
 
-    def take(self, wanted: Wanted) -> Snapshot:
+    def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now. Takes milliseconds. Raises TracellocError."""
         ...
 
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        ...
+
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """The same with usable sizes of its blocks. Takes up to a quarter of a second."""
+        """Finds the usable sizes of a snapshot's blocks. Takes up to a quarter of a second."""
         ...
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked, 0 to 1."""
         ...
 
-    def thread_names(self) -> Mapping[int, str]:
-        """Threads of the target by id."""
+    def export_namer(self, target: Target) -> Namer:
+        """Makes a namer with the same rules for a thread of its own."""
         ...
 
-    def export_namer(self) -> Namer:
-        """Another namer with the same rules, for an export in a thread of its own."""
-        ...
-
-    def read_source(self, path: str) -> list[str]:
+    def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file. Raises OSError."""
         ...
 
@@ -81,55 +88,44 @@ class Source(Protocol):
 class LiveSource:
     """A session that runs."""
 
-    def __init__(self, run: Run, facts: Facts, caller: Caller) -> None:
+    def __init__(
+        self, run: Run, facts: Facts, caller: Caller, terminal: ProgramTerminal | None = None
+    ) -> None:
         self._run = run
-        self._facts = facts
-        self._caller = caller
+        self.facts = facts
+        self.caller = caller
+        self.terminal = terminal
+        self.has_many = run.options.follow
 
     @property
-    def target(self) -> Target:
-        """Who is traced."""
-        return self._run.session.root.target
+    def filters(self) -> Filters:
+        """Of all namers."""
+        return self._run.namers.filters
 
-    @property
-    def namer(self) -> Namer:
-        """Names stacks."""
-        return self._run.namers.of(self.target)
-
-    @property
-    def facts(self) -> Facts:
-        """What does not change."""
-        return self._facts
-
-    @property
-    def caller(self) -> Caller:
-        """Whose filters are written."""
-        return self._caller
-
-    def take(self, wanted: Wanted) -> Snapshot:
+    def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now."""
-        return self._run.snapshots.take(0.0, wanted).root
+        return self._run.snapshots.take(0.0, wanted)
+
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        return self._run.namers.of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """The same with usable sizes of its blocks."""
-        return self._run.session.root.measuring.measured(snapshot)
+        """Finds the usable sizes of a snapshot's blocks."""
+        return self._run.session.processes.of(snapshot.target.number).measuring.measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""
         return self._run.session.take_ring_share()
 
-    def thread_names(self) -> Mapping[int, str]:
-        """Threads of the target by id."""
-        return self._run.session.root.thread_names.all()
+    def export_namer(self, target: Target) -> Namer:
+        """Makes a namer with the same rules."""
+        return self._run.namers.copy().of(target)
 
-    def export_namer(self) -> Namer:
-        """Another namer with the same rules."""
-        return self._run.namers.copy().of(self.target)
-
-    def read_source(self, path: str) -> list[str]:
-        """The lines of a source file, as the target sees it or as it lies here."""
+    def read_source(self, target: Target, path: str) -> list[str]:
+        """The lines of a source file, as the process sees it or as it lies here."""
         last: OSError = FileNotFoundError(2, "No such file or directory")
-        for root in (f"/proc/{self.target.pid}/root", ""):
+        for root in (f"/proc/{target.pid}/root", ""):
             try:
                 return _lines(root + path)
             except OSError as error:

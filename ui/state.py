@@ -169,7 +169,7 @@ class State:
 
         def guarded() -> None:
             try:
-                job(self.source.namer.filters)
+                job(self.source.filters)
             except TracellocError as error:
                 self.app.call_later(self.app.notify, str(error), severity="error")
 
@@ -192,7 +192,7 @@ class State:
 
     def show_filters(self) -> None:
         """Opens the dialog."""
-        filters = self.source.namer.filters
+        filters = self.source.filters
         groups = [Group(name, on) for name, on in filters.groups.items()]
         self.app.push_screen(FilterDialog(self, groups, list(filters.added)))
 
@@ -207,7 +207,7 @@ class State:
         """Opens the dialog."""
         if self.picture is not None:
             snapshot = self.picture.snapshot
-            self.app.push_screen(ExportDialog(snapshot, self.source.export_namer()))
+            self.app.push_screen(ExportDialog(snapshot, self.source.export_namer(snapshot.target)))
 
     def show_help(self) -> None:
         """Opens it."""

@@ -46,14 +46,10 @@ class TerminalLines:
         self.dropped = 0
         """Lines that there is no room for any more."""
 
-    def __len__(self) -> int:
-        return len(self._finished) + bool(self._cells)
-
-    def line(self, number: int) -> Text:
-        """A line, from 0."""
-        if number < len(self._finished):
-            return self._finished[number]
-        return _joined(self._cells)
+    def all(self) -> list[Text]:
+        """The lines, the oldest first. They don't change any more."""
+        last = [_joined(self._cells)] if self._cells else []
+        return [*self._finished, *last]
 
     def feed(self, data: bytes) -> None:
         """Takes in what was written."""

@@ -50,7 +50,7 @@ _FLOWS: Final = 3
 """Shown of each kind."""
 
 
-def maker(source: Source) -> Callable[[Selection], Rows]:
+def maker(_source: Source) -> Callable[[Selection], Rows]:
     """Makes a row per thread. Growth is since it first made rows of these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
@@ -63,7 +63,7 @@ def maker(source: Source) -> Callable[[Selection], Rows]:
         # Choosing one thread must not make the others vanish from their list.
         held = threads_of(
             selection.blocks(replace(settings.all_limits, tid=None)),
-            source.thread_names(),
+            snapshot.thread_names,
             snapshot.now_ns,
             before[1] if before else None,
             snapshot.sample_bytes,

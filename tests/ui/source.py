@@ -7,7 +7,7 @@ files are missing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,11 +25,13 @@ from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
+from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.providers import MainAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
+from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, make_app
 from tracelloc.ui.source import Facts
 from tracelloc.units import NS_PER_S
@@ -100,6 +102,10 @@ class FakeSource:
     allocator: MainAllocator | None = None
     """Whose sizes blocks have."""
     failure: BaseException | None = None
+    others: tuple[Snapshot, ...] = ()
+    """Other processes."""
+    has_many: bool = False
+    terminal: ProgramTerminal | None = None
     taken: int = 0
     facts: Facts = field(
         default_factory=lambda: Facts(
@@ -128,7 +134,7 @@ class FakeSource:
         self.series = Series(START_NS)
         self.caller = Caller(0, 0, self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
-        self.namer = Namer(FakeSymbolizer(frames), self.filters)
+        self._namer = Namer(FakeSymbolizer(frames), self.filters)
         self.next_address = 0x7F0000001000
 
     def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:
@@ -160,10 +166,13 @@ class FakeSource:
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 
-    def take(self, wanted: Wanted) -> Snapshot:
+    def take(self, wanted: Wanted) -> TraceSnapshot:
         if self.failure is not None:
             raise self.failure
         self.taken += 1
+        return TraceSnapshot((self.snapshot(wanted), *self.others))
+
+    def snapshot(self, wanted: Wanted) -> Snapshot:
         return snapshot_of(
             self.table,
             self.now_ns,
@@ -177,7 +186,7 @@ class FakeSource:
             memory=self.memory,
             series=self.series.points(),
             findings=self.findings,
-            thread_names=self.thread_names(),
+            thread_names={101: "worker-1", 102: "worker-2"},
         )
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
@@ -188,13 +197,13 @@ class FakeSource:
     def ring_share(self) -> float:
         return 0.02
 
-    def thread_names(self) -> Mapping[int, str]:
-        return {101: "worker-1", 102: "worker-2"}
+    def namer(self, _target: Target) -> Namer:
+        return self._namer
 
-    def export_namer(self) -> Namer:
-        return self.namer.copy()
+    def export_namer(self, _target: Target) -> Namer:
+        return self._namer.copy()
 
-    def read_source(self, path: str) -> list[str]:
+    def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":
             return [f"int line_{n};" for n in range(1, 200)]
         raise FileNotFoundError(2, "No such file or directory")

@@ -13,7 +13,7 @@ from tracelloc.ui.terminallines import TerminalLines
 def shown(data: bytes) -> list[str]:
     lines = TerminalLines()
     lines.feed(data)
-    return [lines.line(number).plain for number in range(len(lines))]
+    return [line.plain for line in lines.all()]
 
 
 @pytest.mark.parametrize(
@@ -48,13 +48,13 @@ def test_it_does_not_matter_how_it_comes_in_pieces() -> None:
             size = random.randint(1, 9)
             lines.feed(data[at : at + size])
             at += size
-        assert [lines.line(number).plain for number in range(len(lines))] == whole
+        assert [line.plain for line in lines.all()] == whole
 
 
 def test_colours() -> None:
     lines = TerminalLines()
     lines.feed(b"\x1b[31mred \x1b[1mbold\r\nstill\x1b[0m not\r\n")
-    first, second = lines.line(0), lines.line(1)
+    first, second = lines.all()
     red = Style.parse("color(1)")
     assert [(str(span.style), first.plain[span.start : span.end]) for span in first.spans] == [
         (str(red), "red "), (str(red + Style(bold=True)), "bold")
@@ -66,5 +66,5 @@ def test_colours() -> None:
 def test_bounds() -> None:
     lines = TerminalLines()
     lines.feed(b"x" * 100_000 + b"\n" * 10_005)
-    assert (len(lines), lines.dropped) == (10_000, 5)
-    assert len(lines.line(0)) == 0
+    assert (len(lines.all()), lines.dropped) == (10_000, 5)
+    assert len(lines.all()[0]) == 0

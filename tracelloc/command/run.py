@@ -176,8 +176,9 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         if sharing is not None:
             stack.callback(sharing.close)
         session = stack.enter_context(closing(start.begin(_config_of(options, pools), say)))
+        sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
-            closing(Symbolizers(session.processes.space_of, SourceMap(options.sources)))
+            closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
         )
         namers = Namers(symbolizers, filters, short_names=options.short_names)
         run = Run(

@@ -190,6 +190,8 @@ class Snapshot:
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
     """If wanted."""
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    """By id, if threads or blocks are wanted."""
     memory: Memory | None = None
     """What the target has in memory; once it has ended, what it had."""
     findings: Findings | None = None
@@ -319,6 +321,7 @@ def take_snapshot(
         soon=lives.soon,
         unordered_count=totals.whole_number(lives.unordered_count),
         threads=activity_of(lives, totals, process.thread_names) if wanted.threads else None,
+        thread_names=process.thread_names,
         memory=process.memory,
         findings=process.findings,
     )

@@ -34,6 +34,10 @@ class TraceSnapshot:
         """The process that was asked for."""
         return self.processes[0]
 
+    def of(self, number: int) -> Snapshot:
+        """A process by its number; the root where there is none of this number."""
+        return next((one for one in self.processes if one.target.number == number), self.root)
+
     @property
     def living(self) -> tuple[Snapshot, ...]:
         """Those that have not ended."""

@@ -84,9 +84,9 @@ class Processes:
         """Those that have not ended, as far as is known."""
         return list(self._by_pid.values())
 
-    def space_of(self, number: int) -> AddressSpace:
-        """The address space of a process, also after its end. From any thread."""
-        return next(each.space for each in list(self.every) if each.target.number == number)
+    def of(self, number: int) -> Tracee:
+        """A process by its number in the trace, also after its end. From any thread."""
+        return next(each for each in list(self.every) if each.target.number == number)
 
     @property
     def are_any_left(self) -> bool:

@@ -1,0 +1,144 @@
+"""The view of processes: a tree of those that are traced, one of which the others show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from rich.text import Text
+
+from tracelloc.snapshots.analysis import ALL
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.ui.figures import clean
+from tracelloc.ui.selection import Selection
+from tracelloc.ui.settings import Settings
+from tracelloc.ui.source import Source
+from tracelloc.ui.stacks import growth_cell
+from tracelloc.ui.table import Cell, Column, Rows, Table
+from tracelloc.ui.view import Sorting, View
+from tracelloc.units import about_of, format_size
+from tracelloc.verdict.judgement import Verdict
+
+COLUMNS: Final = (
+    Column("bytes", "live", 10),
+    Column("growth", "growth/min", 12),
+    Column("count", "blocks", 10, from_width=76),
+    Column("rss", "RSS", 10, from_width=90),
+    Column("leaks", "leaks", 7),
+    Column("pid", "pid", 8, descending=False),
+    Column("name", "process", 0, right=False, descending=False),
+)
+
+
+def _leaks(one: Snapshot) -> int:
+    """Suspects that are called leaking."""
+    suspects = () if one.findings is None else one.findings.suspects
+    return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
+
+
+_FIGURES: Final[dict[str, Callable[[Snapshot], Any]]] = {
+    "bytes": lambda one: one.live_bytes,
+    "growth": lambda one: int(one.growth_per_min.sum()),
+    "count": lambda one: one.live_count,
+    "rss": lambda one: one.rss_bytes or 0,
+    "leaks": _leaks,
+    "pid": lambda one: one.target.pid,
+}
+
+
+_FORMATS: Final[dict[str, Callable[[int, str], Cell]]] = {
+    "bytes": lambda value, about: about + format_size(value),
+    "growth": lambda value, _about: growth_cell(value, None),
+    "count": lambda value, about: f"{about}{value:,}",
+    "rss": lambda value, _about: format_size(value) if value else "",
+    "leaks": lambda value, _about: Text(str(value), "bold red") if value else "",
+    "pid": lambda value, _about: str(value),
+}
+
+
+def tree_order(trace: TraceSnapshot) -> list[tuple[int, Snapshot]]:
+    """(depth, process), each below its parent; children in the order of their start."""
+    numbers: dict[int, int] = {}
+    children: dict[int | None, list[Snapshot]] = {}
+    for one in trace.processes:
+        # A PID may come back: the parent is whoever had it last before.
+        children.setdefault(numbers.get(one.target.parent_pid), []).append(one)
+        numbers[one.target.pid] = one.target.number
+    found: list[tuple[int, Snapshot]] = []
+    waiting = [(0, one) for one in reversed(children.get(None, []))]
+    while waiting:
+        depth, one = waiting.pop()
+        found.append((depth, one))
+        below = children.get(one.target.number, [])
+        waiting += [(depth + 1, child) for child in reversed(below)]
+    return found
+
+
+def maker(_source: Source) -> Callable[[Selection], Rows]:
+    """Makes a row per process; the key is its number."""
+    return lambda selection: process_rows(selection.trace, selection.settings)
+
+
+def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
+    """Rows in the order of a tree, if they are sorted by name."""
+    sorting = settings.sorting
+    ordered = tree_order(trace)
+    depths = {one.target.number: depth for depth, one in ordered}
+    by_number = {one.target.number: one for one in trace.processes}
+    order: Sequence[int] = [one.target.number for _, one in ordered]
+    is_tree = sorting.column == "name"
+    if not is_tree:
+        figure = _FIGURES[sorting.column]
+        order = sorted(order, key=lambda n: figure(by_number[n]), reverse=sorting.descending)
+    elif sorting.descending:
+        order = order[::-1]
+    about = about_of(trace.root.sample_bytes)
+
+    def cell(key: Hashable, column: str) -> Cell:
+        one = by_number.get(key)  # type: ignore[call-overload]
+        if one is None:
+            return ""
+        if column == "name":
+            indent = "  " * depths[one.target.number] if is_tree else ""
+            mark = "● " if one.target.number == settings.process else ""
+            text = Text(f"{indent}{mark}{clean(one.target.command)}")
+            return text.append(" ended", "dim") if one.target.has_ended else text
+        return _FORMATS[column](_FIGURES[column](one), about)
+
+    footer = [lambda _key: total_line(trace)]
+    return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
+
+
+def total_line(trace: TraceSnapshot) -> str:
+    """All of them together."""
+    size = format_size(sum(one.live_bytes for one in trace.processes))
+    count, untraced = len(trace.processes), trace.untraced_count
+    more = f"; {untraced:,} more not traced" if untraced else ""
+    return f" {size} live in all; {len(trace.living)} of {count} processes running{more}"
+
+
+def show_process(number: int, settings: Settings) -> Settings:
+    """Settings for a process; what is about another one's stacks is dropped."""
+    return replace(
+        settings,
+        process=number,
+        selected=None,
+        baseline=None,
+        difference=None,
+        marks=(),
+        limits=replace(settings.limits, tid=ALL.tid, stack=ALL.stack),
+    )
+
+
+PROCESSES: Final = View(
+    name="processes",
+    title="Processes",
+    key="9",
+    maker=maker,
+    widget=lambda: Table(COLUMNS),
+    choose=show_process,
+    sorting=Sorting("name", descending=False),
+    exists=lambda source: source.has_many,
+)
