@@ -281,7 +281,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
 
 def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
     """What else there is to be said of all that it has allocated; None: nothing."""
-    stat, peak = snapshot.stack_stat(index), snapshot.peak
+    stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
     words = []
     if peak is not None:
         share = percent(stat.peak_bytes / max(peak.size_bytes, 1))

@@ -24,7 +24,7 @@ from tracelloc.ui.nodes import (
 from tracelloc.ui.nodesview import NodesView, maker
 from tracelloc.ui.view import View
 from tracelloc.units import format_size
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""
@@ -203,7 +203,7 @@ class FlameView(NodesView):
             *(["inverted"] if nodes.inverted else []),
             f"colours: {self.colouring.value}",
         ]
-        if nodes.metric.needs_freed:
+        if nodes.metric.figure.of_freed:
             # Of these it is the share.
             parts.insert(1, f"{nodes.metric.value} {nodes.figure(nodes.weight(node))}")
         found = ""

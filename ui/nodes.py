@@ -13,8 +13,8 @@ import numpy as np
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
 from tracelloc.ui.naming import Search
-from tracelloc.units import format_size
-from tracelloc.views.calltree import CallTree, Metric, Step
+from tracelloc.views.calltree import CallTree, Step
+from tracelloc.views.metrics import Metric
 
 ROOT: Final = 0
 Path = tuple[Step, ...]
@@ -76,7 +76,7 @@ class Nodes:
 
     def figure(self, value: int) -> str:
         """A weight in words."""
-        return self.about + (f"{value:,}" if self.metric.counts_blocks else format_size(value))
+        return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
         """Without what is its own."""

@@ -13,8 +13,9 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
-from tracelloc.views.calltree import Metric, Step, build_tree
-from tracelloc.views.livetree import LiveTree, weight_of
+from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.livetree import LiveTree
+from tracelloc.views.metrics import Metric
 
 _NOTHING: Final = Nodes(build_tree([], Step("", None)))
 
@@ -27,7 +28,7 @@ class NodesView(LineView[Nodes]):
             "w",
             "screen.metric",
             "Weight",
-            tooltip="By outstanding bytes, blocks, bytes allocated, growth, peak, temporary blocks",
+            tooltip=f"By {', '.join(metric.value for metric in Metric)}",
         ),
         Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
     ]
@@ -82,7 +83,7 @@ def maker(_source: Source) -> Callable[[Selection], Nodes]:
         figures = selection.figures
         columns = {Metric.BYTES: figures.live_bytes, Metric.BLOCKS: figures.live_count}
         for metric in (Metric.GROWTH, settings.metric):
-            columns.setdefault(metric, weight_of(snapshot, metric))
+            columns.setdefault(metric, metric.column(snapshot))
         weights = {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
         return Nodes(
             tree.update(snapshot, selection.namer, weights),

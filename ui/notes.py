@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.settings import describe_limits
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 
 def notes_of(picture: Picture) -> str:

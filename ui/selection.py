@@ -16,7 +16,6 @@ from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.settings import Settings
 from tracelloc.verdict.sites import Codes
-from tracelloc.views.livetree import weight_of
 from tracelloc.views.naming import Namer
 
 
@@ -99,6 +98,6 @@ def listed_stacks(
     if change is not None:
         listed, weight = change, np.abs(change)
     elif settings.shows_freed:
-        listed = weight = weight_of(snapshot, settings.metric)
+        listed = weight = settings.metric.column(snapshot)
     rows = np.flatnonzero(listed)
     return rows[np.argsort(-weight[rows], kind="stable")]

@@ -10,7 +10,7 @@ from tracelloc.snapshots.analysis import ALL, Limits, Mark
 from tracelloc.ui.view import Sorting, View
 from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),
@@ -81,7 +81,7 @@ class Settings:
     @property
     def shows_freed(self) -> bool:
         """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
-        return self.view.by_metric and self.metric.needs_freed and self.all_limits.is_open
+        return self.view.by_metric and self.metric.figure.of_freed and self.all_limits.is_open
 
     @property
     def narrows_stacks(self) -> bool:

@@ -13,7 +13,8 @@ from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
 from tracelloc.ui.nodesview import NodesView, maker
 from tracelloc.ui.view import View
-from tracelloc.views.calltree import Metric, Step
+from tracelloc.views.calltree import Step
+from tracelloc.views.metrics import Metric
 
 _WORTH_OPENING: Final = 0.01
 """Share of all from which on ``open all`` opens a function."""
@@ -99,7 +100,7 @@ class TreeView(NodesView):
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Above the titles, below the whole name under the cursor."""
         if line == 0:
-            title = f"{_title(self._data):>11} {'share':>7}"
+            title = f"{self._data.metric.heading:>11} {'share':>7}"
             if width >= _WIDE:
                 title += f" {'own':>10} {'blocks':>9} {'growth/min':>14}"
             below = "callers" if self._data.inverted else "callees"
@@ -197,11 +198,6 @@ class TreeView(NodesView):
         """Leaves the root open only."""
         self._open = {ROOT}
         self._touch(self.selected)
-
-
-def _title(nodes: Nodes) -> str:
-    titles = {Metric.BYTES: "outstanding", Metric.GROWTH: "growth/min"}
-    return titles.get(nodes.metric, nodes.metric.value)
 
 
 def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:

@@ -17,7 +17,8 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from tracelloc.views.calltree import CallTree, Metric, Step, build_tree
+from tracelloc.views.calltree import CallTree, Step, build_tree
+from tracelloc.views.metrics import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
 SIZES = [(60, 20), (80, 24), (120, 40)]

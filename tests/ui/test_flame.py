@@ -25,7 +25,8 @@ from tracelloc.ui.flame import FlameView
 from tracelloc.ui.icicle import lay_out
 from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, module_colour
-from tracelloc.views.calltree import CallTree, Metric, Step, build_tree
+from tracelloc.views.calltree import CallTree, Step, build_tree
+from tracelloc.views.metrics import Metric
 
 
 def name_of(view: FlameView) -> str:

@@ -21,7 +21,8 @@ from tests.ui.screens import (
 from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.tree import TreeView
-from tracelloc.views.calltree import Metric, Step, build_tree
+from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.metrics import Metric
 
 
 def shown(view: TreeView) -> list[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from tracelloc.views.calltree import Metric, Step, build_tree
+from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.metrics import Metric
 
 
 def path(*names: str) -> list[Step]:

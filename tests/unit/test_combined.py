@@ -14,7 +14,7 @@ from tracelloc.report.combined import joined
 from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 YOUNG_S, OLD_S = 100.0, 400.0
 

@@ -28,8 +28,8 @@ from tests.unit.profiles import (
 )  # fmt: skip
 from tracelloc.export import EXPORTERS
 from tracelloc.export.proto import varint
-from tracelloc.report.profile import FIGURES, Profile, difference
-from tracelloc.views.calltree import Metric
+from tracelloc.report.profile import Profile, difference
+from tracelloc.views.metrics import FIGURES, Metric
 
 SUMS = {
     Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,
@@ -248,7 +248,7 @@ def test_figures_of_stacks() -> None:
     stacks = json.loads(written(".json", peaked()))["stacks"]
     rows = list(csv.DictReader(io.StringIO(written(".csv", peaked()).decode(), newline="")))
     for stack, row in zip(stacks, rows, strict=True):
-        assert {name: str(stack[name]) for name in FIGURES} == {name: row[name] for name in FIGURES}
+        assert [str(stack[f.name]) for f in FIGURES] == [row[f.name] for f in FIGURES]
     names = ["peak_bytes", "peak_allocations", "temporary_bytes", "temporary_allocations",
              "remote_freed_bytes", "remote_frees"]  # fmt: skip
     assert [[stack[name] for name in names] for stack in stacks] == [

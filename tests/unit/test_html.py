@@ -16,7 +16,7 @@ from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile,
 from tracelloc.export import EXPORTERS
 from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path)
     found = figures(chrome)
     assert found["outstanding"] == ["400 B", "55.9 %"]
     assert found["outstanding blocks"] == ["2", "50.0 %"]
-    assert found["allocated in all"] == ["1000 B", "15.8 %"]
+    assert found["allocated"] == ["1000 B", "15.8 %"]
     assert found["growth"] == ["60 B/min", "100 %"]
 
 
@@ -188,7 +188,7 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate(METRICS) == ["Bytes", "Blocks", "Allocated", "Growth"]
     open_page(chrome, tmp_path, peaked(), metric=Metric.PEAK)
     assert chrome.evaluate(METRICS) == [
-        "Bytes", "Blocks", "Allocated", "Peak", "Temporary", "Growth",
+        "Bytes", "Blocks", "Allocated", "Growth", "Peak", "Temporary",
     ]  # fmt: skip
     assert "4.54 KiB outstanding at the peak" in text(chrome, "#subtitle")
     whole = place(chrome, "all")["width"]

@@ -16,8 +16,9 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
-from tracelloc.views.calltree import CallTree, Metric, call_tree
+from tracelloc.views.calltree import CallTree, call_tree
 from tracelloc.views.livetree import LiveTree, weights_of
+from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
 

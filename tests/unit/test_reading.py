@@ -17,7 +17,7 @@ from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
 from tracelloc.reading import read_profile
 from tracelloc.report.profile import Profile, difference
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 
 def save(path: Path, found: Profile) -> Path:

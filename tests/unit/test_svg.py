@@ -13,7 +13,7 @@ from tests.unit.profiles import HOSTILE, hostile, large, profile, small
 from tracelloc.export import EXPORTERS
 from tracelloc.report.profile import Profile, difference
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 SVG = "{http://www.w3.org/2000/svg}"
 

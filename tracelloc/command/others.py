@@ -19,7 +19,7 @@ from tracelloc.report.profile import difference
 from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
 from tracelloc.target.traceable import open_target
 from tracelloc.text import Progress, printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import METRICS
 
 
 def symbols(arguments: Sequence[str]) -> int:
@@ -72,7 +72,7 @@ def diff(arguments: Sequence[str]) -> int:
         before = read_profile(given.before)
         progress.note(f"reading {printable(str(given.after))}")
         after = read_profile(given.after)
-        metric = Metric(given.metric)
+        metric = METRICS[given.metric]
         for path, profile in ((given.before, before), (given.after, after)):
             if metric not in profile.metrics:
                 raise UsageError(

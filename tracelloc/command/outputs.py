@@ -16,7 +16,7 @@ from tracelloc.caller import replace_file
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
 from tracelloc.report.profile import Profile
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 PRIVATE: Final = 0o600
 """Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""

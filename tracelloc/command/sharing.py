@@ -12,7 +12,7 @@ from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS
 from tracelloc.live.address import PushConfig, parse_label, parse_listen, parse_push_url
 from tracelloc.units import parse_duration
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import METRICS, Metric
 
 
 def add_files(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +47,10 @@ def add_output(add: Any) -> None:
     )
     add(
         "--metric",
-        choices=[metric.value for metric in Metric],
+        choices=list(METRICS),
         default=Metric.BYTES.value,
-        help="what files show, or show first: outstanding bytes or blocks, allocated bytes with "
-        "those freed since, growth in bytes per minute, bytes outstanding at the peak, or "
-        "temporary allocations (default bytes)",
+        help="what files show, or show first: "
+        f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
     )
     add(
         "--output-mode",
@@ -119,7 +118,7 @@ def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:
     if getattr(given, "pprof", None):
         outputs.append(Output.pprof(given.pprof))
     outputs.extend(Output.by_suffix(path) for path in given.output)
-    metric = Metric(given.metric)
+    metric = METRICS[given.metric]
     return tuple(replace(o, metric=metric, mode=given.output_mode) for o in outputs)
 
 

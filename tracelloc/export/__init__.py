@@ -10,7 +10,7 @@ from tracelloc.errors import UsageError
 from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
 from tracelloc.report.profile import Profile, profile_of
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
 __all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "Metric", "exporter_for"]
@@ -31,7 +31,7 @@ class Exporter:
 
     def needs_freed(self, metric: Metric) -> bool:
         """Whether stacks that hold nothing any more are in it."""
-        return metric.needs_freed or not self.one_metric
+        return metric.figure.of_freed or not self.one_metric
 
     def __call__(
         self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES

@@ -11,7 +11,7 @@ from typing import Any
 
 from tracelloc.report.profile import Profile
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.export.folded import fold
-from tracelloc.report.profile import FIGURES, Profile, Sample, figures_of, shown_frames
+from tracelloc.report.profile import Profile, Sample, figures_of, shown_frames
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import FIGURES, Metric
 
 PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
 _PIECE: Final = 256
@@ -19,8 +19,9 @@ _PIECE: Final = 256
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - it has all
     """The file; of a difference with the earlier figures in columns of their own."""
-    earlier = tuple(f"{name}_before" for name in FIGURES) if profile.is_difference else ()
-    rows: list[tuple[object, ...]] = [(*FIGURES, *earlier, *PLACE)]
+    names = [figure.name for figure in FIGURES]
+    earlier = tuple(f"{name}_before" for name in names) if profile.is_difference else ()
+    rows: list[tuple[object, ...]] = [(*names, *earlier, *PLACE)]
     for sample in profile.samples:
         rows.append(_row(sample))
         if len(rows) >= _PIECE:

@@ -7,7 +7,7 @@ numbers into lists, so that each is there once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -15,7 +15,8 @@ from tracelloc.filters import NamedStack
 from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, about_of, format_duration
-from tracelloc.views.calltree import Metric, frame_name, root_name, steps
+from tracelloc.views.calltree import frame_name, root_name, steps
+from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
@@ -31,12 +32,11 @@ class Width:
     short: str
     """For a button."""
     name: str
-    unit: str
-    """bytes, blocks or bytes/min."""
+    unit: Unit
     weight: Callable[[Sample], int]
 
 
-def _plain(metric: Metric) -> Callable[[Sample], int]:
+def _after(metric: Metric) -> Callable[[Sample], int]:
     return lambda sample: max(0, sample.after(metric))
 
 
@@ -48,30 +48,9 @@ def _less(sample: Sample) -> int:
     return max(0, -sample.weight(Metric.BYTES))
 
 
-_BYTES: Final = Width("bytes", "Bytes", "outstanding", "bytes", _plain(Metric.BYTES))
-_BLOCKS: Final = Width("blocks", "Blocks", "outstanding blocks", "blocks", _plain(Metric.BLOCKS))
-_ALLOCATED: Final = Width(
-    "allocated", "Allocated", "allocated in all", "bytes", _plain(Metric.ALLOCATED)
-)
-_PEAK: Final = Width("peak", "Peak", "outstanding at the peak", "bytes", _plain(Metric.PEAK))
-_TEMPORARY: Final = Width(
-    "temporary", "Temporary", "temporary allocations", "blocks", _plain(Metric.TEMPORARY)
-)
-_IF_ANY: Final = (_PEAK, _TEMPORARY)
-_WIDTHS: Final = (
-    _BYTES,
-    _BLOCKS,
-    _ALLOCATED,
-    *_IF_ANY,
-    Width("growth", "Growth", "growth", "bytes/min", _plain(Metric.GROWTH)),
-)
-_DIFFERENCE_WIDTHS: Final = (
-    _BYTES,
-    Width("growth", "More", "more than before", "bytes", _more),
-    Width("less", "Less", "less than before", "bytes", _less),
-    _BLOCKS,
-    _ALLOCATED,
-    *_IF_ANY,
+_DIFFERENCE: Final = (
+    Width("growth", "More", "more than before", Unit.BYTES, _more),
+    Width("less", "Less", "less than before", Unit.BYTES, _less),
 )
 
 
@@ -115,15 +94,15 @@ def texts(known: dict[str, int]) -> list[str]:
     return list(map(printable, known))
 
 
-def _widths(profile: Profile, metric: Metric) -> tuple[Width, ...]:
+def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
     """What there is to be shown, and what is asked for."""
-    return tuple(
-        width
-        for width in (_DIFFERENCE_WIDTHS if profile.is_difference else _WIDTHS)
-        if width not in _IF_ANY
-        or width.key == metric.value
-        or any(width.weight(sample) for sample in profile.samples)
-    )
+    for each in Metric:
+        if each is Metric.GROWTH and profile.is_difference:
+            continue
+        if each is metric or profile.shows(each):
+            yield Width(each.value, each.value.capitalize(), each.noun, each.unit, _after(each))
+        if each is Metric.BYTES and profile.is_difference:
+            yield from _DIFFERENCE
 
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
@@ -131,7 +110,7 @@ def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
 
     ``metric`` is among its widths.
     """
-    widths = _widths(profile, metric)
+    widths = tuple(_widths(profile, metric))
     tree = FlameTree(widths, own=[[] for _ in widths])
     tree.add(0, "all", None, None)
     known: dict[tuple[int, str, str | None], int] = {}
@@ -202,7 +181,7 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
         "refresh": refresh_s,
         "metric": metric.value,
         "metrics": [
-            {"key": w.key, "short": w.short, "name": w.name, "unit": w.unit, "own": column}
+            {"key": w.key, "short": w.short, "name": w.name, "unit": w.unit.value, "own": column}
             for w, column in zip(tree.widths, tree.own, strict=True)
         ],
         "growth": tree.growth,

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 
 from tracelloc.report.profile import Profile
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric, steps
+from tracelloc.views.calltree import steps
+from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import NamedStack
 
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 from tracelloc.export.flamedata import page_data
 from tracelloc.report.profile import Profile
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

@@ -45,7 +45,7 @@ from tracelloc.report.jsonlines import json_suspect
 from tracelloc.report.profile import Profile, Sample, figures_of
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 FORMAT: Final = "tracelloc-snapshot"
 VERSION: Final = 1

@@ -18,23 +18,17 @@ from tracelloc.export.proto import data, number, packed
 from tracelloc.report.profile import MappedFile, Profile, Sample, shown_frames
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
-from tracelloc.views.calltree import UNKNOWN, Metric, steps
-
-SAMPLE_TYPES: Final = (
-    ("inuse_objects", "count"),
-    ("inuse_space", "bytes"),
-    ("alloc_objects", "count"),
-    ("alloc_space", "bytes"),
+from tracelloc.views.calltree import UNKNOWN, steps
+from tracelloc.views.metrics import (
+    ALLOCATED_BYTES,
+    ALLOCATED_COUNT,
+    LIVE_BYTES,
+    LIVE_COUNT,
+    Metric,
+    Unit,
 )
-OWN_TYPES: Final = {
-    Metric.PEAK: ("peak_space", "bytes"),
-    Metric.TEMPORARY: ("temporary_objects", "count"),
-}
-_DEFAULTS: Final = {
-    Metric.BLOCKS: "inuse_objects",
-    Metric.ALLOCATED: "alloc_space",
-    **{metric: name for metric, (name, _) in OWN_TYPES.items()},
-}
+
+_GO_FIGURES: Final = (LIVE_COUNT, LIVE_BYTES, ALLOCATED_COUNT, ALLOCATED_BYTES)
 _PIECE_BYTES: Final = 1 << 16
 
 # Fields of Profile, and of the messages in it.
@@ -66,7 +60,10 @@ class _Encoder:
 
     def __init__(self, profile: Profile, metric: Metric) -> None:
         self._profile = profile
-        self._metric = metric
+        figure = metric.figure if metric.figure.sample_type else LIVE_BYTES
+        self._default_type = figure.sample_type or ""
+        more = () if figure in _GO_FIGURES else (figure,)
+        self._figures = (*_GO_FIGURES, *more)
         self._strings: dict[str, int] = {"": 0}
         self._functions: dict[tuple[str, str, str], int] = {}
         self._locations: dict[tuple[int, tuple[_Line, ...]], int] = {}
@@ -77,9 +74,9 @@ class _Encoder:
 
     def messages(self) -> Iterator[bytes]:
         """All fields of the profile; the strings last."""
-        own_type = OWN_TYPES.get(self._metric)
-        for name, unit in (*SAMPLE_TYPES, *([own_type] if own_type else [])):
-            yield data(_SAMPLE_TYPE, self._type(name, unit))
+        for figure in self._figures:
+            unit = "count" if figure.unit is Unit.BLOCKS else "bytes"
+            yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
         for at, file in enumerate(self._files, 1):
             yield data(_MAPPING, self._mapping(at, file))
         for sample in self._profile.samples:
@@ -94,7 +91,7 @@ class _Encoder:
         yield number(_PERIOD, profile.sample_bytes or 1)
         about = f"tracelloc: {profile.target.command}, process {profile.target.pid}"
         yield packed(_COMMENT, [self._string(line) for line in (about, *profile.notes)])
-        yield number(_DEFAULT_TYPE, self._string(_DEFAULTS.get(self._metric, "inuse_space")))
+        yield number(_DEFAULT_TYPE, self._string(self._default_type))
         for text in self._strings:
             yield data(_STRING, text.encode())
 
@@ -113,10 +110,7 @@ class _Encoder:
         return b"".join(number(field, value) for field, value in enumerate(fields, 1))
 
     def _sample(self, sample: Sample) -> bytes:
-        stat = sample.stat
-        values = [stat.live_count, stat.live_bytes, stat.allocated_count, stat.allocated_bytes]
-        if self._metric in OWN_TYPES:
-            values.append(sample.weight(self._metric))
+        values = [figure.of(sample.stat) for figure in self._figures]
         content = packed(1, self._stack(sample)) + packed(2, values)
         mean = _mean_size(sample)
         if mean:

@@ -7,21 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Any
 
 from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric, root_name, steps
-
-_TITLES: Final = {
-    Metric.BYTES: ("outstanding bytes", "bytes"),
-    Metric.BLOCKS: ("outstanding blocks", "none"),
-    Metric.ALLOCATED: ("allocated bytes, freed ones included", "bytes"),
-    Metric.GROWTH: ("growth in bytes per minute", "bytes"),
-    Metric.PEAK: ("bytes outstanding at the peak", "bytes"),
-    Metric.TEMPORARY: ("temporary allocations", "none"),
-}
-_IF_ANY: Final = (Metric.PEAK, Metric.TEMPORARY)
+from tracelloc.views.calltree import root_name, steps
+from tracelloc.views.metrics import Metric, Unit
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
@@ -30,18 +21,19 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
     stacks = [_numbered(sample, frames) for sample in profile.samples]
     profiles: list[dict[str, Any]] = []
     active = 0
-    for each, (title, unit) in _TITLES.items():
+    for each in Metric:
+        unit = "none" if each.unit is Unit.BLOCKS else "bytes"
         weights = [sample.weight(each) for sample in profile.samples]
         if each is metric:
             active = len(profiles)
-        elif each in _IF_ANY and not any(weights):
+        elif not profile.shows(each):
             continue
         if profile.is_difference:
-            profiles.append(_sampled(f"more {title}", unit, stacks, weights))
+            profiles.append(_sampled(f"more {each.title}", unit, stacks, weights))
             weights = [-weight for weight in weights]
-            profiles.append(_sampled(f"less {title}", unit, stacks, weights))
+            profiles.append(_sampled(f"less {each.title}", unit, stacks, weights))
         else:
-            profiles.append(_sampled(title, unit, stacks, weights))
+            profiles.append(_sampled(each.title, unit, stacks, weights))
     content = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": f"{printable(profile.target.command)} ({profile.target.pid})",

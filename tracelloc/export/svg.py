@@ -21,7 +21,7 @@ from tracelloc.report.profile import Profile
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
 from tracelloc.units import about_of, format_duration, format_size, plural
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric, Unit
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10
@@ -127,10 +127,8 @@ class _Colours:
         return f"hsl({hue + shade - 4},74%,{78 - shade}%)"
 
 
-def _figure(value: int, unit: str) -> str:
-    if unit == "blocks":
-        return f"{value:,}"
-    return format_size(value) + ("/min" if unit == "bytes/min" else "")
+def _figure(value: int, unit: Unit) -> str:
+    return unit.format(value) + ("/min" if unit is Unit.RATE else "")
 
 
 def _head(profile: Profile, total: str, height: int) -> str:

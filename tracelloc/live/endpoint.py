@@ -23,7 +23,7 @@ from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
 from tracelloc.report.combined import joined, since
 from tracelloc.report.profile import Profile
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 REFRESH_S: Final = 5.0
 """How often a page in a browser asks for new figures."""

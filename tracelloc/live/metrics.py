@@ -12,7 +12,7 @@ from typing import Any, Final
 from tracelloc.export.folded import fold
 from tracelloc.report.profile import Profile
 from tracelloc.text import printable
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10

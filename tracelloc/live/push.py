@@ -32,7 +32,7 @@ from tracelloc.report.profile import Profile
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.text import printable
 from tracelloc.units import plural
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 MOST_WAITING: Final = 16
 """Profiles kept while the server doesn't answer; the oldest goes first."""

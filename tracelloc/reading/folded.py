@@ -10,7 +10,7 @@ from tracelloc.reading.malformed import MalformedError
 from tracelloc.report.profile import Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import Metric
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 

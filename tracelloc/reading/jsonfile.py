@@ -9,22 +9,13 @@ from typing import Any, Final
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.report.profile import FIGURES, MappedFile, Profile, Sample
+from tracelloc.report.profile import MappedFile, Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import FIGURES, Metric
 
-_EVERY_FILE_HAS: Final = (
-    "bytes",
-    "allocations",
-    "allocated_bytes",
-    "allocated",
-    "growth_bytes_per_min",
-)
-"""Of a stack's figures; the others came later."""
-_CAME_LATER: Final = {Metric.PEAK: "peak_bytes", Metric.TEMPORARY: "temporary_allocations"}
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 
@@ -66,8 +57,8 @@ def _profile(entry: dict[str, Any]) -> Profile:
         facts=facts,
         metrics=frozenset(Metric).difference(
             metric
-            for metric, name in _CAME_LATER.items()
-            if any(name not in each for each in entry["stacks"])
+            for metric in Metric
+            if any(metric.figure.name not in each for each in entry["stacks"])
         ),
     )
 
@@ -121,11 +112,9 @@ def _file(entry: dict[str, Any]) -> MappedFile:
 
 
 def _stat(index: int, entry: dict[str, Any]) -> StackStat:
-    figures = {
-        attribute: int(entry[name] if name in _EVERY_FILE_HAS else entry.get(name, 0))
-        for name, attribute in FIGURES.items()
-    }
-    return StackStat(index=index, **figures)
+    return StackStat(
+        index, *(int(entry.get(f.name, 0) if f.optional else entry[f.name]) for f in FIGURES)
+    )
 
 
 def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:

@@ -15,25 +15,9 @@ from tracelloc.reading.malformed import MalformedError
 from tracelloc.report.profile import MappedFile, Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
-from tracelloc.views.calltree import Metric
+from tracelloc.views.metrics import FIGURES, Metric
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_FIGURES: Final = {
-    "inuse_space": "live_bytes",
-    "inuse_objects": "live_count",
-    "alloc_space": "allocated_bytes",
-    "alloc_objects": "allocated_count",
-    "peak_space": "peak_bytes",
-    "temporary_objects": "temporary_count",
-}
-"""Attributes of ``StackStat`` by sample type."""
-_METRICS: Final = {
-    "live_bytes": Metric.BYTES,
-    "live_count": Metric.BLOCKS,
-    "allocated_bytes": Metric.ALLOCATED,
-    "peak_bytes": Metric.PEAK,
-    "temporary_count": Metric.TEMPORARY,
-}
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
 _MOST_FRAMES: Final = 1 << 24
 """Of all stacks together: a small file may name one long location many times."""
@@ -152,7 +136,7 @@ def read(content: bytes, time_s: float) -> Profile:
         samples=samples,
         files=[_file(raw, mapping) for mapping in raw.mappings.values()],
         notes=comments[1:] if comments[:1] and comments[0].startswith("tracelloc: ") else comments,
-        metrics=frozenset(_METRICS[name] for name in columns if name in _METRICS),
+        metrics=frozenset(m for m in Metric if m.figure.attribute in columns),
     )
 
 
@@ -208,7 +192,7 @@ def _columns(raw: _Raw) -> dict[str, int]:
     for alias, name in (("space", "inuse_space"), ("objects", "inuse_objects")):
         if alias in at:
             at.setdefault(name, at[alias])
-    found = {attribute: at[name] for name, attribute in _FIGURES.items() if name in at}
+    found = {f.attribute: at[f.sample_type] for f in FIGURES if f.sample_type in at}
     return found or {"live_bytes": len(raw.types) - 1}
 
 

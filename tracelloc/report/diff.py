@@ -7,17 +7,9 @@ from typing import Final
 
 from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_duration, format_size, plural
-from tracelloc.views.calltree import Metric
+from tracelloc.units import NS_PER_S, format_duration, plural
+from tracelloc.views.metrics import Metric, Unit
 
-_NOUNS: Final = {
-    Metric.BYTES: "outstanding",
-    Metric.BLOCKS: "outstanding blocks",
-    Metric.ALLOCATED: "allocated",
-    Metric.GROWTH: "growth per minute",
-    Metric.PEAK: "outstanding at the peak",
-    Metric.TEMPORARY: "temporary allocations",
-}
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"
 _PLAIN: Final = "\x1b[0m"
@@ -33,12 +25,14 @@ def diff_report(
     coloured: bool = False,
 ) -> Iterator[str]:
     """The report's lines, the last one empty; ``found`` is the difference of the other two."""
+    figure = metric.unit.format
     seconds = round(found.elapsed_ns / NS_PER_S)
     apart = f", {format_duration(seconds)} apart" if seconds else ""
+    per_minute = " per minute" if metric.unit is Unit.RATE else ""
     yield (
         f"==> {_name(before)} to {_name(after)}{apart}: "
-        f"{_signed(found.total(metric), metric)} {_NOUNS[metric]} "
-        f"({_figure(before.total(metric), metric)} to {_figure(after.total(metric), metric)})"
+        f"{_signed(found.total(metric), metric)} {metric.noun}{per_minute} "
+        f"({figure(before.total(metric))} to {figure(after.total(metric))})"
     )
     ordered = sorted(found.samples, key=lambda s: (-abs(s.weight(metric)), s.stat.index))
     for word, sign, colour in (("more", 1, _RED), ("less", -1, _GREEN)):
@@ -61,6 +55,7 @@ def _name(profile: Profile) -> str:
 
 
 def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator[str]:
+    figure = metric.unit.format
     change = _signed(sample.weight(metric), metric)
     if colour:
         change = f"{colour}{change}{_PLAIN}"
@@ -68,10 +63,7 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
     blocks = ""
     if metric is Metric.BYTES and sample.stat.live_count:
         blocks = f" in {sample.stat.live_count:+} allocations"
-    yield (
-        f"  {number:>4}: {change}{blocks} ({_figure(was, metric)} to "
-        f"{_figure(sample.after(metric), metric)})"
-    )
+    yield (f"  {number:>4}: {change}{blocks} ({figure(was)} to {figure(sample.after(metric))})")
     for name, frame in shown_frames(sample.stack):
         text = printable(name)
         if frame.module:
@@ -84,9 +76,5 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
         yield "        [no call stack]"
 
 
-def _figure(value: int, metric: Metric) -> str:
-    return f"{value:,}" if metric.counts_blocks else format_size(value)
-
-
 def _signed(value: int, metric: Metric) -> str:
-    return f"{'+' if value > 0 else ''}{_figure(value, metric)}"
+    return f"{'+' if value > 0 else ''}{metric.unit.format(value)}"

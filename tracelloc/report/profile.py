@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.ranges import MappedStack
@@ -20,7 +20,8 @@ from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.target.space import Place
 from tracelloc.units import NS_PER_S, format_size
-from tracelloc.views.calltree import Metric, frame_name, steps
+from tracelloc.views.calltree import frame_name, steps
+from tracelloc.views.metrics import FIGURES, Metric
 from tracelloc.views.naming import Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
@@ -29,21 +30,6 @@ Progress = Callable[[int, int], None]
 
 MAPPED = "[mmap]"
 """The outermost frame of stacks whose figures are mappings and not blocks."""
-
-FIGURES: Final[Mapping[str, str]] = {
-    "bytes": "live_bytes",
-    "allocations": "live_count",
-    "allocated_bytes": "allocated_bytes",
-    "allocated": "allocated_count",
-    "growth_bytes_per_min": "growth_bytes_per_min",
-    "peak_bytes": "peak_bytes",
-    "peak_allocations": "peak_count",
-    "temporary_bytes": "temporary_bytes",
-    "temporary_allocations": "temporary_count",
-    "remote_freed_bytes": "remote_bytes",
-    "remote_frees": "remote_count",
-}
-"""Figures of a stack by their names in files: the attributes of ``StackStat``."""
 
 _STEP = 512
 """Stacks between two notes of progress."""
@@ -115,6 +101,10 @@ class Profile:
         """Whether figures are differences."""
         return bool(self.facts.get("difference"))
 
+    def shows(self, metric: Metric) -> bool:
+        """Whether the metric is of use: there is some of it, or all profiles have it."""
+        return not metric.figure.optional or any(s.after(metric) for s in self.samples)
+
     def total(self, metric: Metric) -> int:
         """Of all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
@@ -122,7 +112,7 @@ class Profile:
 
 def figures_of(stat: StackStat) -> dict[str, int]:
     """As files have them."""
-    return {name: getattr(stat, attribute) for name, attribute in FIGURES.items()}
+    return {figure.name: figure.of(stat) for figure in FIGURES}
 
 
 def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
@@ -262,5 +252,4 @@ def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
 
 
 def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
-    figures = {name: getattr(a, name) - sign * getattr(b, name) for name in FIGURES.values()}
-    return StackStat(index=a.index, **figures)
+    return StackStat(a.index, *(figure.of(a) - sign * figure.of(b) for figure in FIGURES))

@@ -38,7 +38,7 @@ class TemporaryPart:
             unordered_count=snapshot.unordered_count,
             soon=snapshot.soon,
             making=making,
-            entries=tuple(snapshot.stack_stat(index) for index in order),
+            entries=tuple(snapshot.stack_stats(order)),
             about=about_of(snapshot.sample_bytes),
         )
 

@@ -33,7 +33,7 @@ class ThreadsPart:
             activity=snapshot.threads,
             top=top,
             wandering=wandering,
-            entries=tuple(snapshot.stack_stat(index) for index in order),
+            entries=tuple(snapshot.stack_stats(order)),
             about=about_of(snapshot.sample_bytes),
         )
 

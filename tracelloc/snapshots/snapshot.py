@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Final
 
 import numpy as np
@@ -53,6 +53,9 @@ class StackStat:
     remote_bytes: int = 0
     """Freed by another thread than the one that had allocated them."""
     remote_count: int = 0
+
+
+_FIGURES: Final = tuple(field.name for field in fields(StackStat) if field.name != "index")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,12 +227,19 @@ class Snapshot:
         """Stacks that hold at least one block."""
         return int(np.count_nonzero(self.totals.live_count))
 
-    @property
-    def bytes_at_peak(self) -> I64:
-        """Outstanding bytes per stack when the whole process held most."""
-        if self.peak is None:
+    def column(self, figure: str) -> I64:
+        """A figure of every stack, by its name in ``StackStat``."""
+        at_peak = {"peak_bytes": "live_bytes", "peak_count": "live_count"}.get(figure)
+        if at_peak is not None and self.peak is None:
             return np.zeros(len(self.totals), np.int64)
-        return self.peak.live_bytes
+        column: I64
+        if at_peak is not None:
+            column = getattr(self.peak, at_peak)
+        elif figure == "growth_bytes_per_min":
+            column = self.growth_per_min
+        else:
+            column = getattr(self.totals, figure)
+        return column
 
     def top_stacks(self, n: int | None = None, *, freed: bool = False) -> list[StackStat]:
         """The stacks that hold most bytes, largest first; only those that hold a block.
@@ -240,25 +250,12 @@ class Snapshot:
         held = totals.live_bytes
         holding = np.flatnonzero(totals.allocated_count if freed else totals.live_count)
         order = holding[np.lexsort((holding, -held[holding]))][:n]
-        return [self.stack_stat(index) for index in order.tolist()]
+        return self.stack_stats(order.tolist())
 
-    def stack_stat(self, index: int) -> StackStat:
-        """The figures of one stack."""
-        totals, peak = self.totals, self.peak
-        return StackStat(
-            index=index,
-            live_bytes=int(totals.allocated_bytes[index] - totals.freed_bytes[index]),
-            live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
-            allocated_bytes=int(totals.allocated_bytes[index]),
-            allocated_count=int(totals.allocated_count[index]),
-            growth_bytes_per_min=int(self.growth_per_min[index]),
-            peak_bytes=0 if peak is None else int(peak.live_bytes[index]),
-            peak_count=0 if peak is None else int(peak.live_count[index]),
-            temporary_bytes=int(totals.temporary_bytes[index]),
-            temporary_count=int(totals.temporary_count[index]),
-            remote_bytes=int(totals.remote_bytes[index]),
-            remote_count=int(totals.remote_count[index]),
-        )
+    def stack_stats(self, indices: Sequence[int]) -> list[StackStat]:
+        """The figures of some stacks."""
+        columns = [self.column(name)[indices].tolist() for name in _FIGURES]
+        return [StackStat(*row) for row in zip(indices, *columns, strict=True)]
 
     def shown_stacks(self, top: int) -> set[int]:
         """The indices of all stacks that a report of ``top`` entries shows."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
@@ -18,47 +17,10 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name, is_c_library
+from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
 UNKNOWN = "[unknown]"
-
-
-class Metric(Enum):
-    """What a stack weighs. The value is the name for users."""
-
-    BYTES = "bytes"
-    """Outstanding bytes."""
-    BLOCKS = "blocks"
-    """Outstanding blocks."""
-    ALLOCATED = "allocated"
-    """Bytes allocated since the start, freed ones included."""
-    GROWTH = "growth"
-    """Bytes per minute by which it has grown lately; may be negative."""
-    PEAK = "peak"
-    """Bytes that were outstanding when the process held most."""
-    TEMPORARY = "temporary"
-    """Blocks that were freed soon after they had been allocated, by the same thread."""
-
-    @property
-    def needs_freed(self) -> bool:
-        """Whether stacks that hold nothing any more may have some."""
-        return self in (Metric.ALLOCATED, Metric.PEAK, Metric.TEMPORARY)
-
-    @property
-    def counts_blocks(self) -> bool:
-        """Whether figures are numbers of blocks; others are bytes."""
-        return self in (Metric.BLOCKS, Metric.TEMPORARY)
-
-    def of(self, stat: StackStat) -> int:
-        """The weight of this stack."""
-        return {
-            Metric.BYTES: stat.live_bytes,
-            Metric.BLOCKS: stat.live_count,
-            Metric.ALLOCATED: stat.allocated_bytes,
-            Metric.GROWTH: stat.growth_bytes_per_min,
-            Metric.PEAK: stat.peak_bytes,
-            Metric.TEMPORARY: stat.temporary_count,
-        }[self]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,8 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
-from tracelloc.views.calltree import CallTree, Metric, Step, steps
+from tracelloc.views.calltree import CallTree, Step, steps
+from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
 _BUDGET_S: Final = 0.02
@@ -153,23 +154,7 @@ def _is_unsure(stack: NamedStack) -> bool:
     return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)
 
 
-def weight_of(snapshot: Snapshot, metric: Metric) -> I64:
-    """What each stack weighs."""
-    totals = snapshot.totals
-    if metric is Metric.BYTES:
-        return totals.live_bytes
-    if metric is Metric.BLOCKS:
-        return totals.live_count
-    if metric is Metric.ALLOCATED:
-        return totals.allocated_bytes
-    if metric is Metric.GROWTH:
-        return snapshot.growth_per_min
-    if metric is Metric.PEAK:
-        return snapshot.bytes_at_peak
-    return totals.temporary_count
-
-
 def weights_of(snapshot: Snapshot) -> dict[Metric, I64]:
     """What each stack weighs; stacks that hold no block weigh nothing."""
     holds = snapshot.totals.live_count != 0
-    return {metric: np.where(holds, weight_of(snapshot, metric), 0) for metric in Metric}
+    return {metric: np.where(holds, metric.column(snapshot), 0) for metric in Metric}
