@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from statistics import median
 from typing import Final
 
-from tracelloc.report.text import losses_line, overhead_line
 from tracelloc.target.found import unseen_lines
 from tracelloc.text import printable
 from tracelloc.ui.figures import clock, short_count
@@ -15,6 +14,7 @@ from tracelloc.ui.source import Facts, Source
 from tracelloc.ui.textlines import TextLines
 from tracelloc.ui.view import View
 from tracelloc.units import format_size, plural
+from tracelloc.views.losslines import losses_line, overhead_line
 from tracelloc.views.memory import memory_lines
 
 

@@ -17,7 +17,6 @@ from tracelloc.command.outputs import open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
-from tracelloc.report.text import losses_line
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.target.procfs import base_name
@@ -27,6 +26,7 @@ from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.source import Facts, LiveSource
 from tracelloc.ui.state import LEFT_TO_PICKER
+from tracelloc.views.losslines import losses_line
 
 
 class PickerApp(App[int]):

@@ -9,7 +9,6 @@ from typing import Final
 from rich.text import Text
 
 from tracelloc.heap.stacks import NO_STACK
-from tracelloc.report.text import format_frame
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.ui.figures import clean
@@ -18,6 +17,7 @@ from tracelloc.ui.table import Cell, Column, Rows
 from tracelloc.units import plural
 from tracelloc.views.calltree import frame_name
 from tracelloc.views.naming import NamedStack
+from tracelloc.views.stacklines import format_frame
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),

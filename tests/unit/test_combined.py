@@ -10,11 +10,12 @@ from tests.unit.leaks import HANDLERS, LEAK, watched
 from tests.unit.profiles import small
 from tests.unit.test_export_formats import decoded, go_pprof, written
 from tracelloc.export.flamedata import page_data
-from tracelloc.report.combined import joined
-from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.combined import joined
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile, profile_of
 
 YOUNG_S, OLD_S = 100.0, 400.0
 

@@ -20,7 +20,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.live.address import ListenAddress, parse_listen
 from tracelloc.live.endpoint import Endpoint, listen_on
 from tracelloc.live.metrics import metrics
-from tracelloc.report.profile import Profile
+from tracelloc.views.profile import Profile
 
 
 @pytest.fixture

@@ -28,8 +28,9 @@ from tests.unit.profiles import (
 )  # fmt: skip
 from tracelloc.export import EXPORTERS
 from tracelloc.export.proto import varint
-from tracelloc.report.profile import Profile, difference
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import FIGURES, Metric
+from tracelloc.views.profile import Profile
 
 SUMS = {
     Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,

@@ -12,9 +12,9 @@ from tracelloc.export.folded import fold
 from tracelloc.filters import REVEALED, Filters, NamedStack
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import LONGEST_SUBJECT, Action, Match, On, Rule, RuleFile, parse_rules
-from tracelloc.report.jsonlines import _stack as json_stack
-from tracelloc.report.text import _stack as text_stack
 from tracelloc.symbols import Frame
+from tracelloc.views.facts import stack_facts as json_stack
+from tracelloc.views.stacklines import stack_lines as text_stack
 
 
 def frame(name: str | None, module: str = "/opt/app", file: str | None = None) -> Frame:

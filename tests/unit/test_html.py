@@ -14,9 +14,10 @@ from tests.chrome import Chrome
 from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
 from tracelloc.export import EXPORTERS
-from tracelloc.report.profile import Profile, difference, profile_of
 from tracelloc.text import printable
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile, profile_of
 
 
 @pytest.fixture(scope="module")

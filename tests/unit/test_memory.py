@@ -18,7 +18,6 @@ from tests.unit.test_views import snapshot_of
 from tracelloc.abi import EventKind
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.jsonlines import summary
 from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
@@ -37,6 +36,7 @@ from tracelloc.target.residency import (
     read_resident,
 )
 from tracelloc.units import format_roughly, format_size
+from tracelloc.views.facts import summary
 from tracelloc.views.memory import account, forecast, memory_facts
 
 MIB = 1 << 20

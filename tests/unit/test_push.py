@@ -21,8 +21,8 @@ from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
 from tracelloc.live.address import PushConfig, parse_label, parse_push_url
 from tracelloc.live.push import MOST_WAITING, Pusher
-from tracelloc.report.profile import Profile
 from tracelloc.snapshots.snapshot import Target
+from tracelloc.views.profile import Profile
 
 NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
 

@@ -16,8 +16,9 @@ from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
 from tracelloc.reading import read_profile
-from tracelloc.report.profile import Profile, difference
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 
 def save(path: Path, found: Profile) -> Path:

@@ -24,10 +24,11 @@ from tests.unit.leaks import (
 )
 from tracelloc.export import EXPORTERS
 from tracelloc.report.jsonlines import json_report
-from tracelloc.report.profile import difference, profile_of
 from tracelloc.report.text import text_report
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.difference import difference
+from tracelloc.views.profile import profile_of
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 

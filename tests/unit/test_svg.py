@@ -11,9 +11,10 @@ import pytest
 from tests.chrome import Chrome
 from tests.unit.profiles import HOSTILE, hostile, large, profile, small
 from tracelloc.export import EXPORTERS
-from tracelloc.report.profile import Profile, difference
 from tracelloc.text import printable
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -20,14 +20,16 @@ from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.jsonlines import json_report
-from tracelloc.report.text import format_frame, losses_line, text_report
+from tracelloc.report.text import text_report
 from tracelloc.snapshots.blocks import select_blocks
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
 from tracelloc.views.calltree import frame_name
+from tracelloc.views.losslines import losses_line
 from tracelloc.views.naming import NamedStack, Namer
+from tracelloc.views.stacklines import format_frame
 
 
 class FakeSymbolizer(Symbolizer):

@@ -15,9 +15,9 @@ from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tracelloc.command.options import Mode, parse_options
 from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
-from tracelloc.report.jsonlines import summary
 from tracelloc.report.text import text_report
 from tracelloc.units import format_size
+from tracelloc.views.facts import summary
 from tracelloc.watching.command import LeakCommand
 from tracelloc.watching.rules import WatchRule, parse_rule
 from tracelloc.watching.suppressions import read_suppressions

@@ -10,11 +10,11 @@ from typing import Final
 from tracelloc.command.messages import Messages
 from tracelloc.command.outputs import Output
 from tracelloc.errors import TracellocError
-from tracelloc.report.combined import joined, trace_profiles
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.text import printable
 from tracelloc.units import format_duration, format_size
+from tracelloc.views.combined import joined, trace_profiles
 from tracelloc.views.namers import Namers
 
 _PROGRESS_S: Final = 1.0

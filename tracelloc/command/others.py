@@ -15,10 +15,10 @@ from tracelloc.command.sharing import add_output, outputs_of
 from tracelloc.errors import UsageError
 from tracelloc.reading import read_profile
 from tracelloc.report.diff import diff_report
-from tracelloc.report.profile import difference
 from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
 from tracelloc.target.traceable import open_target
 from tracelloc.text import Progress, printable
+from tracelloc.views.difference import difference
 from tracelloc.views.metrics import METRICS
 
 

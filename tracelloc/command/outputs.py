@@ -15,8 +15,8 @@ from typing import BinaryIO, Final
 from tracelloc.caller import replace_file
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
-from tracelloc.report.profile import Profile
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 PRIVATE: Final = 0o600
 """Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""

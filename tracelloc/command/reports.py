@@ -12,9 +12,9 @@ from tracelloc.command.options import Mode
 from tracelloc.command.outputs import open_report
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
-from tracelloc.report.text import losses_line
 from tracelloc.report.trace import ReportStyle, progress_line, trace_json, trace_text
 from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.views.losslines import losses_line
 
 
 class Reports:

@@ -8,10 +8,10 @@ from typing import Final
 
 from tracelloc.errors import UsageError
 from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
-from tracelloc.report.profile import Profile, profile_of
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
+from tracelloc.views.profile import Profile, profile_of
 
 __all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "Metric", "exporter_for"]
 

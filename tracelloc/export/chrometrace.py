@@ -9,9 +9,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tracelloc.report.profile import Profile
 from tracelloc.text import printable
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.export.folded import fold
-from tracelloc.report.profile import Profile, Sample, figures_of, shown_frames
 from tracelloc.text import printable
+from tracelloc.views.calltree import shown_frames
 from tracelloc.views.metrics import FIGURES, Metric
+from tracelloc.views.profile import Profile, Sample, figures_of
 
 PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
 _PIECE: Final = 256

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from tracelloc.filters import NamedStack
-from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, about_of, format_duration
-from tracelloc.views.calltree import frame_name, root_name, steps
+from tracelloc.views.calltree import frame_name, root_name, shown_frames, steps
 from tracelloc.views.metrics import Metric, Unit
+from tracelloc.views.profile import Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1

@@ -11,11 +11,11 @@ import functools
 from collections import Counter
 from collections.abc import Iterator
 
-from tracelloc.report.profile import Profile
 from tracelloc.text import printable
 from tracelloc.views.calltree import steps
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import NamedStack
+from tracelloc.views.profile import Profile
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:

@@ -17,9 +17,9 @@ from importlib import resources
 from typing import Any, Final
 
 from tracelloc.export.flamedata import page_data
-from tracelloc.report.profile import Profile
 from tracelloc.text import printable
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

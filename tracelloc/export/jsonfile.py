@@ -41,11 +41,11 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from tracelloc.report.jsonlines import json_suspect
-from tracelloc.report.profile import Profile, Sample, figures_of
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
+from tracelloc.views.facts import suspect_facts
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile, Sample, figures_of
 
 FORMAT: Final = "tracelloc-snapshot"
 VERSION: Final = 1
@@ -67,7 +67,7 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 
         "sample_bytes": profile.sample_bytes,
         "difference": profile.is_difference,
         "notes": list(profile.notes),
-        "suspects": [json_suspect(named) for named in profile.suspects],
+        "suspects": [suspect_facts(named) for named in profile.suspects],
         "figures": {} if profile.is_difference else dict(profile.facts),
         "history": {
             "elapsed_s": [time_ns / NS_PER_S for time_ns, _ in profile.series],

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from tracelloc.export.proto import data, number, packed
-from tracelloc.report.profile import MappedFile, Profile, Sample, shown_frames
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
-from tracelloc.views.calltree import UNKNOWN, steps
+from tracelloc.views.calltree import UNKNOWN, shown_frames, steps
 from tracelloc.views.metrics import (
     ALLOCATED_BYTES,
     ALLOCATED_COUNT,
@@ -27,6 +26,7 @@ from tracelloc.views.metrics import (
     Metric,
     Unit,
 )
+from tracelloc.views.profile import MappedFile, Profile, Sample
 
 _GO_FIGURES: Final = (LIVE_COUNT, LIVE_BYTES, ALLOCATED_COUNT, ALLOCATED_BYTES)
 _PIECE_BYTES: Final = 1 << 16

@@ -9,10 +9,10 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
-from tracelloc.views.calltree import root_name, steps
+from tracelloc.views.calltree import root_name, shown_frames, steps
 from tracelloc.views.metrics import Metric, Unit
+from tracelloc.views.profile import Profile, Sample
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:

@@ -17,11 +17,11 @@ from xml.sax.saxutils import escape, quoteattr
 import numpy as np
 
 from tracelloc.export.flamedata import FlameTree, flame_tree, texts
-from tracelloc.report.profile import Profile
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
 from tracelloc.units import about_of, format_duration, format_size, plural
 from tracelloc.views.metrics import Metric, Unit
+from tracelloc.views.profile import Profile
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10

@@ -21,9 +21,9 @@ from tracelloc.export import html, pprof
 from tracelloc.export.flamedata import page_data
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
-from tracelloc.report.combined import joined, since
-from tracelloc.report.profile import Profile
+from tracelloc.views.combined import joined, since
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 REFRESH_S: Final = 5.0
 """How often a page in a browser asks for new figures."""

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from tracelloc.export.folded import fold
-from tracelloc.report.profile import Profile
 from tracelloc.text import printable
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10

@@ -27,12 +27,12 @@ from tracelloc import __version__
 from tracelloc.errors import TracellocError
 from tracelloc.export import pprof
 from tracelloc.live.address import PushConfig
-from tracelloc.report.combined import joined
-from tracelloc.report.profile import Profile
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.text import printable
 from tracelloc.units import plural
+from tracelloc.views.combined import joined
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile
 
 MOST_WAITING: Final = 16
 """Profiles kept while the server doesn't answer; the oldest goes first."""

@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from tracelloc.report.combined import trace_profiles
-from tracelloc.report.profile import Profile
 from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.views.combined import trace_profiles
 from tracelloc.views.namers import Namers
+from tracelloc.views.profile import Profile
 
 _PATIENCE_S: Final = 5.0
 """How long names are waited for; scrapers give up after ten seconds."""

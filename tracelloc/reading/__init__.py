@@ -10,7 +10,7 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.reading import folded, jsonfile, pprof
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.report.profile import Profile
+from tracelloc.views.profile import Profile
 
 __all__ = ["LARGEST_BYTES", "read_profile"]
 

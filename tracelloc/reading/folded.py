@@ -7,10 +7,10 @@ from typing import Final
 
 from tracelloc.filters import NamedStack
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.report.profile import Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Profile, Sample
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 

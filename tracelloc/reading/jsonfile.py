@@ -9,12 +9,12 @@ from typing import Any, Final
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack
 from tracelloc.reading.malformed import MalformedError
-from tracelloc.report.profile import MappedFile, Profile, Sample
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
 from tracelloc.views.metrics import FIGURES, Metric
+from tracelloc.views.profile import MappedFile, Profile, Sample
 
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 

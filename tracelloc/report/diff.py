@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracelloc.report.profile import Profile, Sample, shown_frames
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, format_duration, plural
+from tracelloc.views.calltree import shown_frames
 from tracelloc.views.metrics import Metric, Unit
+from tracelloc.views.profile import Profile, Sample
 
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"

@@ -1,45 +1,109 @@
-"""What sections of reports have in common: an entry is a stack with a line of figures."""
+"""A section of one report: its lines and its JSON fields, from one computation.
+
+A section is a function from a ``Request`` to a ``Part``, which ``sections`` has in its list.
+It is worked out before any stack has a name; then the stacks of all parts are named
+together, and the parts are written as text or as JSON.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.units import format_size, plural
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.units import about_of, format_size, plural
+from tracelloc.views.facts import stack_facts
+from tracelloc.views.naming import Namer
+from tracelloc.views.stacklines import stack_lines
 
-StackLines = Callable[[int], Iterator[str]]
-"""The lines of a stack by its index."""
-StackFrames = Callable[[int], list[dict[str, Any]]]
-"""The same for JSON."""
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a report is to be of."""
 
-class Entry(Protocol):
-    """Of a list of stacks."""
+    snapshot: Snapshot
+    namer: Namer
+    top: int
+    """Entries per list."""
+    min_age_ns: int | None = None
+    """Of the snapshot's old blocks."""
+    mark: Snapshot | None = None
+    """For what has come since."""
+    show: Set[str] = frozenset()
+    """Sections that are there if asked for, by name."""
 
     @property
-    def index(self) -> int:
-        """Of the stack."""
+    def about(self) -> str:
+        """What goes before figures."""
+        return about_of(self.snapshot.sample_bytes)
+
+    def amount(self, size_bytes: int, count: int, one: str = "allocation") -> str:
+        """``1.5 MiB in 20 allocations``."""
+        return f"{self.about}{format_size(size_bytes)} in {self.about}{plural(count, one)}"
 
 
-E = TypeVar("E", bound=Entry)
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A call stack with its figures."""
+
+    stack: int
+    """Its index."""
+    text: str
+    facts: dict[str, Any]
+    """For JSON, without the stack."""
+    label: str | None = None
+    """Stands before the text; None: the entry's number."""
+    more: Sequence[str] = ()
+    """Further lines, before those of the stack."""
 
 
-def entry_lines(entries: Sequence[E], line: Callable[[E], str], stack: StackLines) -> Iterator[str]:
-    """Numbered entries, each with its stack."""
-    for number, entry in enumerate(entries):
-        yield f"  {number:>4}: {line(entry)}"
-        yield from stack(entry.index)
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Lines and fields of a section, and a list of entries that ends both."""
+
+    lines: Sequence[str]
+    facts: dict[str, Any] = field(default_factory=dict)
+    key: str | None = None
+    """The field of the entries; None: there is none."""
+    listed: Sequence[Entry] = ()
+
+    @property
+    def stacks(self) -> Set[int]:
+        """The stacks that need names, by index."""
+        return {entry.stack for entry in self.listed}
+
+    def entries(self, given: Request) -> Sequence[Entry]:  # noqa: ARG002 - of those with names
+        """The list, once stacks have names."""
+        return self.listed
+
+    def text(self, given: Request) -> Iterator[str]:
+        """The section as lines."""
+        yield from self.lines
+        for number, entry in enumerate(self.entries(given)):
+            yield f"{f'  {number:>4}' if entry.label is None else entry.label}: {entry.text}"
+            yield from entry.more
+            yield from stack_lines(given.namer.stack(given.snapshot, entry.stack), entry.stack)
+
+    def json(self, given: Request) -> dict[str, Any]:
+        """The section as fields."""
+        if self.key is None:
+            return self.facts
+        entries = [
+            {
+                **entry.facts,
+                "stack_id": entry.stack,
+                "stack": stack_facts(given.namer.stack(given.snapshot, entry.stack)),
+            }
+            for entry in self.entries(given)
+        ]
+        return {**self.facts, self.key: entries}
 
 
 def largest(column: I64, top: int) -> tuple[int, list[int]]:
     """How many stacks have any, and those that have most, the first of equal ones first."""
     having = np.flatnonzero(column)
     return len(having), having[np.lexsort((having, -column[having]))][:top].tolist()
-
-
-def amount(size_bytes: int, count: int, about: str, one: str = "allocation") -> str:
-    """``1.5 MiB in 20 allocations``."""
-    return f"{about}{format_size(size_bytes)} in {about}{plural(count, one)}"

@@ -1,64 +1,67 @@
-"""Sections of reports that are there if asked for (``--show``), in one table.
-
-A section is worked out once per report, as a part; then its stacks are named together
-with all others, and it is written as text or as JSON.
-"""
+"""The sections of reports, in one list."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Any, Final, Protocol
+from typing import Final
 
-from tracelloc.report.part import StackFrames, StackLines
-from tracelloc.report.peak import PeakPart
-from tracelloc.report.sizes import SizesPart
-from tracelloc.report.temporary import TemporaryPart
-from tracelloc.report.threads import ThreadsPart
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.report.leaks import suspects_part
+from tracelloc.report.mapped import mappings_part
+from tracelloc.report.part import Part, Request
+from tracelloc.report.peak import peak_part
+from tracelloc.report.remarks import losses_part, memory_part
+from tracelloc.report.sincemark import since_mark_part
+from tracelloc.report.sizes import sizes_part
+from tracelloc.report.temporary import temporary_part
+from tracelloc.report.threads import threads_part
+from tracelloc.report.top import allocations_part, allocators_part, old_allocations_part
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
 
 _ALL: Final = "all"
 
 
-class Part(Protocol):
-    """A section of one report."""
-
-    @property
-    def stacks(self) -> Set[int]:
-        """Stacks that it shows, by index."""
-
-    def lines(self, stack: StackLines) -> Iterator[str]:
-        """As text; ``stack`` gives the lines of one."""
-
-    def facts(self, stack: StackFrames) -> dict[str, Any]:
-        """As JSON; ``stack`` gives the frames of one."""
-
-
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What may be asked for."""
+    """What reports have."""
 
-    about: str
-    """A few words, for help."""
-    make: Callable[[Snapshot, int], Part]
-    """From a snapshot and the number of entries."""
+    make: Callable[[Request], Part | None]
+    """None: this report does not have it."""
+    name: str | None = None
+    """The field of JSON that has the fields of the section; None: they are the report's own."""
+    about: str = ""
+    """A few words, for help, if the section is there only if asked for by its name."""
     wanted: Wanted = NOTHING_ELSE
     """What a snapshot must have for it."""
+    json_place: int = 0
+    """JSON has what is there unasked in this order, then as it is listed."""
 
 
-SECTIONS: Final[Mapping[str, Section]] = {
-    "peak": Section("what was outstanding when most was", PeakPart.of),
-    "temporary": Section("allocations that were freed soon after", TemporaryPart.of),
-    "sizes": Section(
+REPORT: Final = (
+    Section(suspects_part),
+    Section(allocations_part),
+    Section(old_allocations_part, json_place=2),
+    Section(allocators_part),
+    Section(since_mark_part, "since_mark"),
+    Section(peak_part, "peak", "what was outstanding when most was"),
+    Section(temporary_part, "temporary", "allocations that were freed soon after"),
+    Section(
+        sizes_part,
+        "sizes",
         "outstanding blocks by size, and what the allocator wastes",
-        SizesPart.of,
         Wanted(blocks=True, usable=True),
     ),
-    "threads": Section("who allocates and who frees", ThreadsPart.of, Wanted(threads=True)),
-}
-"""By name, in the order in which reports have them. The names are those of JSON's fields."""
+    Section(threads_part, "threads", "who allocates and who frees", Wanted(threads=True)),
+    Section(memory_part),
+    Section(mappings_part, "mappings", json_place=1),
+    Section(losses_part),
+)
+"""In the order in which text has them."""
+
+SECTIONS: Final = {section.name: section for section in REPORT if section.name and section.about}
+"""Those to ask for, by name."""
 
 
 def parse_sections(text: str) -> frozenset[str]:
@@ -76,21 +79,14 @@ def wanted_by(names: Set[str]) -> Wanted:
     return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
 
 
-def section_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """What the sections say as JSON of the whole target, without their stacks.
-
-    Only of what every snapshot has, and of threads if this one has them.
-    """
-    names = {"peak", "temporary"} | ({"threads"} if snapshot.threads is not None else set())
-    found = {}
-    for name, part in parts_of(snapshot, 0, names).items():
-        facts = part.facts(lambda _stack: [])
-        found[name] = {key: value for key, value in facts.items() if key != "top_allocators"}
-    return found
-
-
-def parts_of(snapshot: Snapshot, top: int, names: Set[str]) -> dict[str, Part]:
-    """These sections of a report, in their order."""
-    return {
-        name: section.make(snapshot, top) for name, section in SECTIONS.items() if name in names
-    }
+def parts_of(given: Request) -> list[tuple[Section, Part]]:
+    """The sections of a report, their stacks with names as far as these are known in time."""
+    parts = []
+    for section in REPORT:
+        if not section.about or section.name in given.show:
+            part = section.make(given)
+            if part is not None:
+                parts.append((section, part))
+    indices = {stack for _, part in parts for stack in part.stacks}
+    given.namer.prepare(given.snapshot, indices, given.namer.patience_s)
+    return parts

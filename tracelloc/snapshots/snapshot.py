@@ -257,16 +257,6 @@ class Snapshot:
         columns = [self.column(name)[indices].tolist() for name in _FIGURES]
         return [StackStat(*row) for row in zip(indices, *columns, strict=True)]
 
-    def shown_stacks(self, top: int) -> set[int]:
-        """The indices of all stacks that a report of ``top`` entries shows."""
-        selections = (
-            [self.top_blocks] if self.old_blocks is None else [self.top_blocks, self.old_blocks]
-        )
-        blocks = {block.stack for selection in selections for block in selection.largest}
-        mapped = self.mappings.stacks[:top] if self.mappings is not None else ()
-        shown = blocks | {held.stack for held in mapped}
-        return shown | {stat.index for stat in self.top_stacks(top)}
-
     def why_partial(self, index: int) -> str | None:
         """Why a stack ends before its outermost frame; None if it is whole."""
         flags = self.stacks.flags(index)

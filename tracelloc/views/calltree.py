@@ -6,7 +6,7 @@ columns, parents before their children; the root has number 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +38,13 @@ def frame_name(frame: Frame) -> str:
     if frame.module is not None and frame.module_offset is not None:
         return f"{base_name(frame.module)}+0x{frame.module_offset:x}"
     return f"0x{frame.address:x}"
+
+
+def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
+    """(name, frame) of what is to be shown, innermost first; runs as ``[label]``."""
+    for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
+        if not hidden:
+            yield f"[{label}]" if label else frame_name(frame), frame
 
 
 def root_name(stack: NamedStack) -> str:

@@ -6,21 +6,18 @@ figures are what the later one has more, and may be negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.ranges import MappedStack
-from tracelloc.report.jsonlines import summary
-from tracelloc.report.sections import section_facts
-from tracelloc.report.text import losses_line
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
 from tracelloc.symbols import Frame
-from tracelloc.target.procfs import base_name
 from tracelloc.target.space import Place
-from tracelloc.units import NS_PER_S, format_size
-from tracelloc.views.calltree import frame_name, steps
+from tracelloc.units import format_size
+from tracelloc.views.facts import target_facts
+from tracelloc.views.losslines import losses_line
 from tracelloc.views.metrics import FIGURES, Metric
 from tracelloc.views.naming import Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
@@ -115,13 +112,6 @@ def figures_of(stat: StackStat) -> dict[str, int]:
     return {figure.name: figure.of(stat) for figure in FIGURES}
 
 
-def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
-    """(name, frame) of what is to be shown, innermost first; runs as ``[label]``."""
-    for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True):
-        if not hidden:
-            yield f"[{label}]" if label else frame_name(frame), frame
-
-
 def profile_of(
     snapshot: Snapshot,
     namer: Namer,
@@ -159,7 +149,7 @@ def profile_of(
         notes=_notes(snapshot),
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
-        facts=summary(snapshot) | section_facts(snapshot),
+        facts=target_facts(snapshot),
     )
 
 
@@ -195,61 +185,3 @@ def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
                 build_id=place.module.elf.build_id,
             )
     return [files[key] for key in sorted(files)]
-
-
-def difference(before: Profile, after: Profile) -> Profile:
-    """What ``after`` has more, stack by stack.
-
-    Stacks are the same if what is shown of them has the same names and files; lines and
-    addresses may differ, as they do between two runs or builds.
-    """
-    with_modules = before.has_modules and after.has_modules
-    old, new = _merged(before, with_modules), _merged(after, with_modules)
-    samples = []
-    for key, sample in (old | new).items():
-        # Of both, the later names are kept: the right-hand side of | wins.
-        zero = StackStat(sample.stat.index, 0, 0, 0, 0, 0)
-        was = old[key].stat if key in old else zero
-        now = new[key].stat if key in new else zero
-        samples.append(Sample(_minus(now, was), sample.stack, was, pid=sample.pid))
-    samples.sort(key=lambda s: (-s.stat.live_bytes, s.stat.index))
-    elapsed_ns = round((after.time_s - before.time_s) * NS_PER_S)
-    return replace(
-        after,
-        elapsed_ns=max(0, elapsed_ns),
-        samples=samples,
-        files=after.files or before.files,
-        notes=[*(f"before: {note}" for note in before.notes), *after.notes],
-        suspects=(),
-        facts={"difference": True},
-        has_modules=with_modules,
-        metrics=before.metrics & after.metrics,
-    )
-
-
-def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sample]:
-    """Samples by what makes them the same."""
-    merged: dict[tuple[str, ...], Sample] = {}
-    for sample in profile.samples:
-        key = _identity(sample, with_modules)
-        known = merged.get(key)
-        if known is None:
-            merged[key] = sample
-        else:
-            merged[key] = replace(known, stat=_minus(known.stat, sample.stat, -1))
-    return merged
-
-
-def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
-    if not sample.stack.frames:
-        return tuple(step.name for step in steps(sample.stack, sample.stat.index))
-    names: list[str] = []
-    for name, frame in shown_frames(sample.stack):
-        names.append(name)
-        if with_modules:
-            names.append(base_name(frame.module or ""))
-    return tuple(names)
-
-
-def _minus(a: StackStat, b: StackStat, sign: int = 1) -> StackStat:
-    return StackStat(a.index, *(figure.of(a) - sign * figure.of(b) for figure in FIGURES))

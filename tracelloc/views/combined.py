@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelloc.filters import NamedStack
-from tracelloc.report.profile import Profile, Progress, Sample, difference, profile_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.verdict.suspects import rank
 from tracelloc.views.calltree import root_name
+from tracelloc.views.difference import difference
 from tracelloc.views.namers import Namers
+from tracelloc.views.profile import Profile, Progress, Sample, profile_of
 from tracelloc.views.suspects import NamedSuspect
 
 

@@ -1,0 +1,205 @@
+"""What programs read of a snapshot, a suspect or a stack: JSON values.
+
+Sizes in bytes, times in seconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tracelloc.filters import NamedStack
+from tracelloc.snapshots.activity import ThreadActivity
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.symbols import Frame
+from tracelloc.target.found import found_json
+from tracelloc.units import NS_PER_S
+from tracelloc.views.memory import memory_facts
+from tracelloc.views.suspects import NamedSuspect
+
+
+def summary(snapshot: Snapshot) -> dict[str, Any]:
+    """The report without its lists: figures of the whole target."""
+    totals = snapshot.totals
+    return {
+        "time": round(snapshot.time_s, 6),
+        "pid": snapshot.target.pid,
+        "command": snapshot.target.command,
+        "ppid": snapshot.target.parent_pid,
+        "exec_count": snapshot.target.exec_count,
+        "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
+        "sample_bytes": snapshot.sample_bytes,
+        "live_bytes": snapshot.live_bytes,
+        "live_allocations": snapshot.live_count,
+        "live_stacks": snapshot.live_stacks,
+        "allocated_bytes": int(totals.allocated_bytes.sum()),
+        "allocations": int(totals.allocated_count.sum()),
+        "freed_bytes": int(totals.freed_bytes.sum()),
+        "frees": int(totals.freed_count.sum()),
+        "unmatched_frees": snapshot.losses.oddities.unmatched_frees,
+        "lost_events": snapshot.losses.events,
+        "live_allocations_bounds": snapshot.count_bounds,
+        "overflows": snapshot.losses.overflows,
+        "spilled_events": snapshot.losses.spilled_events,
+        "events_per_s": round(snapshot.overhead.events_per_s, 1),
+        "allocators": found_json(snapshot.allocators),
+        "probe_share": snapshot.overhead.probe_share,
+        "dear_probes": list(snapshot.overhead.dear_probes),
+        "lost": snapshot.losses.by_cause,
+        "truncated_stacks": snapshot.truncated_stacks,
+        "broken_stacks": snapshot.broken_stacks,
+        "partial_stacks": snapshot.partial_stacks,
+        "unknown_stacks": snapshot.unknown_stacks,
+        "rss_bytes": snapshot.rss_bytes,
+        "memory": memory_facts(snapshot),
+        "growth_bytes_per_min": int(snapshot.growth_per_min.sum()),
+        "suspect_count": _suspect_count(snapshot),
+        "suppressed": _suppressed(snapshot),
+    }
+
+
+def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
+    """A suspect without its stack.
+
+    ``since_s`` is for how long it has been growing; ``group`` is null for a single stack.
+    """
+    judgement = named.judgement
+    return {
+        "stack_id": named.suspect.stack,
+        "verdict": judgement.verdict.value,
+        "rate_bytes_per_min": round(judgement.rate_bytes_per_min, 1),
+        "since_s": round(named.since_s, 3),
+        "confidence": round(judgement.confidence, 4),
+        "evidence": judgement.evidence,
+        "never_freed": judgement.never_freed,
+        "watch_more_s": round(judgement.watch_more_s, 3),
+        "taken_back": judgement.taken_back,
+        "group": _group(named),
+    }
+
+
+def _group(named: NamedSuspect) -> dict[str, Any] | None:
+    members = named.suspect.members
+    if len(members) == 1:
+        return None
+    return {
+        "frame": None if named.shared is None else _frame(named.shared),
+        "callers": [{"name": c.name, "share": round(c.share, 4)} for c in named.callers],
+        "callees": [{"name": c.name, "share": round(c.share, 4)} for c in named.callees],
+        "stacks": [
+            {
+                "stack_id": member.stack,
+                "share": round(member.share, 4),
+                "rate_bytes_per_min": round(member.rate_bytes_per_min, 1),
+            }
+            for member in members
+        ],
+    }
+
+
+def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:
+    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
+    if suppressed is None:
+        return None
+    return {
+        "stacks": suppressed.stacks,
+        "rate_bytes_per_min": round(suppressed.rate_bytes_per_min, 1),
+        "live_bytes": suppressed.live_bytes,
+    }
+
+
+def _suspect_count(snapshot: Snapshot) -> int | None:
+    findings = snapshot.findings
+    return None if findings is None else len(findings.suspects) + findings.suspects_left_out
+
+
+def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
+    """Its frames, innermost first."""
+    return [
+        _frame(frame) | {"filtered": hidden, "label": label}
+        for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
+    ]
+
+
+def _frame(frame: Frame) -> dict[str, Any]:
+    return {
+        "address": frame.address,
+        "symbol": frame.symbol,
+        "offset": frame.offset,
+        "size": frame.size,
+        "module": frame.module,
+        "file": frame.file,
+        "line": frame.line,
+        "inlined": frame.inlined,
+        "reason": frame.reason.value if frame.reason is not None else None,
+    }
+
+
+def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """When most was outstanding, and how much; zeros before anything was."""
+    peak = snapshot.peak
+    if peak is None:
+        return {"bytes": 0, "allocations": 0, "ago_s": 0.0, "stacks": 0}
+    return {
+        "bytes": peak.size_bytes,
+        "allocations": int(peak.live_count.sum()),
+        "ago_s": max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S,
+        "stacks": int(np.count_nonzero(peak.live_bytes)),
+    }
+
+
+def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """Blocks that were freed soon after by the thread that had made them."""
+    totals, soon = snapshot.totals, snapshot.soon
+    return {
+        "allocations": int(totals.temporary_count.sum()),
+        "bytes": int(totals.temporary_bytes.sum()),
+        "unknown_allocations": snapshot.unordered_count,
+        "most_between": soon.between if soon.life_ns is None else None,
+        "most_s": None if soon.life_ns is None else soon.life_ns / NS_PER_S,
+        "stacks": int(np.count_nonzero(totals.temporary_count)),
+    }
+
+
+def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
+    """All threads and flows. ``tid`` is 0 for what can't be assigned to a thread."""
+    return {
+        "remote_freed_bytes": activity.remote_freed_bytes,
+        "remote_freed_allocations": activity.remote_freed_count,
+        "remote_share": round(activity.remote_share, 6),
+        "threads": [
+            {
+                "tid": thread.tid,
+                "name": thread.name,
+                "allocated_bytes": thread.allocated_bytes,
+                "allocations": thread.allocated_count,
+                "freed_bytes": thread.freed_bytes,
+                "frees": thread.freed_count,
+                "remote_freed_bytes": thread.remote_freed_bytes,
+                "remote_frees": thread.remote_freed_count,
+                "handed_bytes": thread.handed_bytes,
+                "handed_allocations": thread.handed_count,
+            }
+            for thread in activity.threads
+        ],
+        "flows": [
+            {
+                "from_tid": flow.maker_tid,
+                "to_tid": flow.ender_tid,
+                "bytes": flow.size_bytes,
+                "allocations": flow.count,
+            }
+            for flow in activity.flows
+        ],
+    }
+
+
+def target_facts(snapshot: Snapshot) -> dict[str, Any]:
+    """The summary with the peak, temporary allocations and, if they are known, threads."""
+    facts = summary(snapshot)
+    facts["peak"] = peak_facts(snapshot)
+    facts["temporary"] = temporary_facts(snapshot)
+    if snapshot.threads is not None:
+        facts["threads"] = thread_facts(snapshot.threads)
+    return facts
