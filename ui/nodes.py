@@ -42,7 +42,7 @@ class Nodes:
         self.totals: I64
         """Per node, its children included; never negative."""
         if (own < 0).any():
-            self.totals = _accumulated(tree, np.maximum(own, 0))
+            self.totals = tree.merged.totals(np.maximum(own, 0))
         else:
             self.totals = tree.totals[metric]
         self.inverted = inverted
@@ -149,24 +149,10 @@ class Nodes:
         # Below another match: already counted. Parents come first.
         covered = np.zeros(len(self), np.bool_)
         parent = self.tree.parent
-        for rows in levels(self.tree)[1:]:
+        for rows in self.tree.merged.levels[1:]:
             covered[rows] = covered[parent[rows]] | matching[parent[rows]]
         weight = int(self.totals[matching & ~covered].sum())
         return frozenset(np.flatnonzero(matching).tolist()), weight
-
-
-def levels(tree: CallTree) -> list[I64]:
-    """The nodes of each depth, the root's first."""
-    order = np.argsort(tree.depth, kind="stable")
-    ends = np.cumsum(np.bincount(tree.depth))
-    return np.split(order, ends[:-1])
-
-
-def _accumulated(tree: CallTree, own: I64) -> I64:
-    totals = own.copy()
-    for rows in reversed(levels(tree)[1:]):
-        np.add.at(totals, tree.parent[rows], totals[rows])
-    return totals
 
 
 def module_colour(module: str | None, colours: int) -> int:

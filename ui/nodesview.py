@@ -13,11 +13,14 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
-from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.calltree import CallTree, Merger, Step
 from tracelloc.views.livetree import LiveTree
 from tracelloc.views.metrics import Metric
 
-_NOTHING: Final = Nodes(build_tree([], Step("", None)))
+_NO_STACKS: Final = np.zeros(0, np.int64)
+_NOTHING: Final = Nodes(
+    CallTree.of(Merger(Step("", None)).merged(), _NO_STACKS, (), dict.fromkeys(Metric, _NO_STACKS))
+)
 
 
 class NodesView(LineView[Nodes]):

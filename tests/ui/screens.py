@@ -17,7 +17,8 @@ from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 from textual.widget import Widget
 
-from tracelloc.views.calltree import CallTree, Step, build_tree
+from tests.trees import build_tree
+from tracelloc.views.calltree import CallTree, Step
 from tracelloc.views.metrics import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"

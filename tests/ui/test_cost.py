@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from textual.pilot import Pilot
 
+from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, weights
 from tracelloc.snapshots.spread import ThreadStat
 from tracelloc.ui.flame import FlameView
@@ -19,7 +20,7 @@ from tracelloc.ui.table import Table
 from tracelloc.ui.threads import COLUMNS, table_rows
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.view import Sorting
-from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.calltree import Step
 from tracelloc.views.threads import thread_rows
 
 REFRESH_S = 0.05

@@ -8,6 +8,7 @@ import random
 import pytest
 from textual.pilot import Pilot
 
+from tests.trees import build_tree
 from tests.ui.screens import (
     SIZES,
     ViewApp,
@@ -25,7 +26,7 @@ from tracelloc.ui.flame import FlameView
 from tracelloc.ui.icicle import lay_out
 from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, module_colour
-from tracelloc.views.calltree import CallTree, Step, build_tree
+from tracelloc.views.calltree import CallTree, Step
 from tracelloc.views.metrics import Metric
 
 

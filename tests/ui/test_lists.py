@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, text_of, weights
 from tests.ui.source import FakeSource, press, settle
 from tests.ui.source import drive as drive_live
@@ -21,7 +22,7 @@ from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.table import Rows, Table
-from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.calltree import Step
 
 SIZE = (130, 24)
 MANY = 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
+from tests.trees import build_tree
 from tests.ui.screens import (
     SIZES,
     ViewApp,
@@ -21,7 +22,7 @@ from tests.ui.screens import (
 from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.tree import TreeView
-from tracelloc.views.calltree import Step, build_tree
+from tracelloc.views.calltree import Step
 from tracelloc.views.metrics import Metric
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 
 import numpy as np
 
@@ -13,11 +14,12 @@ from tracelloc.abi import EventKind, StackFlag
 from tracelloc.filters import Filters, Rule
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
-from tracelloc.views.calltree import CallTree, call_tree
-from tracelloc.views.livetree import LiveTree, weights_of
+from tracelloc.views.calltree import CallTree, steps
+from tracelloc.views.livetree import LiveTree
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
@@ -57,8 +59,29 @@ def picture(tree: CallTree) -> dict[tuple[str, ...], tuple[int, ...]]:
     return found
 
 
+def weights_of(snapshot: Snapshot) -> dict[Metric, I64]:
+    """What each stack weighs; stacks that hold no block weigh nothing."""
+    holds = snapshot.totals.live_count != 0
+    return {metric: np.where(holds, metric.column(snapshot), 0) for metric in Metric}
+
+
+def expected(snapshot: Snapshot, namer: Namer, *, inverted: bool) -> dict:
+    """What ``picture`` is to say, added up path by path."""
+    found: dict[tuple[str, ...], list[int]] = defaultdict(lambda: [0] * (2 * len(Metric)))
+    ends = set()
+    for stat in snapshot.top_stacks():
+        names = [step.name for step in steps(namer.stack(snapshot, stat.index), stat.index)]
+        path = tuple(names) if inverted else tuple(reversed(names))
+        ends.add(path)
+        for at, metric in enumerate(Metric):
+            found[path][len(Metric) + at] += metric.of(stat)
+            for start in range(len(path) + 1):
+                found[path[start:]][at] += metric.of(stat)
+    return {path: (*f, 1 if path in ends else -1) for path, f in found.items() if any(f)}
+
+
 def same(kept: CallTree, snapshot: Snapshot, namer: Namer, *, inverted: bool = False) -> bool:
-    return picture(kept) == picture(call_tree(snapshot, namer, inverted=inverted))
+    return picture(kept) == expected(snapshot, namer, inverted=inverted)
 
 
 def test_through_a_life() -> None:
@@ -96,7 +119,7 @@ def test_through_a_life() -> None:
             filters.add(Rule("f3"))
         snapshot = snapshot_of(table, 50_000 + tick)
         for tree in trees:
-            kept = tree.update(snapshot, namer)
+            kept = tree.update(snapshot, namer, weights_of(snapshot))
             assert same(kept, snapshot, namer, inverted=tree.inverted), tick
             assert tree.waiting == 0
 
@@ -116,10 +139,12 @@ def test_names_are_asked_for_once() -> None:
     table, symbolizer = small()
     namer = Namer(symbolizer, Filters())
     tree = LiveTree("app")
-    first = tree.update(snapshot_of(table, 100), namer)
+    snapshot = snapshot_of(table, 100)
+    first = tree.update(snapshot, namer, weights_of(snapshot))
     asked = symbolizer.asked
     table.apply(records([(EventKind.FREE, 0x1000 * n, 0, 0, 1) for n in range(2, 51)], 200))
-    second = tree.update(snapshot_of(table, 300), namer)
+    snapshot = snapshot_of(table, 300)
+    second = tree.update(snapshot, namer, weights_of(snapshot))
     assert symbolizer.asked == asked == 50
     assert (first.totals[Metric.BYTES][0], second.totals[Metric.BYTES][0]) == (1275, 1)
     assert first.steps == second.steps
@@ -133,11 +158,11 @@ def test_old_names_are_renewed_a_few_at_a_time() -> None:
     # Each look at the clock is a second: a budget of 20 is 20 stacks.
     tree = LiveTree("app", budget_s=19.5, clock_ns=lambda: next(ticks) * 1_000_000_000)
     snapshot = snapshot_of(table, 100)
-    tree.update(snapshot, namer)
+    tree.update(snapshot, namer, weights_of(snapshot))
     symbolizer.learn({n: f"g{n}" for n in range(1, 51)})
     waiting = []
     for _ in range(3):
-        kept = tree.update(snapshot, namer)
+        kept = tree.update(snapshot, namer, weights_of(snapshot))
         waiting.append(tree.waiting)
         assert kept.totals[Metric.BYTES][0] == 1275
     assert waiting == [31, 12, 0]
@@ -152,12 +177,12 @@ def test_what_does_not_wait_for_its_turn() -> None:
     del symbolizer._names[7]
     tree = LiveTree("app", budget_s=-1)
     snapshot = snapshot_of(table, 100)
-    tree.update(snapshot, namer)
+    tree.update(snapshot, namer, weights_of(snapshot))
     symbolizer.learn({7: "late"})
-    kept = tree.update(snapshot, namer)
+    kept = tree.update(snapshot, namer, weights_of(snapshot))
     assert "late" in {step.name for step in kept.steps}
     filters.add(Rule("f1"))
-    kept = tree.update(snapshot, namer)
+    kept = tree.update(snapshot, namer, weights_of(snapshot))
     assert not any(step.name.startswith("f1") for step in kept.steps)
     assert same(kept, snapshot, namer)
 
@@ -175,6 +200,7 @@ def test_other_weights() -> None:
 
 def test_nothing_at_all() -> None:
     tree = LiveTree("app")
-    kept = tree.update(snapshot_of(LiveTable(Stacks()), 5), Namer(SlowSymbolizer(), Filters()))
+    snapshot = snapshot_of(LiveTable(Stacks()), 5)
+    kept = tree.update(snapshot, Namer(SlowSymbolizer(), Filters()), weights_of(snapshot))
     assert len(kept) == 1
     assert kept.totals[Metric.BYTES].tolist() == [0]

@@ -7,14 +7,25 @@ numbers into lists, so that each is there once.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
-from tracelloc.filters import NamedStack
+import numpy as np
+
+from tracelloc.heap.totals import I64
+from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, about_of, format_duration
-from tracelloc.views.calltree import frame_name, root_name, shown_frames, steps
+from tracelloc.views.calltree import (
+    Merged,
+    Merger,
+    Step,
+    frame_name,
+    outer_steps,
+    shown_frames,
+    steps,
+)
 from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.profile import Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
@@ -54,44 +65,30 @@ _DIFFERENCE: Final = (
 )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class FlameTree:
-    """Columns of nodes."""
+    """Merged stacks. Names, modules and places are numbers into lists; -1: none."""
 
-    widths: tuple[Width, ...]
-    names: dict[str, int] = field(default_factory=dict)
-    modules: dict[str, int] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
-    parent: list[int] = field(default_factory=list)
-    name: list[int] = field(default_factory=list)
-    module: list[int] = field(default_factory=list)
-    """-1: none."""
-    place: list[int] = field(default_factory=list)
-    """``file:line`` of the call; the file alone where lines differ; -1: unknown."""
-    own: list[list[int]] = field(default_factory=list)
+    merged: Merged
+    widths: Sequence[Width]
+    own: Sequence[I64]
     """Per width and node, of stacks that end there."""
-    growth: list[int] = field(default_factory=list)
+    growth: I64
     """Bytes per minute, or by which a difference differs; of stacks that end there."""
-
-    def add(self, parent: int, name: str, module: str | None, place: str | None) -> int:
-        """A new node's number."""
-        self.parent.append(parent)
-        self.name.append(_number(self.names, name))
-        self.module.append(_number(self.modules, module))
-        self.place.append(_number(self.places, place))
-        self.growth.append(0)
-        for column in self.own:
-            column.append(0)
-        return len(self.parent) - 1
+    names: Sequence[str]
+    modules: Sequence[str]
+    places: Sequence[str]
+    name: Sequence[int]
+    module: Sequence[int]
+    place: Sequence[int]
+    """``file:line`` of the call; the file alone where lines differ."""
 
 
-def _number(known: dict[str, int], text: str | None) -> int:
-    return _NOTHING if not text else known.setdefault(text, len(known))
-
-
-def texts(known: dict[str, int]) -> list[str]:
-    """What the numbers stand for, fit to be shown."""
-    return list(map(printable, known))
+def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
+    """(distinct texts, which of them each is)."""
+    known: dict[str, int] = {}
+    numbers = [known.setdefault(text, len(known)) if text else _NOTHING for text in texts]
+    return list(known), numbers
 
 
 def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
@@ -110,38 +107,53 @@ def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
 
     ``metric`` is among its widths.
     """
+    merger = Merger(Step("all", None))
+    ends = np.empty(len(profile.samples), np.int64)
+    frames: dict[int, Frame] = {}
+    files: dict[int, str | None] = {}
+    for row, sample in enumerate(profile.samples):
+        shown = list(shown_frames(sample.stack))
+        path: list[tuple[str, str | None]] = [(name, frame.module) for name, frame in shown]
+        path += reversed(outer_steps(sample.stack, sample.stat.index))
+        path.reverse()
+        nodes = merger.add(path)
+        ends[row] = nodes[-1]
+        nodes.reverse()
+        for node, (_, frame) in zip(nodes, shown, strict=False):
+            first = frames.setdefault(node, frame)
+            if first is not frame and (first.file, first.line) != (frame.file, frame.line):
+                same = files.get(node, first.file) == first.file == frame.file
+                files[node] = first.file if same else None
+    merged = merger.merged()
+
+    def own(weight: Callable[[Sample], int]) -> I64:
+        return merged.own(ends, np.array(list(map(weight, profile.samples)), np.int64))
+
     widths = tuple(_widths(profile, metric))
-    tree = FlameTree(widths, own=[[] for _ in widths])
-    tree.add(0, "all", None, None)
-    known: dict[tuple[int, str, str | None], int] = {}
-    places: dict[int, tuple[str | None, int | None]] = {}
     growth = Metric.BYTES if profile.is_difference else Metric.GROWTH
-    for sample in profile.samples:
-        at = 0
-        for name, module, file, line in reversed(_steps(sample.stack, sample.stat.index)):
-            key = at, name, module
-            node = known.get(key)
-            if node is None:
-                node = known[key] = tree.add(at, name, module, None)
-                places[node] = file, line
-            elif places[node] != (file, line):
-                places[node] = (file if places[node][0] == file else None), None
-            at = node
-        for column, width in zip(tree.own, widths, strict=True):
-            column[at] += width.weight(sample)
-        tree.growth[at] += sample.weight(growth)
-    for node, (file, line) in places.items():
-        tree.place[node] = _number(tree.places, f"{file}:{line}" if file and line else file)
-    return tree
+    names, name = _numbered(step.name for step in merged.steps)
+    modules, module = _numbered(step.module for step in merged.steps)
+    places, place = _numbered(
+        files[node] if node in files else _place(frames.get(node)) for node in range(len(merged))
+    )
+    return FlameTree(
+        merged=merged,
+        widths=widths,
+        own=[own(width.weight) for width in widths],
+        growth=own(lambda sample: sample.weight(growth)),
+        names=names,
+        modules=modules,
+        places=places,
+        name=name,
+        module=module,
+        place=place,
+    )
 
 
-def _steps(stack: NamedStack, index: int) -> list[tuple[str, str | None, str | None, int | None]]:
-    """(name, module, file, line), innermost first."""
-    if not stack.frames:
-        return [(step.name, None, None, None) for step in steps(stack, index)[::-1]]
-    found = [(name, f.module, f.file, f.line) for name, f in shown_frames(stack)]
-    found.append((root_name(stack), None, None, None))
-    return found
+def _place(frame: Frame | None) -> str | None:
+    if frame is None or not frame.file or not frame.line:
+        return None if frame is None else frame.file
+    return f"{frame.file}:{frame.line}"
 
 
 def _elapsed(profile: Profile) -> str:
@@ -153,7 +165,7 @@ def _elapsed(profile: Profile) -> str:
 
 def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
     """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
-    path = [printable(name) for name, *_ in reversed(_steps(named.stack, named.suspect.stack))]
+    path = [printable(name) for name, _ in steps(named.stack, named.suspect.stack)]
     about = about_of(profile.sample_bytes)
     shared = None if named.shared is None else printable(frame_name(named.shared))
     return {
@@ -181,15 +193,21 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
         "refresh": refresh_s,
         "metric": metric.value,
         "metrics": [
-            {"key": w.key, "short": w.short, "name": w.name, "unit": w.unit.value, "own": column}
+            {
+                "key": w.key,
+                "short": w.short,
+                "name": w.name,
+                "unit": w.unit.value,
+                "own": column.tolist(),
+            }
             for w, column in zip(tree.widths, tree.own, strict=True)
         ],
-        "growth": tree.growth,
+        "growth": tree.growth.tolist(),
         "growthUnit": "bytes" if profile.is_difference else "bytes/min",
-        "names": texts(tree.names),
-        "modules": texts(tree.modules),
-        "places": texts(tree.places),
-        "parent": tree.parent,
+        "names": list(map(printable, tree.names)),
+        "modules": list(map(printable, tree.modules)),
+        "places": list(map(printable, tree.places)),
+        "parent": tree.merged.parent.tolist(),
         "name": tree.name,
         "module": tree.module,
         "place": tree.place,

@@ -7,6 +7,7 @@ and ``/`` searches. Frames too narrow to be seen at full width are left out, and
 from __future__ import annotations
 
 import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +17,8 @@ from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tracelloc.export.flamedata import FlameTree, flame_tree, texts
+from tracelloc.export.flamedata import FlameTree, flame_tree
+from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
 from tracelloc.units import about_of, format_duration, format_size, plural
@@ -47,14 +49,15 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
     """The file."""
     tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
-    totals = _summed(tree.parent, tree.own[at])
-    growth = _summed(tree.parent, tree.growth)
-    boxes, hidden = _laid_out(tree, totals)
+    columns = tree.merged.totals(tree.own[at])
+    totals = columns.tolist()
+    growth = tree.merged.totals(tree.growth).tolist()
+    boxes, hidden = _laid_out(tree, columns)
     height = _TOP + _ROW * (1 + max(box.depth for box in boxes)) + _BOTTOM
     unit = tree.widths[at].unit
     colours = _Colours(tree, totals, growth if profile.is_difference else None)
     yield _head(profile, f"{_figure(totals[0], unit)} {tree.widths[at].name}", height).encode()
-    names, modules = texts(tree.names), texts(tree.modules)
+    names, modules = list(map(printable, tree.names)), list(map(printable, tree.modules))
     for box in boxes:
         node = box.node
         module = tree.module[node]
@@ -67,31 +70,26 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
     yield _tail(profile, hidden, height).encode()
 
 
-def _summed(parent: list[int], own: list[int]) -> list[int]:
-    totals = list(own)
-    for node in range(len(parent) - 1, 0, -1):
-        totals[parent[node]] += totals[node]
-    return totals
-
-
-def _laid_out(tree: FlameTree, totals: list[int]) -> tuple[list[_Box], int]:
+def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
     """What can be seen, callers first, and how many frames can't."""
-    children: list[list[int]] = [[] for _ in tree.parent]
-    for node in range(1, len(tree.parent)):
-        if totals[node] > 0:
-            children[tree.parent[node]].append(node)
+    shares = totals / max(int(totals[0]), 1)
+    wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
+    # The widest first: what is too narrow comes after all others of its parent.
+    order = wide[np.lexsort((wide, -totals[wide]))]
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for node, parent in zip(order.tolist(), tree.merged.parent[order].tolist(), strict=True):
+        children[parent].append(node)
     boxes: list[_Box] = []
     pending = [_Box(0, 0.0, 1.0, 0)]
     while pending:
         box = pending.pop()
         boxes.append(box)
         start = box.start
-        for child in sorted(children[box.node], key=lambda n: (-totals[n], n)):
-            width = totals[child] / totals[0]
-            if width * _WIDTH >= _NARROWEST:
-                pending.append(_Box(child, start, width, box.depth + 1))
+        for child in children[box.node]:
+            width = float(shares[child])
+            pending.append(_Box(child, start, width, box.depth + 1))
             start += width
-    there = sum(1 for total in totals[1:] if total > 0)
+    there = int(np.count_nonzero(totals[1:] > 0))
     return boxes, there + 1 - len(boxes)
 
 
@@ -108,10 +106,8 @@ class _Colours:
         weights = np.zeros(len(tree.modules) + 1, np.float64)
         np.add.at(weights, np.array(tree.module), np.array(totals, np.float64))
         ranked = np.argsort(-weights[:-1], kind="stable").tolist()
-        paths = list(tree.modules)
-        own = [module for module in ranked if not is_c_library(paths[module])]
+        own = [module for module in ranked if not is_c_library(tree.modules[module])]
         self._hues = dict(zip(own, _HUES, strict=False))
-        self._names = list(tree.names)
 
     def of(self, node: int) -> str:
         if self._growth is not None:
@@ -121,7 +117,7 @@ class _Colours:
                 return "hsl(220,8%,88%)"
             return f"hsl({10 if ratio > 0 else 212},{30 + 55 * part:.0f}%,{88 - 24 * part:.0f}%)"
         hue = self._hues.get(self._tree.module[node])
-        shade = zlib.crc32(self._names[self._tree.name[node]].encode()) % 9
+        shade = zlib.crc32(self._tree.names[self._tree.name[node]].encode()) % 9
         if hue is None:
             return f"hsl(220,6%,{84 - shade}%)"
         return f"hsl({hue + shade - 4},74%,{78 - shade}%)"

@@ -6,25 +6,23 @@ columns, parents before their children; the root has number 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.heap.totals import I64
-from tracelloc.snapshots.snapshot import Snapshot, StackStat
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.views.metrics import Metric
-from tracelloc.views.naming import Namer
 
 UNKNOWN = "[unknown]"
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One line of a stack: what makes two nodes the same."""
 
     name: str
@@ -49,9 +47,23 @@ def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:
 
 def root_name(stack: NamedStack) -> str:
     """The module that the stack starts in: the outermost that is not the C runtime's."""
-    modules = [base_name(frame.module) for frame in reversed(stack.frames) if frame.module]
-    own = [module for module in modules if not is_c_library(module)]
-    return (own or modules or [UNKNOWN])[0]
+    outermost = UNKNOWN
+    for frame in reversed(stack.frames):
+        if frame.module:
+            module = base_name(frame.module)
+            if not is_c_library(module):
+                return module
+            if outermost is UNKNOWN:
+                outermost = module
+    return outermost
+
+
+def outer_steps(stack: NamedStack, index: int) -> list[Step]:
+    """What stands above the frames: the root module, or why there are no frames."""
+    if stack.frames:
+        return [Step(root_name(stack), None)]
+    reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
+    return [Step(UNKNOWN, None), Step(reason, None)]
 
 
 def steps(stack: NamedStack, index: int) -> list[Step]:
@@ -59,102 +71,116 @@ def steps(stack: NamedStack, index: int) -> list[Step]:
 
     Filtered frames are left out, collapsed runs are one step called ``[label]``.
     """
-    if not stack.frames:
-        reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
-        return [Step(UNKNOWN, None), Step(reason, None)]
-    found = [
-        Step(f"[{part.label}]" if part.label else frame_name(part.frame), part.frame.module)
-        for part in stack.parts()
-        if part.frame is not None
-    ]
-    found.append(Step(root_name(stack), None))
+    found = [Step(name, frame.module) for name, frame in shown_frames(stack)]
     found.reverse()
-    return found
+    return outer_steps(stack, index) + found
 
 
 @dataclass(frozen=True, slots=True)
-class CallTree:
-    """Columns of nodes. ``parent[n] < n``; the root is its own parent."""
+class Merged:
+    """Call stacks merged into columns of nodes. ``parent[n] < n``; the root is its own parent."""
 
     steps: Sequence[Step]
     parent: I64
     depth: I64
     """0 for the root."""
-    totals: dict[Metric, I64]
-    """Per node, its children included."""
-    own: dict[Metric, I64]
-    """Per node, of stacks that end there."""
-    stacks: Sequence[int | None]
-    """The index of a stack that ends in the node, None if none does."""
+    levels: Sequence[I64]
+    """The nodes of each depth, the root's first."""
 
     def __len__(self) -> int:
         return len(self.steps)
 
-    def children(self) -> list[list[int]]:
-        """Per node its children, in the order of their numbers."""
-        found: list[list[int]] = [[] for _ in self.steps]
-        for node, parent in enumerate(self.parent.tolist()[1:], 1):
-            found[parent].append(node)
-        return found
+    def own(self, ends: I64, weights: I64) -> I64:
+        """Per node the weights of stacks that end there; ``ends`` has the node of each."""
+        own = np.zeros(len(self.parent), np.int64)
+        np.add.at(own, ends, weights)
+        return own
+
+    def totals(self, own: I64) -> I64:
+        """Per node its own weight and that of all nodes below."""
+        totals = own.copy()
+        for nodes in reversed(self.levels[1:]):
+            np.add.at(totals, self.parent[nodes], totals[nodes])
+        return totals
 
 
-def build_tree(
-    stacks: Iterable[tuple[int, Sequence[Step], dict[Metric, int]]], root: Step
-) -> CallTree:
-    """A tree of (stack index, its steps from the root on, its weights)."""
-    nodes: list[Step] = [root]
-    parent = [0]
-    depth = [0]
-    ends: list[int | None] = [None]
-    own: dict[Metric, list[int]] = {metric: [0] for metric in Metric}
-    known: dict[tuple[int, Step], int] = {}
-    for index, path, weights in stacks:
+class Merger:
+    """Merges call stacks. Nodes are only ever added, and keep their numbers."""
+
+    def __init__(self, root: Step) -> None:
+        self._steps = [root]
+        self._parents = [0]
+        self._depths = [0]
+        self._known: dict[tuple[int, str, str | None], int] = {}
+        self._merged: Merged | None = None
+
+    def add(self, path: Iterable[tuple[str, str | None]]) -> list[int]:
+        """The nodes of a stack, the root's first, for its steps from there on."""
+        nodes = [0]
         at = 0
-        for step in path:
-            child = known.get((at, step))
+        for name, module in path:
+            key = at, name, module
+            child = self._known.get(key)
             if child is None:
-                child = known[at, step] = len(nodes)
-                nodes.append(step)
-                parent.append(at)
-                depth.append(depth[at] + 1)
-                ends.append(None)
-                for column in own.values():
-                    column.append(0)
+                child = self._known[key] = len(self._steps)
+                self._steps.append(Step(name, module))
+                self._parents.append(at)
+                self._depths.append(self._depths[at] + 1)
+                self._merged = None
+            nodes.append(child)
             at = child
-        ends[at] = index
-        for metric, weight in weights.items():
-            own[metric][at] += weight
-    columns = {metric: np.array(column, np.int64) for metric, column in own.items()}
-    totals = {metric: column.copy() for metric, column in columns.items()}
-    # Children have higher numbers: from the end on, each is complete when it is added up.
-    for node in range(len(nodes) - 1, 0, -1):
-        for total in totals.values():
-            total[parent[node]] += total[node]
-    return CallTree(
-        steps=nodes,
-        parent=np.array(parent, np.int64),
-        depth=np.array(depth, np.int64),
-        totals=totals,
-        own=columns,
-        stacks=ends,
-    )
+        return nodes
+
+    def merged(self) -> Merged:
+        """What has been added so far."""
+        if self._merged is None:
+            depth = np.array(self._depths, np.int64)
+            order = np.argsort(depth, kind="stable")
+            levels = np.split(order, np.cumsum(np.bincount(depth))[:-1])
+            parent = np.array(self._parents, np.int64)
+            # Who shows this may do so while more is added.
+            self._merged = Merged(list(self._steps), parent, depth, levels)
+        return self._merged
 
 
-def call_tree(
-    snapshot: Snapshot,
-    namer: Namer,
-    stats: Iterable[StackStat] | None = None,
-    *,
-    inverted: bool = False,
-) -> CallTree:
-    """The tree of these stacks (default: all that hold a block), as far as they have names.
+@dataclass(frozen=True, slots=True)
+class CallTree:
+    """Merged stacks with their weights."""
 
-    Inverted, the children of the root are the allocating functions, their callers below.
-    """
-    paths = []
-    for stat in snapshot.top_stacks() if stats is None else stats:
-        path = steps(namer.stack(snapshot, stat.index), stat.index)
-        if inverted:
-            path.reverse()
-        paths.append((stat.index, path, {metric: metric.of(stat) for metric in Metric}))
-    return build_tree(paths, Step(snapshot.target.command, None))
+    merged: Merged
+    own: Mapping[Metric, I64]
+    """Per node, of stacks that end there."""
+    totals: Mapping[Metric, I64]
+    """Per node, its children included."""
+    stacks: Sequence[int | None]
+    """The index of a stack that ends in the node, None if none does."""
+
+    @classmethod
+    def of(
+        cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
+    ) -> CallTree:
+        """Stacks by index, with the node that each ends in and what each weighs."""
+        own = {metric: merged.own(ends, column) for metric, column in weights.items()}
+        ending: list[int | None] = [None] * len(merged)
+        for node, index in zip(ends.tolist(), stacks, strict=True):
+            ending[node] = index
+        totals = {metric: merged.totals(column) for metric, column in own.items()}
+        return cls(merged, own, totals, ending)
+
+    def __len__(self) -> int:
+        return len(self.merged)
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """Per node."""
+        return self.merged.steps
+
+    @property
+    def parent(self) -> I64:
+        """Per node; lower than its own number."""
+        return self.merged.parent
+
+    @property
+    def depth(self) -> I64:
+        """Per node; 0 for the root."""
+        return self.merged.depth

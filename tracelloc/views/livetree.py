@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
 from tracelloc.units import NS_PER_S
-from tracelloc.views.calltree import CallTree, Step, steps
+from tracelloc.views.calltree import CallTree, Merger, Step, steps
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 
@@ -48,17 +47,13 @@ class LiveTree:
         self._forget()
 
     def _forget(self) -> None:
-        self._steps: list[Step] = [self._root]
-        self._parents: list[int] = [0]
-        self._depths: list[int] = [0]
-        self._known: dict[tuple[int, Step], int] = {}
+        self._merger = Merger(self._root)
         self._ends = np.full(64, _NO_NODE, np.int64)
         """Per stack the node that it ends in."""
         self._unsure: set[int] = set()
         """Stacks with frames that may get another name."""
         self._stale: dict[int, None] = {}
         """Stacks whose names are older than the newest, the longest waiting first."""
-        self._arrays: tuple[I64, I64, list[I64]] | None = None
 
     @property
     def waiting(self) -> int:
@@ -69,13 +64,9 @@ class LiveTree:
         self,
         snapshot: Snapshot,
         namer: Namer,
-        weights: Mapping[Metric, I64] | None = None,
+        weights: Mapping[Metric, I64],
     ) -> CallTree:
-        """The tree of all stacks that hold something, or of those that weigh something.
-
-        ``weights``: per metric one figure per stack, if they aren't to be the snapshot's.
-        """
-        weights = weights or weights_of(snapshot)
+        """The tree of all stacks that weigh something; ``weights`` has a column per metric."""
         version = namer.version
         if self._version is None or self._version[1] != version[1]:
             self._forget()
@@ -92,7 +83,12 @@ class LiveTree:
         for index in sorted(again):
             self._name(snapshot, namer, index)
         self._name_stale(snapshot, namer)
-        return self._tree(weights, holding)
+        return CallTree.of(
+            self._merger.merged(),
+            self._ends[holding],
+            holding.tolist(),
+            {metric: column[holding] for metric, column in weights.items()},
+        )
 
     def _make_room(self, stacks: int) -> None:
         if stacks > len(self._ends):
@@ -116,45 +112,8 @@ class LiveTree:
         path = steps(stack, index)
         if self.inverted:
             path.reverse()
-        at = 0
-        for step in path:
-            child = self._known.get((at, step))
-            if child is None:
-                child = self._known[at, step] = len(self._steps)
-                self._steps.append(step)
-                self._parents.append(at)
-                self._depths.append(self._depths[at] + 1)
-                self._arrays = None
-            at = child
-        self._ends[index] = at
-
-    def _tree(self, weights: Mapping[Metric, I64], holding: npt.NDArray[np.intp]) -> CallTree:
-        if self._arrays is None:
-            parent, depth = np.array(self._parents, np.int64), np.array(self._depths, np.int64)
-            order = np.argsort(depth, kind="stable")
-            self._arrays = parent, depth, np.split(order, np.cumsum(np.bincount(depth))[:-1])
-        parent, depth, levels = self._arrays
-        ends = self._ends[holding]
-        own: dict[Metric, I64] = {}
-        totals: dict[Metric, I64] = {}
-        for metric, column in weights.items():
-            own[metric] = np.zeros(len(parent), np.int64)
-            np.add.at(own[metric], ends, column[holding])
-            totals[metric] = own[metric].copy()
-            for rows in reversed(levels[1:]):
-                np.add.at(totals[metric], parent[rows], totals[metric][rows])
-        stacks: list[int | None] = [None] * len(parent)
-        for node, index in zip(ends.tolist(), holding.tolist(), strict=True):
-            stacks[node] = index
-        # Who shows the tree may do so while the next one is made: these only grow here.
-        return CallTree(list(self._steps), parent, depth, totals, own, stacks)
+        self._ends[index] = self._merger.add(path)[-1]
 
 
 def _is_unsure(stack: NamedStack) -> bool:
     return not stack.frames or any(f.reason is Unresolved.PENDING for f in stack.frames)
-
-
-def weights_of(snapshot: Snapshot) -> dict[Metric, I64]:
-    """What each stack weighs; stacks that hold no block weigh nothing."""
-    holds = snapshot.totals.live_count != 0
-    return {metric: np.where(holds, metric.column(snapshot), 0) for metric in Metric}
