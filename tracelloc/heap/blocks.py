@@ -226,10 +226,6 @@ class BlockStore:
         """All blocks as they are now. Copies memory and does nothing else."""
         return BlockCopy([run.blocks.copy() for run in self._runs])
 
-    def memory_bytes(self) -> int:
-        """What the columns take."""
-        return sum(getattr(run.blocks, name).nbytes for run in self._runs for name, _ in _COLUMNS)
-
     def _merge(self) -> None:
         runs = self._runs
         while len(runs) > 1 and len(runs[-2]) < _GROWTH * len(runs[-1]):

@@ -1,8 +1,7 @@
 """What the whole heap held over time: a bounded number of points, ever further apart.
 
 As in ``history``, the whole traced time is always covered: when there is no room, two
-points become one, and the distance doubles. Each point keeps the highest value of the
-stretch that ends with it, so that a short peak stays visible.
+points become one, and the distance doubles.
 """
 
 from __future__ import annotations
@@ -31,8 +30,6 @@ class Points:
     """CLOCK_MONOTONIC. The first is the start."""
     live_bytes: I64
     """Outstanding at that time."""
-    highest_bytes: I64
-    """The most that was outstanding since the point before."""
     rss_bytes: I64
     """Resident memory at that time; -1 where it is not known."""
 
@@ -46,8 +43,8 @@ class Series:
     def __init__(self, start_ns: int, points: int = POINTS) -> None:
         self._distance_ns = _FIRST_DISTANCE_NS
         self._next_ns = start_ns
-        # Rows: time, outstanding, highest, resident.
-        self._columns = np.zeros((4, points), np.int64)
+        # Rows: time, outstanding, resident.
+        self._columns = np.zeros((3, points), np.int64)
         self._used = 0
 
     def is_due(self, now_ns: int) -> bool:
@@ -59,7 +56,7 @@ class Series:
         if self._used == self._columns.shape[1]:
             self._thin_out()
         resident = _NONE if rss_bytes is None else rss_bytes
-        self._columns[:, self._used] = now_ns, live_bytes, live_bytes, resident
+        self._columns[:, self._used] = now_ns, live_bytes, resident
         self._used += 1
         # Points that were missed are not made up for.
         self._next_ns = max(self._next_ns + self._distance_ns, now_ns + 1)
@@ -67,11 +64,8 @@ class Series:
     def _thin_out(self) -> None:
         """Keeps the first point, and of each pair after it the later one."""
         half = self._used // 2
-        earlier, later = self._columns[:, 1:-1:2], self._columns[:, 2::2]
-        merged = later.copy()
-        merged[2] = np.maximum(earlier[2], later[2])
         last = self._columns[:, -1].copy()
-        self._columns[:, 1:half] = merged
+        self._columns[:, 1:half] = self._columns[:, 2::2].copy()
         # The number is even, so the newest has no partner yet.
         self._columns[:, half] = last
         self._used = half + 1

@@ -26,7 +26,6 @@ from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.threads import NOBODY
 from tracelloc.heap.totals import Sums, Totals
 
-Kinds = npt.NDArray[np.uint8]
 Columns = npt.NDArray[Any]
 """A structured array."""
 

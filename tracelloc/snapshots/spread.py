@@ -196,10 +196,8 @@ class StackDetails:
     freed_count: int
     peak_bytes: int
     growth_bytes_per_min: int
-    first_age_ns: int | None
-    """How long ago it first allocated."""
     last_age_ns: int | None
-    """And last."""
+    """How long ago it last allocated."""
     mean_age_ns: int | None
     oldest_age_ns: int | None
     sizes: list[Bin]
@@ -233,7 +231,7 @@ def stack_details(
     sizes: list[int] = []
     if snapshot.history is not None:
         times, sizes = snapshot.history.series(index)
-    first_ns, last_ns = int(totals.first_ns[index]), int(totals.last_ns[index])
+    last_ns = int(totals.last_ns[index])
     ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
     return StackDetails(
         index=index,
@@ -245,7 +243,6 @@ def stack_details(
         freed_count=int(totals.freed_count[index]),
         peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
         growth_bytes_per_min=int(snapshot.growth_per_min[index]),
-        first_age_ns=max(0, now_ns - first_ns) if first_ns else None,
         last_age_ns=max(0, now_ns - last_ns) if last_ns else None,
         mean_age_ns=_mean(ages, amounts(blocks, sampled)),
         oldest_age_ns=int(ages.max()) if len(ages) else None,
