@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
+from tests.unit.reports import json_report, text_report
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
-from tracelloc.report.jsonlines import json_report
-from tracelloc.report.text import text_report
 from tracelloc.snapshots.marks import since_mark
 from tracelloc.units import format_size
 

@@ -14,11 +14,11 @@ import pytest
 
 from tests.unit.events import records
 from tests.unit.leaks import watched
+from tests.unit.reports import text_report
 from tests.unit.test_views import snapshot_of
 from tracelloc.abi import EventKind
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import Snapshot, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target import pagemap

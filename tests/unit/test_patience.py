@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.leaks import watched
+from tests.unit.reports import json_report, text_report
 from tracelloc.command.run import LAST_PATIENCE_S
-from tracelloc.report.jsonlines import report_of
-from tracelloc.report.text import text_report
 from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
 
 
@@ -26,5 +25,5 @@ def test_reports_wait_as_long_as_they_are_told(
     assert seen.namer.patience_s == REPORT_PATIENCE_S
     seen.namer.patience_s = patience_s
     list(text_report(seen.snapshot(), seen.namer, 5))
-    report_of(seen.snapshot(), seen.namer, 5)
+    json_report(seen.snapshot(), seen.namer, 5)
     assert waited == [patience_s] * 2

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.events import records
+from tests.unit.reports import json_report, text_report
 from tests.unit.test_views import FakeSymbolizer, snapshot_of
 from tracelloc.abi import EventKind
 from tracelloc.command.options import parse_options
@@ -16,9 +17,7 @@ from tracelloc.filters import Filters
 from tracelloc.heap.blocks import BlockStore
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.jsonlines import json_report
 from tracelloc.report.sections import SECTIONS, wanted_by
-from tracelloc.report.text import text_report
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.views.naming import Namer
 

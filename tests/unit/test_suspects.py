@@ -22,9 +22,8 @@ from tests.unit.leaks import (
     judged,
     watched,
 )
+from tests.unit.reports import json_report, text_report
 from tracelloc.export import EXPORTERS
-from tracelloc.report.jsonlines import json_report
-from tracelloc.report.text import text_report
 from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.difference import difference

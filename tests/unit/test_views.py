@@ -11,6 +11,7 @@ import pytest
 
 from tests import snapshots
 from tests.unit.events import records
+from tests.unit.reports import json_report, text_report
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.capture.overhead import Overhead
 from tracelloc.errors import UsageError
@@ -19,8 +20,6 @@ from tracelloc.export.folded import fold
 from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.jsonlines import json_report
-from tracelloc.report.text import text_report
 from tracelloc.snapshots.blocks import select_blocks
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted
 from tracelloc.symbols import Frame, Symbolizer

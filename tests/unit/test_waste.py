@@ -8,10 +8,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
-from tracelloc.report.jsonlines import json_report
-from tracelloc.report.text import text_report
 from tracelloc.sampling import weights
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import frequent_sizes, size_bins

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
+from tests.unit.reports import text_report
 from tracelloc.command.options import Mode, parse_options
 from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
-from tracelloc.report.text import text_report
 from tracelloc.units import format_size
 from tracelloc.views.facts import summary
 from tracelloc.watching.command import LeakCommand

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
-from typing import Final
+from typing import Any, Final
 
 from tracelloc.report.leaks import suspects_part
 from tracelloc.report.mapped import mappings_part
@@ -19,6 +19,7 @@ from tracelloc.report.temporary import temporary_part
 from tracelloc.report.threads import threads_part
 from tracelloc.report.top import allocations_part, allocators_part, old_allocations_part
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
+from tracelloc.views.facts import summary
 
 _ALL: Final = "all"
 
@@ -90,3 +91,23 @@ def parts_of(given: Request) -> list[tuple[Section, Part]]:
     indices = {stack for _, part in parts for stack in part.stacks}
     given.namer.prepare(given.snapshot, indices, given.namer.patience_s)
     return parts
+
+
+def report_lines(given: Request) -> Iterator[str]:
+    """The report as lines of text, the last one empty."""
+    for _, part in parts_of(given):
+        yield from part.text(given)
+    yield ""
+
+
+def report_facts(given: Request) -> dict[str, Any]:
+    """The report for JSON: the summary, then the fields of its sections."""
+    report = summary(given.snapshot)
+    for section, part in sorted(parts_of(given), key=_json_order):
+        fields = part.json(given)
+        report |= fields if section.name is None else {section.name: fields}
+    return report
+
+
+def _json_order(found: tuple[Section, Part]) -> tuple[bool, int]:
+    return bool(found[0].about), found[0].json_place

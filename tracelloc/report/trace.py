@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tracelloc.report.jsonlines import report_of
-from tracelloc.report.text import text_report, traced_line
+from tracelloc.report.part import Request
+from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.trace import FollowCounts, TraceSnapshot
 from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_size, plural
+from tracelloc.units import NS_PER_S, about_of, format_duration, format_size, plural
 from tracelloc.views.namers import Namers
 
 
@@ -42,10 +42,7 @@ def trace_text(
     for one in _shown(trace, ended):
         if style.has_many:
             lines.append(_heading(one))
-        mark = marks.get(one.target.number)
-        lines += text_report(
-            one, namers.of(one.target), style.top, style.min_age_ns, mark, show=style.show
-        )
+        lines += report_lines(_request(one, namers, style, marks))
     if style.has_many:
         lines += [_total_line(trace), ""]
     return "".join(f"{line}\n" for line in lines)
@@ -57,8 +54,7 @@ def trace_json(
     """One JSON object per line. ``ended``: with processes that have ended."""
     objects = []
     for one in _shown(trace, ended):
-        mark = marks.get(one.target.number)
-        report = report_of(one, namers.of(one.target), style.top, mark, show=style.show)
+        report = report_facts(_request(one, namers, style, marks))
         if style.has_many:
             report["ended"] = one.target.has_ended
         objects.append(report)
@@ -70,8 +66,24 @@ def trace_json(
 def progress_line(trace: TraceSnapshot) -> str:
     """One line for people who wait."""
     if len(trace.processes) == 1:
-        return traced_line(trace.root)
+        return _traced_line(trace.root)
     return _total_line(trace).removeprefix("==> total of ")
+
+
+def _traced_line(snapshot: Snapshot) -> str:
+    elapsed_s = snapshot.elapsed_ns / NS_PER_S
+    rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
+    about = about_of(snapshot.sample_bytes)
+    return (
+        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
+        f"{rate:,.0f} events/s"
+    )
+
+
+def _request(one: Snapshot, namers: Namers, style: ReportStyle, marks: Marks) -> Request:
+    mark = marks.get(one.target.number)
+    return Request(one, namers.of(one.target), style.top, style.min_age_ns, mark, style.show)
 
 
 def _shown(trace: TraceSnapshot, ended: bool) -> Iterable[Snapshot]:

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from tracelloc.report.jsonlines import leak_report
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 from tracelloc.verdict.judgement import Suspect, Verdict
+from tracelloc.views.facts import stack_facts, summary, suspect_facts
 from tracelloc.views.naming import Namer
-from tracelloc.views.suspects import name_suspects, suspects_of
+from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
 PATIENCE_S: Final = 30.0
 """How long the command may take for one leak; at the end, for all that are left."""
@@ -59,7 +59,7 @@ class LeakCommand:
                 # They are not told yet: the next look finds them again.
                 return
             self._told.update((number, member.stack) for member in named.suspect.members)
-            self._waiting.put(json.dumps(leak_report(snapshot, named)))
+            self._waiting.put(json.dumps(_leak_facts(snapshot, named)))
 
     def _is_new(self, number: int, suspect: Suspect) -> bool:
         stacks = {(number, member.stack) for member in suspect.members}
@@ -110,3 +110,9 @@ class LeakCommand:
         if process is not None and process.returncode is None:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+
+
+def _leak_facts(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
+    """A suspect with its stack, and the figures of its process."""
+    suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
+    return summary(snapshot) | {"suspect": suspect}

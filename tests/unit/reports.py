@@ -1,0 +1,34 @@
+"""Reports of one snapshot, as tests ask for them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Set
+
+from tracelloc.report.part import Request
+from tracelloc.report.sections import report_facts, report_lines
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.views.naming import Namer
+
+
+def text_report(
+    snapshot: Snapshot,
+    namer: Namer,
+    top: int,
+    min_age_ns: int | None = None,
+    mark: Snapshot | None = None,
+    show: Set[str] = frozenset(),
+) -> list[str]:
+    """Its lines."""
+    return list(report_lines(Request(snapshot, namer, top, min_age_ns, mark, show)))
+
+
+def json_report(
+    snapshot: Snapshot,
+    namer: Namer,
+    top: int,
+    mark: Snapshot | None = None,
+    show: Set[str] = frozenset(),
+) -> str:
+    """One line of JSON."""
+    return json.dumps(report_facts(Request(snapshot, namer, top, mark=mark, show=show)))
