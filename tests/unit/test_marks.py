@@ -11,6 +11,7 @@ from tests.unit.leaks import CACHE, LEAK, SESSIONS, watched
 from tests.unit.reports import json_report, text_report
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
+from tracelloc.heap.ranges import Mappings
 from tracelloc.snapshots.marks import since_mark
 from tracelloc.units import format_size
 
@@ -55,6 +56,23 @@ def test_reports() -> None:
     assert report["top_allocators"][0]["stack_id"] == LEAK
     assert report["top_allocators"][0]["stack"][0]["symbol"] == "record_request"
     assert "since_mark" not in json.loads(json_report(NOW, namer, 2))
+
+
+def test_sections_have_their_order() -> None:
+    """Text and JSON have another one: what is asked for comes last in JSON."""
+    found = watched(200.0)
+    old = replace(NOW, old_blocks=NOW.top_blocks, mappings=Mappings((), 0))
+    fields = list(json.loads(json_report(old, found.namer, 1, MARK, {"temporary", "peak"})))
+    assert fields[fields.index("suspects") :] == [
+        "suspects", "top_allocations", "top_allocators", "since_mark", "mappings", "old_bytes",
+        "old_allocations", "top_old_allocations", "peak", "temporary",
+    ]  # fmt: skip
+    titles = [line for line in text_report(old, found.namer, 1, 0, MARK, {"peak", "temporary"})
+              if line.startswith("==> ")]  # fmt: skip
+    words = ["leak suspect", "top allocations out of", "older than", "top allocators out of",
+             "since the mark", "peak", "temporary", "top mappings", "events/s", "lost"]  # fmt: skip
+    at = [next(n for n, title in enumerate(titles) if word in title) for word in words]
+    assert at == sorted(at)
 
 
 def test_another_program_has_no_mark() -> None:

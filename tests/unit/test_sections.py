@@ -47,7 +47,7 @@ def test_names_of_sections() -> None:
 def test_what_snapshots_must_have() -> None:
     assert wanted_by(frozenset()) == NOTHING_ELSE
     assert wanted_by({"sizes"}).blocks
-    assert Wanted(blocks=True) | Wanted(series=True) == Wanted(blocks=True, series=True)
+    assert Wanted(blocks=True) | Wanted(threads=True) == Wanted(blocks=True, threads=True)
 
 
 def test_sizes() -> None:
