@@ -10,7 +10,8 @@ Data path, each layer knowing only those before it::
     snapshot     a frozen copy of both, for views
     dwarf        source lines and inlined functions of one file's code addresses
     symbols      return addresses to names, filters to what is worth showing
-    report, export, ui                   views
+    views        names, metrics, trees and profiles: what those below share
+    report, export, ui                   text and JSON, files, the screen
 
 Capture never symbolizes, views never touch the target, hiding never destroys data,
 and whatever could not be seen is counted and shown.

@@ -13,7 +13,7 @@ from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Profile, profile_of
 
-__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "Metric", "exporter_for"]
+__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "exporter_for"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from typing import Final
 from tracelloc.export.proto import data, number, packed
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
-from tracelloc.views.calltree import UNKNOWN, shown_frames, steps
+from tracelloc.views.calltree import UNKNOWN, outer_steps, shown_frames
 from tracelloc.views.metrics import (
     ALLOCATED_BYTES,
     ALLOCATED_COUNT,
@@ -126,8 +126,8 @@ class _Encoder:
         """Locations, innermost first. Inlined functions share the one of their caller."""
         stack = sample.stack
         if not stack.frames:
-            names = [step.name for step in steps(stack, sample.stat.index)]
-            return [self._location(0, [(self._function(n, "", ""), 0)], None) for n in names[::-1]]
+            outer = reversed(outer_steps(stack, sample.stat.index))
+            return [self._location(0, [(self._function(s.name, "", ""), 0)], None) for s in outer]
         found: list[int] = []
         lines: list[_Line] = []
         last: Frame | None = None

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracelloc.text import printable
-from tracelloc.views.calltree import root_name, shown_frames, steps
+from tracelloc.views.calltree import outer_steps, shown_frames
 from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.profile import Profile, Sample
 
@@ -48,12 +48,8 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
 def _numbered(sample: Sample, frames: dict[tuple[str, str, int], int]) -> list[int]:
     """Numbers of the frames to be shown, outermost first, below the root module."""
     stack = sample.stack
-    keys: list[tuple[str, str, int]] = []
-    if stack.frames:
-        keys = [(name, f.file or "", f.line or 0) for name, f in shown_frames(stack)]
-        keys.append((root_name(stack), "", 0))
-    else:
-        keys = [(step.name, "", 0) for step in reversed(steps(stack, sample.stat.index))]
+    keys = [(name, f.file or "", f.line or 0) for name, f in shown_frames(stack)]
+    keys += [(step.name, "", 0) for step in reversed(outer_steps(stack, sample.stat.index))]
     return [frames.setdefault(key, len(frames)) for key in reversed(keys)]
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.target.procfs import base_name
 from tracelloc.units import NS_PER_S
-from tracelloc.views.calltree import shown_frames, steps
+from tracelloc.views.calltree import outer_steps, shown_frames
 from tracelloc.views.metrics import FIGURES
 from tracelloc.views.profile import Profile, Sample
 
@@ -57,7 +57,7 @@ def _merged(profile: Profile, with_modules: bool) -> dict[tuple[str, ...], Sampl
 
 def _identity(sample: Sample, with_modules: bool) -> tuple[str, ...]:
     if not sample.stack.frames:
-        return tuple(step.name for step in steps(sample.stack, sample.stat.index))
+        return tuple(step.name for step in outer_steps(sample.stack, sample.stat.index))
     names: list[str] = []
     for name, frame in shown_frames(sample.stack):
         names.append(name)
