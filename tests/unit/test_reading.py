@@ -6,6 +6,7 @@ import gzip
 import json
 import random
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -231,3 +232,20 @@ def test_random_damage_never_crashes(name: str, tmp_path: Path) -> None:
         except TracellocError:
             continue
         json.dumps(folded(found))
+
+
+def test_figures_that_cannot_be_true(tmp_path: Path) -> None:
+    """Sums are exact or refused, never wrapped round."""
+    path = tmp_path / "a.folded"
+    path.write_bytes(b"a;b 999999999999999999\n")
+    (sample,) = read_profile(path).samples
+    assert sample.stat.live_bytes == 10**18 - 1
+    path.write_bytes(2 * path.read_bytes())
+    with pytest.raises(TracellocError, match="its bytes are more than can be true"):
+        read_profile(path)
+    huge = small()
+    huge = replace(huge, samples=[replace(s, stat=replace(s.stat, peak_bytes=10**30))
+                                    for s in huge.samples])  # fmt: skip
+    path.write_bytes(b"".join(EXPORTERS[".json"].write(huge, Metric.BYTES)))
+    with pytest.raises(TracellocError, match="its peak_bytes are more than can be true"):
+        read_profile(path)

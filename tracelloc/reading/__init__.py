@@ -10,12 +10,15 @@ from typing import Final
 from tracelloc.errors import TracellocError
 from tracelloc.reading import folded, jsonfile, pprof
 from tracelloc.reading.malformed import MalformedError
+from tracelloc.views.metrics import FIGURES
 from tracelloc.views.profile import Profile
 
 __all__ = ["LARGEST_BYTES", "read_profile"]
 
 LARGEST_BYTES: Final = 1 << 28
 """Of a file's content, unpacked; dozens of times what ten thousand stacks take."""
+_LARGEST_SUM: Final = 1 << 60
+"""Of a figure of all stacks."""
 _GZIP: Final = b"\x1f\x8b"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
@@ -28,10 +31,12 @@ def read_profile(path: Path) -> Profile:
     try:
         content = _content(path)
         if content.lstrip()[:1] == b"{":
-            return jsonfile.read(content)
-        if not _is_text(content):
-            return pprof.read(content, path.stat().st_mtime)
-        return folded.read(content, path.stat().st_mtime)
+            profile = jsonfile.read(content)
+        elif not _is_text(content):
+            profile = pprof.read(content, path.stat().st_mtime)
+        else:
+            profile = folded.read(content, path.stat().st_mtime)
+        _check(profile)
     except OSError as error:
         raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
     except MalformedError as error:
@@ -39,6 +44,16 @@ def read_profile(path: Path) -> Profile:
             f"{path} cannot be read: {error}",
             hint="known are pprof files, JSON snapshots and folded stacks",
         ) from error
+    return profile
+
+
+def _check(profile: Profile) -> None:
+    """That 64 bits hold the sums of its figures, and of two such profiles."""
+    befores = [sample.before for sample in profile.samples if sample.before is not None]
+    stats = [*(sample.stat for sample in profile.samples), *befores]
+    for figure in FIGURES:
+        if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
+            raise MalformedError(f"its {figure.name} are more than can be true")
 
 
 def _content(path: Path) -> bytes:
