@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from tests.ui.screens import ViewApp, drive, path, text_of, weights
 from tests.ui.source import FakeSource, press, settle
 from tests.ui.source import drive as drive_live
 from tests.ui.test_picker import API, opened
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target
+from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LIST_KEYS, LineView
@@ -29,14 +33,32 @@ MANY = 60
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> FakeSource:
+def source(tmp_path: Path) -> Iterator[FakeSource]:
     """Sixty stacks of sixty sizes by sixty threads; the first one is sixty frames deep."""
     frames = [(f"f{n}", "/opt/app", "/src/app.c", n) for n in range(MANY)]
     source = FakeSource({n + 1: frames[n:] for n in range(MANY)}, tmp_path)
     for n in range(MANY):
         source.allocate(n + 1, 1 << 12 | n << 4, tid=200 + n)
         source.pass_second()
-    return source
+    first = source.snapshot(NOTHING_ELSE)
+    source.has_many = True
+    source.others = tuple(
+        replace(first, target=Target(3000 + n, f"worker-{n}", first.target.pid, number=n))
+        for n in range(1, MANY)
+    )
+    source.terminal = terminal = ProgramTerminal(24, 80)
+    os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(MANY)))
+    await_output(terminal, b"line %d\r\n" % (MANY - 1))
+    yield source
+    terminal.release()
+    terminal.join()
+
+
+def await_output(terminal: ProgramTerminal, last: bytes) -> None:
+    deadline = time.monotonic() + 30
+    while not terminal.written_since(0)[1].endswith(last):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 Press = Callable[[str], Awaitable[None]]
@@ -127,7 +149,7 @@ def test_flame_walks_boxes_with_the_same_keys() -> None:
     drive(view, SIZE, steps)
 
 
-@pytest.mark.parametrize("name", LISTS)
+@pytest.mark.parametrize("name", [name for name in LISTS if name != "output"])
 def test_mouse(source: FakeSource, name: str) -> None:
     """A click puts the cursor, two choose, the wheel scrolls and leaves the cursor alone."""
 
@@ -207,10 +229,10 @@ def test_a_view_more_and_one_that_a_run_lacks(
         found = len(selection.stacks)
         return Rows(order, lambda _key, _column: cell(found), sorting.column, sorting.descending)
 
-    output: View[Rows] = View(
-        name="output",
-        title="Output",
-        key="9",
+    more: View[Rows] = View(
+        name="more",
+        title="More",
+        key="x",
         maker=lambda _source: make,
         widget=lambda: Table([Column("line", "line", 0, right=False)]),
         choose=lambda key, settings: replace(settings, search=f"f{key}"),
@@ -220,17 +242,17 @@ def test_a_view_more_and_one_that_a_run_lacks(
         replace(view, exists=lambda _source: False) if view.name == "ages" else view
         for view in VIEWS
     )
-    monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, output))
+    monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         tabs = next(line for line in text_of(app) if "Allocators" in line)
-        assert "5 Sizes  7 Threads  8 Log  9 Output" in tabs
+        assert "5 Sizes  7 Threads  8 Log  9 Processes  0 Output  x More" in tabs
         await press(app, pilot, "6")
         assert app.state.settings.view.name == "stacks", "its key does nothing"
-        await press(app, pilot, "9")
-        assert app.state.settings.view is output
+        await press(app, pilot, "x")
+        assert app.state.settings.view is more
         assert any("stacks: 60" in line for line in text_of(app))
-        table = app.screen.query_one("#output", Table)
+        table = app.screen.query_one("#more", Table)
         assert list(table.order) == [0, 1, 2]
         await press(app, pilot, "S")
         assert list(table.order) == [2, 1, 0]
@@ -242,10 +264,10 @@ def test_a_view_more_and_one_that_a_run_lacks(
             sortings=app.state.settings.sortings,
             selected=app.state.settings.selected,
         )
-        assert set(app.journal.costs) == {"stacks", "output"}
+        assert set(app.journal.costs) == {"stacks", "more"}
         await press(app, pilot, "question_mark")
         shown = "\n".join(map(str, app.screen.query_one(Table).order))
-        assert "Show Output" in shown
+        assert "Show More" in shown
         assert "Show Ages" not in shown
 
     drive_live(source, steps, SIZE)

@@ -30,7 +30,6 @@ from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LIST_KEYS
-from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.stacks import GROWING, STACKS, growth_cell
 from tracelloc.ui.table import Table
 from tracelloc.ui.tree import TREE
@@ -459,7 +458,7 @@ def test_help_shows_every_key(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "question_mark")
         shown = "\n".join(map(str, app.screen.query_one(Table).order))
-        for binding in (*LIVE_KEYS, *view_keys(VIEWS)):
+        for binding in (*LIVE_KEYS, *view_keys(app.state.views)):
             assert binding.tooltip in shown, binding
         for _, _, _, text in LIST_KEYS:
             assert text in shown

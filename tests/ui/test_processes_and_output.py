@@ -1,0 +1,163 @@
+"""The screen of several processes, and of a program that was started with it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.ui.screens import text_of
+from tests.ui.source import FakeSource, drive, press, settle, shop, tick
+from tests.ui.test_lists import await_output
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.tracing.terminal import ProgramTerminal
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.output import OutputView
+from tracelloc.ui.processes import tree_order
+from tracelloc.ui.registry import VIEWS
+from tracelloc.ui.table import Table
+
+SIZE = (110, 30)
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    """A server, two workers of which one has ended, and a helper of the other one."""
+    source = shop(tmp_path)
+    source.has_many = True
+    first = source.snapshot(NOTHING_ELSE)
+    pid = first.target.pid
+    source.others = tuple(
+        replace(first, target=target, rss_bytes=None if target.has_ended else 9 << 20)
+        for target in (
+            Target(4001, "worker", pid, number=1, has_ended=True),
+            Target(4002, "worker", pid, number=2),
+            Target(4003, "helper\x1b[31m", 4002, number=3),
+            # Another one with an old PID, and one whose parent is not traced.
+            Target(4001, "late", 4003, number=4),
+            Target(9, "stray", 1, number=5),
+        )
+    )
+    return source
+
+
+def names(trace: TraceSnapshot) -> list[tuple[int, str, int]]:
+    return [(depth, one.target.command, one.target.number) for depth, one in tree_order(trace)]
+
+
+def test_processes_stand_below_their_parents(source: FakeSource) -> None:
+    assert names(source.take(NOTHING_ELSE)) == [
+        (0, "shop-server", 0), (1, "worker", 1), (1, "worker", 2), (2, "helper\x1b[31m", 3),
+        (3, "late", 4), (0, "stray", 5),
+    ]  # fmt: skip
+
+
+def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "9")
+        text = text_of(app)
+        assert any("● shop-server" in line for line in text)
+        assert any("worker ended" in line for line in text)
+        assert any("helper" in line and "\x1b" not in line for line in text)
+        assert any("5 of 6 processes running" in line for line in text)
+        await press(app, pilot, "down", "down", "enter")
+        assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
+        picture = app.state.picture
+        assert picture is not None
+        assert picture.snapshot.target.pid == 4002
+        assert any("4002" in line for line in text_of(app)[:3])
+        await press(app, pilot, "M", "9", "home", "enter")
+        # A mark is about one process.
+        assert (app.state.settings.process, app.state.settings.marks) == (0, ())
+
+    drive(source, steps, SIZE)
+
+
+def test_what_is_no_longer_there_gives_way_to_the_first(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "9", "end", "enter")
+        source.others = ()
+        await tick(app, pilot)
+        assert app.state.picture is not None
+        assert app.state.picture.snapshot.target.number == 0
+
+    drive(source, steps, SIZE)
+
+
+def test_processes_are_sorted(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "9")
+        table = app.screen.query_one("#processes", Table)
+        assert list(table.order) == [0, 1, 2, 3, 4, 5]
+        await press(app, pilot, "s")
+        assert app.state.settings.sorting.column == "bytes"
+        await press(app, pilot, "S")
+        assert app.state.settings.sorting.descending is False
+
+    drive(source, steps, SIZE)
+
+
+def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "9", "0")
+        assert app.state.settings.view is VIEWS[0]
+        assert not any("Processes" in line for line in text_of(app))
+
+    drive(shop(tmp_path), steps, SIZE)
+
+
+@pytest.fixture
+def terminal() -> Iterator[ProgramTerminal]:
+    terminal = ProgramTerminal(24, 80)
+    yield terminal
+    terminal.release()
+    terminal.join()
+
+
+def test_output_is_followed_and_typed_into(source: FakeSource, terminal: ProgramTerminal) -> None:
+    source.terminal = terminal
+    os.write(terminal._its, b"\x1b[32mhello\x1b[0m\nname? ")
+    await_output(terminal, b"name? ")
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "0")
+        assert any(line.startswith("name?") for line in text_of(app))
+        view = app.screen.query_one(OutputView)
+        assert os.get_terminal_size(terminal._its) == (view.width, view.page_rows)
+        await press(app, pilot, "enter", "q", "9", "x", "enter")
+        assert app.is_running
+        assert os.read(terminal._its, 100) == b"q9x\n"
+        await press(app, pilot, "ctrl+right_square_bracket", "q")
+        assert not app.is_running
+
+    drive(source, steps, SIZE)
+
+
+def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -> None:
+    source.terminal = terminal
+    os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(100)))
+    await_output(terminal, b"line 99\r\n")
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "0")
+        view = app.screen.query_one(OutputView)
+        assert view.cursor == 99
+        await press(app, pilot, "pageup")
+        at = view.cursor
+        os.write(terminal._its, b"more\n")
+        await_output(terminal, b"more\r\n")
+        await tick(app, pilot)
+        assert (view.cursor, view.row_count()) == (at, 101)
+        await press(app, pilot, "end")
+        os.write(terminal._its, b"last\n")
+        await_output(terminal, b"last\r\n")
+        await tick(app, pilot)
+        await settle(app, pilot)
+        assert view.cursor == 101
+
+    drive(source, steps, SIZE)
