@@ -226,9 +226,15 @@ class Session:
         share = None if self._overhead is None else self._overhead.probe_share
 
         def taken(tracee: Tracee) -> Snapshot:
+            last = tracee.last_snapshots.get(wanted)
+            if last is not None:
+                return replace(last, time_s=status.time_s)
             # Those that have come since were not asked about.
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
-            return take_snapshot(tracee.heap, process, status, wanted)
+            snapshot = take_snapshot(tracee.heap, process, status, wanted)
+            if tracee.target.has_ended:
+                tracee.last_snapshots[wanted] = snapshot
+            return snapshot
 
         return tracees, TraceSnapshot(
             tuple(map(taken, tracees)),

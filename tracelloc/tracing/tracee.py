@@ -16,7 +16,7 @@ from tracelloc.errors import TargetError
 from tracelloc.heap.blocks import BlockStore
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
-from tracelloc.snapshots.snapshot import ProcessStatus, Target, Wanted
+from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target, Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import is_runtime
 from tracelloc.target.residency import Memory, Residency
@@ -106,6 +106,8 @@ class Tracee:
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
+        self.last_snapshots: dict[Wanted, Snapshot] = {}
+        """Once it has ended nothing changes, so one snapshot of each kind will do."""
         self._capture = capture
         self._rate = RateMeter()
         self._events_before = 0
