@@ -83,7 +83,7 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
 def stack_rows(selection: Selection) -> Rows:
     """A row per stack; the key is its index."""
     snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
-    past = snapshot.history.held()[1] if snapshot.history is not None else None
+    past = snapshot.history.held()[1]
     about = about_of(snapshot.sample_bytes)
     temporary = snapshot.totals.temporary_share
     labels, change, verdicts = selection.labels, selection.change, selection.verdicts
@@ -97,7 +97,7 @@ def stack_rows(selection: Selection) -> Rows:
             growth = int(snapshot.growth_per_min[key])
             return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
         if column == "past":
-            held = past[key].tolist() if past is not None and key < len(past) else []
+            held = past[key].tolist() if key < len(past) else []
             now = int(snapshot.totals.live_bytes[key])
             return Text(sparkline(spread([*held, now], 8), 8), "dim")
         if column == "bytes":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import select
@@ -211,5 +212,50 @@ def test_few_colours(target: Target, tmp_path: Path, environment: dict[str, str]
         terminal.resize(60, 16)
         terminal.wait_until(lambda lines: len(lines[0]) <= 60, "a narrow screen")
         terminal.wait_for("recurse")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0
+
+
+def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
+    """It has a terminal of its own, and is told what is typed; its status is ours."""
+    copy = tmp_path / "output"
+    script = "stty size; read name; echo hello $name; read _; exit 5"
+    command = tracelloc_command("--program-output", str(copy), "--", "sh", "-c", script)
+    with Terminal(command, tmp_path, width=110, height=30) as terminal:
+        terminal.wait_for("1 Allocators")
+        terminal.press("0")
+        terminal.wait_for(r"^\d+ \d+$")
+        terminal.press("Enter")
+        terminal.wait_for("keys go to the program")
+        terminal.type("qu/it")
+        terminal.press("Enter")
+        terminal.wait_for("^hello qu/it")
+        terminal.press("C-]")
+        terminal.wait_for("Enter to type")
+        terminal.press("q")
+        terminal.wait_for("not tracing any more; sh runs on")
+        # Where it was typed into before, ^C is for it now.
+        terminal.press("C-c")
+        terminal.wait_for(f"ended with {128 + signal.SIGINT}")
+    assert b"hello qu/it\r\n" in copy.read_bytes()
+
+
+def test_processes_on_the_screen(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    command = tracelloc_command("-p", target.pid, "--follow")
+    with Terminal(command, tmp_path, width=110, height=30) as terminal:
+        terminal.wait_for("1 Allocators")
+        family = json.loads(target.ask("tree 3 0"))
+        terminal.press("9")
+        terminal.wait_for(r"1 of 4 processes running")
+        pids = [pid for pid, *_ in family if pid != target.pid]
+        lines = terminal.wait_until(
+            lambda lines: all(any(f" {p} " in line for line in lines) for p in pids), "all of them"
+        )
+        assert sum("ended" in line for line in lines) == 3
+        terminal.press("End", "Enter")
+        terminal.wait_for(rf"\(({'|'.join(map(str, pids))})\)")
+        terminal.wait_for("1 Allocators")
         terminal.press("q")
         assert terminal.wait_for_end() == 0

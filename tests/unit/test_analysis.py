@@ -314,7 +314,7 @@ def test_details_of_a_stack() -> None:
     assert details.history == ([0, 12, 20], [0, 60, 60])
     empty = stack_details(snapshot_of(table, 20, NOTHING_ELSE), 0, {})
     assert empty.freed_share is empty.mean_age_ns is empty.last_age_ns is None
-    assert empty.history == ([20], [0])
+    assert empty.history == ([0, 20], [0, 0])
 
 
 def test_series_covers_everything_and_keeps_peaks() -> None:

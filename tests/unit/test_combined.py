@@ -24,8 +24,8 @@ def family() -> Profile:
     """A process whose suspects are sure, after one whose are not, and one without any."""
     young, old = watched(YOUNG_S), watched(OLD_S)
     parts = [
-        profile_of(old.snapshot(), old.namer),
         replace(profile_of(young.snapshot(), young.namer), target=Target(41, "young")),
+        profile_of(old.snapshot(), old.namer),
         replace(small(), target=Target(43, "none")),
     ]
     return joined(parts)

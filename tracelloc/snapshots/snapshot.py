@@ -183,7 +183,7 @@ class Snapshot:
     """All outstanding blocks, if wanted."""
     usable: UsableSizes | None = None
     """What the allocator gives for these blocks, if wanted and there is an allocator."""
-    history: History | None = None
+    history: History = field(default_factory=lambda: History(0))
     series: Points | None = None
     peak: Peak | None = None
     """When most was outstanding, counts in whole blocks; None before anything was."""

@@ -227,10 +227,7 @@ def stack_details(
         every = snapshot.blocks.blocks()
         blocks = choose(every.select(every.stack == index), now_ns, limits)
     live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
-    times: list[int] = []
-    sizes: list[int] = []
-    if snapshot.history is not None:
-        times, sizes = snapshot.history.series(index)
+    times, sizes = snapshot.history.series(index)
     last_ns = int(totals.last_ns[index])
     ages = np.maximum(now_ns - blocks.birth_ns.astype(np.int64), 0)
     return StackDetails(
