@@ -24,8 +24,8 @@ from tests.bench.processes import figures_of
 from tracelloc.abi import Counter
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
 from tracelloc.unwinding.unwinder import Unwinder
 
 SECONDS: Final = 4.0

@@ -20,8 +20,8 @@ from tests.harness import Builder, Target
 from tracelloc.capture.ring import Events
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
 
 SECONDS = 600
 SPEED = 40

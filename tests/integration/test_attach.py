@@ -18,8 +18,8 @@ from tracelloc.capture import attach, system
 from tracelloc.capture.attach import Method
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
 METHODS = [

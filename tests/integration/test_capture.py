@@ -17,8 +17,9 @@ from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session, attach_to
+from tracelloc.tracing.session import Session
 
 pytestmark = pytest.mark.bpf
 

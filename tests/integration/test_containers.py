@@ -68,7 +68,7 @@ assert target.ask("go") == "done"
 assert tracer.stop() == 0
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
+from tracelloc.tracing.begin import attach_to
 session = attach_to(Process(target.pid), TraceConfig())
 dropped, forget = [], session._capture.forget_threads
 session._capture.forget_threads = lambda *given: dropped.append(forget(*given)) or dropped[-1]

@@ -98,7 +98,7 @@ import sys
 from tests.harness import Target
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
+from tracelloc.tracing.begin import attach_to
 target = Target([sys.argv[1]])
 session = attach_to(Process(target.pid), TraceConfig())
 for way in ("exec", "texec", "exec"):

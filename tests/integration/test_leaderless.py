@@ -19,8 +19,8 @@ from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.processes import ProcessScan
 from tracelloc.target.procfs import Process
 from tracelloc.target.traceable import find_target, open_target
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 

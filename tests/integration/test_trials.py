@@ -18,8 +18,8 @@ from tracelloc.capture import childprogram, trials
 from tracelloc.capture.attach import Method
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import attach_to
 
 pytestmark = pytest.mark.bpf
 

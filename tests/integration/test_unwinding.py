@@ -22,8 +22,9 @@ from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import Selection
 from tracelloc.target.procfs import Process
 from tracelloc.tracing import tracee
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session, attach_to
+from tracelloc.tracing.session import Session
 from tracelloc.unwinding import unwinder
 
 pytestmark = pytest.mark.bpf
@@ -135,7 +136,7 @@ def compare(
             continue
         # Innermost is the place of the call itself: of backtrace here, of malloc there.
         expected = tuple(records[number][2 : 1 + count].tolist())
-        index = session.root.heap.stacks._index(stack_id)
+        index = session.root.heap.stacks._index_of_id.get(stack_id)
         assert index is not None
         frames, flags = (
             session.root.heap.stacks.frames(index),

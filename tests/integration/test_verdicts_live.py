@@ -11,8 +11,9 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session, attach_to
+from tracelloc.tracing.session import Session
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 pytestmark = pytest.mark.bpf

@@ -15,11 +15,12 @@ from tracelloc.command.options import Options
 from tracelloc.target.procfs import Process
 from tracelloc.target.traceable import open_target
 from tracelloc.text import printable
+from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.launch import Launch
 from tracelloc.tracing.program import Program
-from tracelloc.tracing.session import Session, attach_to
+from tracelloc.tracing.session import Session
 from tracelloc.tracing.terminal import ProgramTerminal
 
 Say = Callable[[str], None]

@@ -41,7 +41,9 @@ class Stacks:
         self._slot_indices = np.zeros(_FEWEST_SLOTS, np.uint32)
         # Whether a fork has the lists and the dictionary of frames as well.
         self._is_shared = False
+        self._index_of_id: dict[int, int] = {}
         self._new: dict[int, int] = {}
+        """Those that are not in the arrays yet."""
         self._counts: dict[StackFlag, int] = {}
         self.unknown_count = 0
         """Stacks of which only the id is known."""
@@ -52,7 +54,7 @@ class Stacks:
 
     def add(self, stack_id: int, frames: Frames, flags: StackFlag) -> int:
         """Notes the frames behind an id. Returns its index."""
-        known = self._index(stack_id)
+        known = self._index_of_id.get(stack_id)
         if known is not None:
             if self._frames[known] is None:
                 # Events came first: the stack's own record was lost the first time.
@@ -67,7 +69,7 @@ class Stacks:
             index = self._append(frames, flags)
             self._index_of_frames[key] = index
             self._counts[flags] = self._counts.get(flags, 0) + 1
-        self._new[stack_id] = index
+        self._new[stack_id] = self._index_of_id[stack_id] = index
         return index
 
     def fork(self) -> Stacks:
@@ -121,7 +123,8 @@ class Stacks:
         missing = self._ids[at] != ids
         if missing.any():
             for stack_id in np.unique(ids[missing]).tolist():
-                self._new[stack_id] = self._append(None, StackFlag(0))
+                index = self._append(None, StackFlag(0))
+                self._new[stack_id] = self._index_of_id[stack_id] = index
                 self.unknown_count += 1
             self._file_new()
             at = np.searchsorted(self._ids, ids)
@@ -132,15 +135,6 @@ class Stacks:
         self._frames.append(frames)
         self._flags.append(flags)
         return len(self._frames) - 1
-
-    def _index(self, stack_id: int) -> int | None:
-        index = self._new.get(stack_id)
-        if index is not None:
-            return index
-        at = int(np.searchsorted(self._ids, np.uint64(stack_id)))
-        if at < len(self._ids) and int(self._ids[at]) == stack_id:
-            return int(self._indices[at])
-        return None
 
     def _file_new(self) -> None:
         if not self._new:

@@ -15,10 +15,11 @@ from contextlib import suppress
 
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import await_program
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.program import Program
-from tracelloc.tracing.session import Session, await_program
+from tracelloc.tracing.session import Session
 
 
 class Launch:

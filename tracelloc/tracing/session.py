@@ -41,11 +41,9 @@ from tracelloc.snapshots.snapshot import (
 )
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.target.allocators import Module
-from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.followload import FollowLoad
-from tracelloc.tracing.probeset import find_allocators
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
 from tracelloc.tracing.tracee import Outside, Tracee
@@ -66,7 +64,7 @@ _MARKER_WAIT_S: Final = 0.001
 Say = Callable[[str], None]
 
 
-def _say_nothing(_message: str) -> None:
+def say_nothing(_message: str) -> None:
     """For those who don't listen."""
 
 
@@ -81,35 +79,6 @@ class Clocks:
 _REAL: Final = Clocks()
 
 
-def attach_to(process: Process, config: TraceConfig, say: Say = _say_nothing) -> Session:
-    """Traces a running process. Raises TracellocError, having attached nothing."""
-    space = AddressSpace(process)
-    modules = find_allocators(space, config.selection)
-    session = _make(space, config, say)
-    try:
-        session.start(modules)
-    except BaseException:
-        session.close()
-        raise
-    return session
-
-
-def await_program(process: Process, config: TraceConfig, say: Say = _say_nothing) -> Session:
-    """Makes ready for a process that waits to begin its program. Raises TracellocError."""
-    session = _make(AddressSpace(process), config, say, waiting=True)
-    session.start()
-    return session
-
-
-def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
-    capture = Capture(config.capture, config.method, debug=config.debug)
-    try:
-        return Session(capture, config, space, say, waiting=waiting)
-    except BaseException:
-        capture.close()
-        raise
-
-
 class Session:
     """From ``start`` to ``stop``; hears of processes as a ``follower.Watcher``."""
 
@@ -118,7 +87,7 @@ class Session:
         capture: Capture,
         config: TraceConfig,
         space: AddressSpace,
-        say: Say = _say_nothing,
+        say: Say = say_nothing,
         *,
         waiting: bool = False,
         clocks: Clocks = _REAL,

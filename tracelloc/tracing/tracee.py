@@ -86,9 +86,6 @@ class Tracee:
         self._has_begun = has_begun
         self.started_ns = now_ns
         self.series = Series(now_ns)
-        self.findings: Findings | None = None
-        """What was found out about its stacks; None until anything happened."""
-        self.residency = Residency(self.process)
         self.thread_names = ThreadNames(self.process)
         self.measuring = Measuring(space)
         self.probes = ProbeSet(
@@ -111,10 +108,17 @@ class Tracee:
         self._capture = capture
         self._rate = RateMeter()
         self._events_before = 0
+        self._loader_calls = 0
+        self._forget_image()
+
+    def _forget_image(self) -> None:
+        """Nothing was found out about the memory image yet."""
+        self.residency = Residency(self.process)
+        self.findings: Findings | None = None
+        """What was found out about its stacks; None until anything happened."""
         self._judge = Judge(self._is_in_runtime)
         self._looking: Iterator[Findings | None] | None = None
         self._trampoline: int | None = None
-        self._loader_calls = 0
 
     @property
     def events(self) -> int:
@@ -156,11 +160,7 @@ class Tracee:
         self._events_before += self.heap.table.events
         self.heap = self.heap.renewed(now_ns)
         self.thread_names.forget_order()
-        self.residency = Residency(self.process)
-        self.findings = None
-        self._judge = Judge(self._is_in_runtime)
-        self._looking = None
-        self._trampoline = None
+        self._forget_image()
         self.space.begin_image(keep_modules=same_thread)
         self.source.begin_image()
         if not same_thread:

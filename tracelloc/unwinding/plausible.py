@@ -8,6 +8,7 @@ ends the stack: what follows is not shown, and the stack is marked.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from tracelloc.abi import StackFlag
@@ -32,12 +33,10 @@ class FrameChecker:
         self._space = space
         self._verdicts: dict[int, bool] = {}
 
-    def unknown(self, frames: tuple[int, ...]) -> bool:
+    def has_unknown(self, frames: Iterable[int]) -> bool:
         """Whether a frame lies where nothing was mapped when the maps were last read."""
         return any(
-            frame not in self._verdicts
-            and _LOWEST_CODE <= frame < _HIGHEST_CODE
-            and self._space.find(frame - 1) is None
+            _LOWEST_CODE <= frame < _HIGHEST_CODE and self._space.find(frame - 1) is None
             for frame in frames
         )
 

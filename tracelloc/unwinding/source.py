@@ -162,11 +162,12 @@ class StackSource:
     def note(self, new: Iterable[SentStack]) -> None:
         """Notes stacks that the probes could walk to their end."""
         new = list(new)
-        if any(self._checker.unknown(stack.frames) for stack in new):
+        frames = set().union(*(stack.frames for stack in new)) - self._passed
+        if self._checker.has_unknown(frames):
             self.refresh()
+        self._passed |= frames
         settle = self._checker.trim if self._unwinder is None else self._settle
         for stack in new:
-            self._passed.update(stack.frames)
             self._stacks.add(stack.stack_id, *settle(stack.frames, StackFlag(stack.flags)))
 
     def hasten(self, misses: Sequence[Miss]) -> None:

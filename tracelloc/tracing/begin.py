@@ -1,0 +1,39 @@
+"""Beginning a session: on a process that runs, or one that waits to begin its program."""
+
+from __future__ import annotations
+
+from tracelloc.capture.bpf import Capture
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.probeset import find_allocators
+from tracelloc.tracing.session import Say, Session, say_nothing
+
+
+def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
+    """Traces a running process. Raises TracellocError, having attached nothing."""
+    space = AddressSpace(process)
+    modules = find_allocators(space, config.selection)
+    session = _make(space, config, say)
+    try:
+        session.start(modules)
+    except BaseException:
+        session.close()
+        raise
+    return session
+
+
+def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
+    """Makes ready for a process that waits to begin its program. Raises TracellocError."""
+    session = _make(AddressSpace(process), config, say, waiting=True)
+    session.start()
+    return session
+
+
+def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
+    capture = Capture(config.capture, config.method, debug=config.debug)
+    try:
+        return Session(capture, config, space, say, waiting=waiting)
+    except BaseException:
+        capture.close()
+        raise
