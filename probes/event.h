@@ -209,5 +209,7 @@ struct space {
 
 /* Where in a space's tag the generation begins. The generation is loads + changes. */
 #define TAG_BITS 16
+/* Low bits of a tag on which the places of its rows depend. */
+#define ROW_SALT_BITS 6
 
 #endif

@@ -68,8 +68,9 @@ struct row_set {
 
 /*
  * Keys are addresses, below 2^48, with the tag of the address space and its generation
- * above them. The address alone says which set: rows can be given another tag where they
- * are. Tag 0 belongs to nobody.
+ * above them. The address and the tag's low bits say which set: programs that lie at fixed
+ * addresses don't want the same sets, and rows can be given another tag with the same low
+ * bits where they are. Tag 0 belongs to nobody.
  */
 #define KEY_TAG_SHIFT 48
 

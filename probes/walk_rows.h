@@ -36,8 +36,9 @@ static __always_inline u64 read_word(struct call *call, u64 address)
  */
 static __always_inline u64 find_row(u64 address, u64 tag)
 {
-	u32 index = (address * 0x9e3779b97f4a7c15ULL) >> (64 - ROW_SETS_LOG2);
 	u64 key = address | tag;
+	u64 hashed = key & ((1ULL << (KEY_TAG_SHIFT + ROW_SALT_BITS)) - 1);
+	u32 index = (hashed * 0x9e3779b97f4a7c15ULL) >> (64 - ROW_SETS_LOG2);
 	volatile struct row_set *set = rows.lookup(&index);
 
 	if (!set)

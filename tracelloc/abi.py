@@ -89,6 +89,8 @@ SPACE_FIELDS: Final = [
 """``struct space``."""
 
 SPACE_DTYPE: Final = np.dtype(SPACE_FIELDS)
+SALT_BITS: Final = 6
+"""Low bits of a tag that rows' places depend on (``ROW_SALT_BITS``)."""
 TAG_BITS: Final = 16
 """Low bits of a space's tag that rows' keys carry; above them is its generation."""
 GENERATION_MASK: Final = 0xFFFFFFFF

@@ -24,7 +24,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS", "TAG_BITS"]
+    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS"]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
@@ -101,6 +101,7 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
     assert c_side["TAG_BITS"] == abi.TAG_BITS
+    assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS
     # The ring's positions are multiples of eight, so records may follow each other.
     assert ring.RECORD_DTYPE.itemsize == 8 + c_side["sizeof(struct event)"]
     assert ring.RECORD_DTYPE.itemsize % 8 == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tracelloc.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS
+from tracelloc.abi import KEY_TAG_SHIFT, ROW_SET_DTYPE, ROW_WAYS, SALT_BITS, TAG_BITS
 from tracelloc.capture.rowtable import RowMemory, RowTable
 
 MULTIPLIER = 0x9E3779B97F4A7C15
@@ -26,8 +26,9 @@ class Space:
 def find(sets: np.ndarray, address: int, tag: int) -> int:  # type: ignore[type-arg]
     """As the probes look (``find_row`` in probes/walk_rows.h)."""
     bits = (len(sets) - 1).bit_length()
-    index = (address * MULTIPLIER & (1 << 64) - 1) >> (64 - bits)
     key = address | tag << KEY_TAG_SHIFT
+    hashed = key & (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
+    index = (hashed * MULTIPLIER & (1 << 64) - 1) >> (64 - bits)
     for way in range(ROW_WAYS):
         if int(sets[index]["keys"][way]) == key:
             return int(sets[index]["rows"][way])
@@ -110,13 +111,26 @@ def test_tags_are_used_again_but_not_too_early(sets: np.ndarray) -> None:  # typ
     steady, busy = Space(memory), Space(memory)
     steady.table.insert(u64(5), u64(50), 0)
     busy.table.insert(u64(7), u64(70), 0)
-    memory._last_tag = (1 << 16) - 5
-    for generation in range(1, 11):
+    each = 1 << TAG_BITS - SALT_BITS
+    for generation in range(1, 3 * each):
         busy.table.renew(generation, u64(7), u64(8))
-        assert 0 < busy.tags[generation] < 1 << 16
-    assert len(set(busy.tags.values()) | {steady.tags[0]}) == 12 - 1, "one came again"
+        assert 0 < busy.tags[generation] < 1 << TAG_BITS
+        assert find(sets, 7, busy.tags[generation]) == 70
+    tags = list(busy.tags.values())
+    assert steady.tags[0] not in tags
+    assert all(tag % (1 << SALT_BITS) == tags[0] % (1 << SALT_BITS) for tag in tags)
+    for start in range(0, len(tags) - each // 2, each // 2):
+        assert len(set(tags[start : start + each // 2])) == each // 2, "one came again too early"
     assert find(sets, 5, steady.tags[0]) == 50
-    assert find(sets, 7, busy.tags[10]) == 70
+
+
+def test_programs_at_the_same_addresses_don_t_crowd_each_other_out() -> None:
+    memory = RowMemory(np.zeros(1 << 10, ROW_SET_DTYPE))
+    addresses = np.arange(0x401000, 0x401000 + 50, dtype=np.uint64)
+    for _ in range(40):
+        Space(memory).table.insert(addresses, addresses, 0)
+    # Half of the room is used: by address alone, 36 of 40 programs would have lost theirs.
+    assert memory.evictions < 100
 
 
 def test_rows_of_released_tags_make_room_and_never_come_back() -> None:
@@ -136,5 +150,5 @@ def test_rows_of_released_tags_make_room_and_never_come_back() -> None:
     while space.tags[generation] != first:
         generation += 1
         table.renew(generation, u64(), u64())
-    assert generation > 1 << 15
+    assert generation > 1 << TAG_BITS - SALT_BITS - 1
     assert [find(sets, a, first) for a in range(1, 9)] == [0] * 8

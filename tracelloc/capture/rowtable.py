@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import KEY_TAG_SHIFT, ROW_WAYS, TAG_BITS
+from tracelloc.abi import KEY_TAG_SHIFT, ROW_WAYS, SALT_BITS, TAG_BITS
 
 U64 = npt.NDArray[np.uint64]
 
@@ -25,6 +25,11 @@ _MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
 _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
 _TAGS: Final = 1 << TAG_BITS
+_SALTS: Final = 1 << SALT_BITS
+_PER_SALT: Final = _TAGS // _SALTS
+_HASHED: Final = np.uint64((1 << KEY_TAG_SHIFT + SALT_BITS) - 1)
+"""Of a key, what its place depends on: the address and the tag's salt. Without that, programs
+that lie at fixed addresses would all want the same places."""
 
 
 class RowMemory:
@@ -45,9 +50,8 @@ class RowMemory:
         self._is_free = np.zeros(_TAGS, np.bool_)
         """By tag: whether ways under it count as empty. Nobody looks for what they hold."""
         self._is_free[0] = True
-        self._released = 0
-        """Tags that may not be used again before the ways under them are emptied."""
-        self._last_tag = 0
+        self._salt = 0
+        self._last_tags = list(range(_SALTS))
 
     @property
     def capacity(self) -> int:
@@ -58,20 +62,30 @@ class RowMemory:
         """Rows that are there."""
         return self._rows_under.total()
 
-    def new_tag(self) -> int:
-        """A tag that nobody uses; 0 belongs to nobody."""
-        if self._released > _TAGS // 2:
+    def new_tag(self, like: int | None = None) -> int:
+        """A tag that nobody uses; 0 belongs to nobody.
+
+        ``like``: one under which rows of the same addresses have the same places.
+        """
+        if like is None:
+            self._salt = (self._salt + 1) % _SALTS
+        salt = self._salt if like is None else like % _SALTS
+        while True:
+            # Those that were not used for longest come first: a probe may still be looking.
+            tags = ((self._last_tags[salt] + n * _SALTS) % _TAGS for n in range(1, _PER_SALT + 1))
+            usable = (t for t in tags if not self._is_free[t] and t not in self._users)
+            tag = next(usable, None)
+            if tag is not None:
+                break
             self._sweep()
-        while self._is_free[self._last_tag] or self._last_tag in self._users:
-            self._last_tag = (self._last_tag + 1) % _TAGS
-        self._users[self._last_tag] = 1
-        return self._last_tag
+        self._last_tags[salt] = tag
+        self._users[tag] = 1
+        return tag
 
     def _sweep(self) -> None:
         """Empties all ways under released tags."""
         self._keys[self._is_free[self._keys >> _SHIFT]] = 0
         self._is_free[1:] = False
-        self._released = 0
 
     def share_tag(self, tag: int) -> None:
         """Another address space has the same code mapped at the same addresses."""
@@ -84,12 +98,11 @@ class RowMemory:
             del self._users[tag]
             del self._rows_under[tag]
             self._is_free[tag] = True
-            self._released += 1
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
         """Adds rows."""
         keys = addresses & _ADDRESS_MASK | np.uint64(tag) << _SHIFT
-        sets = (addresses * _MULTIPLIER >> self._shift).astype(np.intp)
+        sets = ((keys & _HASHED) * _MULTIPLIER >> self._shift).astype(np.intp)
         order = np.argsort(sets, kind="stable")
         keys, rows, sets = keys[order], rows[order], sets[order]
         # One row per set and turn: two that share a set must not choose the same way.
@@ -213,7 +226,7 @@ class RowTable:
         the others' rows are dropped.
         """
         with self._memory.lock:
-            tag = self._memory.new_tag()
+            tag = self._memory.new_tag(self._tag)
             self._memory.retag(self._tag, tag, starts, ends)
             self._generation, self._tag = generation, tag
             self._publish(generation, tag)
