@@ -13,7 +13,7 @@ import pytest
 from tests.harness import Builder
 from tracelloc.target import processes
 from tracelloc.target.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
-from tracelloc.target.procfs import Process
+from tracelloc.target.procfs import Mapping, Process
 from tracelloc.units import NS_PER_S
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -142,9 +142,15 @@ def test_real_processes(builder: Builder) -> None:
         us = next(info for info in scan.refresh(30) if info.pid == os.getpid())
         assert us.trouble is Trouble.SELF
         assert us.rss_bytes > 10 << 20
-        opened = processes._families_in
+        opened, known = processes._families_in, set(scan._files)
+
+        def look_into(process: Process, mapping: Mapping) -> str | None:
+            # Somebody may have started another program meanwhile.
+            assert mapping.file_id not in known
+            return opened(process, mapping)
+
         try:
-            processes._families_in = None  # type: ignore[assignment]
+            processes._families_in = look_into
             scan._seen.clear()
             again = {info.pid: info for info in scan.refresh(30)}
         finally:

@@ -23,7 +23,7 @@ _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
-_SHORT_LIFE_S: Final = 0.05
+_SHORT_LIFE_S: Final = 1.0
 """Programs that live longer get all rows of files of which earlier ones needed some."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
 """How stacks are followed through a file; where it has none, they may break there."""
