@@ -135,7 +135,9 @@ class Unwinder:
         self._known.clear()
         self._made.clear()
         if generation == self.table.generation:
-            if len(kept) < len(code) and self.table.is_shared:
+            # Rows are never made for the kernel's own pages, such as the one for uprobes.
+            is_new = any(m not in before and not m.path.startswith("[") for m in code)
+            if is_new and self.table.is_shared:
                 # What is new here may be something else there.
                 self.table.renew(generation, starts, ends)
             self._since = {m: self._since.get(m, generation) for m in code}
