@@ -354,8 +354,9 @@ def test_only_commands_that_are_named_are_followed(stage: Stages) -> None:
         play.session.executed(child, same_thread=True)
     trace = play.session.snapshot()
     assert [one.target.pid for one in trace.processes] == [play.root, cat]
+    play.session.processes.detach()
     # Nobody misses what was not asked for.
-    assert (trace.untraced_count, set(play.capture.closed)) == (0, {other})
+    assert (trace.untraced_count, other in play.capture.closed) == (0, True)
 
 
 def test_a_process_that_cannot_be_probed_is_counted(stage: Stages) -> None:
@@ -426,3 +427,20 @@ def test_too_much_following_is_said_once() -> None:
     counts = load.counts
     assert (counts.forks, counts.execs) == (99 + 400, 200)
     assert counts.stopped_ns == 99 * (second // 50) + 200 * (second // 11)
+
+
+def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The probes don't report them."""
+    play = stage(most_processes=1)
+    child, grandchild = play.start(), play.start()
+    play.fork(play.image(play.root), 7)
+    play.session.forked(play.root, 7, child, shares=False)
+
+    def sleep(_seconds: float) -> None:
+        raise AssertionError("it was waited for")
+
+    monkeypatch.setattr("tracelloc.tracing.session.time.sleep", sleep)
+    play.session.forked(child, 8, grandchild, shares=False)
+    assert play.session.snapshot().untraced_count == 2

@@ -143,9 +143,9 @@ class Processes:
 
     # What the follower says. The process concerned is stopped.
 
-    def knows_fork(self, thread_id: int) -> bool:
-        """Whether the probes have reported a fork of this thread that was not taken in yet."""
-        return thread_id in self._forks
+    def awaits_fork(self, pid: int, thread_id: int) -> bool:
+        """Whether the probes are still to report where a fork of this thread was."""
+        return thread_id not in self._forks and self._owner(pid) is not None
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """A thread has made a process; ``shares``: with the same memory, if nothing else says."""
@@ -257,7 +257,7 @@ class Processes:
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
         if tracee is not self.root and not self._is_wanted(tracee.process):
             self._forget(tracee)
-            tracee.probes.detach()
+            self._closer.submit(tracee.probes.detach)
             self._leave_out(tracee.process.pid, is_wanted=False)
             return
         tracee.words.begin(next(self._images))
@@ -283,7 +283,7 @@ class Processes:
         self._capture.unassign(pid)
         if self._is_full() or not is_wanted:
             if probes is not None:
-                probes.close()
+                self._closer.submit(probes.close)
             self._leave_out(pid, is_wanted)
             return
         self._left_out.pop(pid, None)

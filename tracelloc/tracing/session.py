@@ -260,7 +260,7 @@ class Session:
         """A thread has made a process."""
         with self._stopping(forks=1):
             looks = 1
-            while not self.processes.knows_fork(thread_id) and looks < _MARKER_LOOKS:
+            while self.processes.awaits_fork(pid, thread_id) and looks < _MARKER_LOOKS:
                 time.sleep(_MARKER_WAIT_S)
                 self._drain()
                 looks += 1
