@@ -1,0 +1,5 @@
+"""Fixtures of unit tests."""
+
+from tests.unit.stage import stage
+
+__all__ = ["stage"]

@@ -1,0 +1,211 @@
+"""A session whose capture is a fake that replays records, on processes that sleep."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from tests.unit.events import Event, records
+from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkMemory
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.drain import PAIR_DTYPE, Batch
+from tracelloc.capture.ring import RECORD_DTYPE, SentStack
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.errors import TargetError
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+
+A, F = EventKind.ALLOC, EventKind.FREE
+
+
+@dataclass
+class FakeProbes:
+    """Stands for ``capture.attach.Attachment``."""
+
+    pid: int
+    closed: list[int]
+
+    @property
+    def thread_id(self) -> int:
+        return self.pid
+
+    def close(self) -> None:
+        self.closed.append(self.pid)
+
+
+class Drain:
+    """The capture's drain of events."""
+
+    overflows = 0
+
+    def __init__(self) -> None:
+        self.batches: list[Batch] = []
+
+    def take(self) -> Batch:
+        empty = Batch(np.empty(0, RECORD_DTYPE), np.empty(0, PAIR_DTYPE), 0, False)
+        return self.batches.pop(0) if self.batches else empty
+
+
+class Stacks:
+    """The capture's drain of stacks."""
+
+    def __init__(self) -> None:
+        self.sent: list[SentStack] = []
+
+    def take(self) -> list[SentStack]:
+        sent, self.sent = self.sent, []
+        return sent
+
+
+@dataclass
+class FakeCapture:
+    """Gives what tests have put into it."""
+
+    config: CaptureConfig
+    rows: None = None
+    misses: None = None
+    mappings: None = None
+    misses_fd: int = -1
+    method: Method = Method.PERF
+    overflows: int = 0
+    attached: list[int] = field(default_factory=list)
+    closed: list[int] = field(default_factory=list)
+    refused: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.spaces = np.zeros(self.config.max_spaces, SPACE_DTYPE)
+        self.free_slots = list(range(self.config.max_spaces))
+        self.slot_of: dict[int, int] = {}
+        self.counts = np.zeros(len(Counter), np.uint64)
+        self.events_fd = os.eventfd(0)
+        self.drain, self.stacks = Drain(), Stacks()
+
+    def begin_reading(self) -> None:
+        """Nothing wakes anybody here."""
+
+    def counters(self) -> Any:
+        return self.counts.copy()
+
+    def set_live(self, _live: bool) -> None:
+        """There are no probes."""
+
+    def set_stop_at_loads(self, _stop: bool) -> None:
+        """Nothing is loaded."""
+
+    def set_large_misses(self, _large: bool) -> None:
+        """There are no misses."""
+
+    def watch(self, _pid: int) -> None:
+        """Every exec is told by the test."""
+
+    def new_space(self) -> SpaceWords:
+        return SpaceWords(self.spaces, self.free_slots.pop(0))
+
+    def free_space(self, words: SpaceWords) -> None:
+        self.free_slots.append(words.slot)
+
+    def assign(self, pid: int, words: SpaceWords) -> None:
+        self.slot_of[pid] = words.slot
+
+    def unassign(self, pid: int) -> None:
+        self.slot_of.pop(pid, None)
+
+    def forget_threads(self, _pid: int, _alive: set[int]) -> int:
+        return 0
+
+    def attach(self, pid: int, _points: object) -> FakeProbes:
+        if pid in self.refused:
+            raise TargetError("could not probe it")
+        self.attached.append(pid)
+        return FakeProbes(pid, self.closed)
+
+    def close(self) -> None:
+        os.close(self.events_fd)
+
+
+@dataclass
+class Stage:
+    """A session, what it is fed with, and a process to begin with."""
+
+    session: Session
+    capture: FakeCapture
+    said: list[str]
+    pids: list[int]
+    time: int = 1
+
+    @property
+    def root(self) -> int:
+        """The PID of the first process."""
+        return self.pids[0]
+
+    def image(self, pid: int) -> int:
+        """The number of the memory image that a process has."""
+        return int(self.capture.spaces["image"][self.capture.slot_of[pid]])
+
+    def play(self, image: int, *events: Event, stacks: tuple[int, ...] = (1,)) -> None:
+        """Events of one memory image, one after the other."""
+        batch = records(list(events), self.time)
+        self.time += len(events)
+        batch["image"] = image
+        for stack in stacks:
+            self.capture.stacks.sent.append(SentStack(stack, 0, image, (stack,)))
+        self.capture.drain.batches.append(Batch(batch, np.empty(0, PAIR_DTYPE), 0, False))
+
+    def fork(self, image: int, tid: int, memory: ForkMemory = ForkMemory.COPIES) -> None:
+        """The marker of a fork."""
+        self.play(image, (EventKind.FORK, 0, int(memory), 0, tid), stacks=())
+
+    def start(self) -> int:
+        """Another process; it sleeps."""
+        process = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL)
+        self.pids.append(process.pid)
+        return process.pid
+
+    def now(self, wanted: Wanted = NOTHING_ELSE) -> dict[int, Snapshot]:
+        """Snapshots by PID."""
+        return {one.target.pid: one for one in self.session.snapshot(wanted).processes}
+
+    def figures(self) -> dict[int, tuple[int, int]]:
+        """By PID: outstanding bytes and blocks."""
+        return {pid: (one.live_bytes, one.live_count) for pid, one in self.now().items()}
+
+
+Stages = Callable[..., Stage]
+
+
+@pytest.fixture
+def stage() -> Iterator[Stages]:
+    """Makes one; its arguments are those of ``TraceConfig``, or ``follow=False``."""
+    made: list[Stage] = []
+
+    def make(*, follow: bool = True, **settings: Any) -> Stage:
+        pid = subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL).pid
+        config = CaptureConfig(follow=follow, max_spaces=8, use_rows=False, spill_entries=0)
+        capture, said = FakeCapture(config), list[str]()
+        session = Session(
+            cast("Capture", capture),
+            TraceConfig(config, **settings),
+            AddressSpace(Process(pid)),
+            said.append,
+        )
+        made.append(Stage(session, capture, said, [pid]))
+        session.start()
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.session.close()
+        for pid in each.pids:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

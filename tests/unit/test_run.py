@@ -1,0 +1,119 @@
+"""A run's consumers: reports, rules, files and the endpoint are about one moment."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from tests.unit.stage import A, Stage, Stages
+from tracelloc.command.messages import Messages
+from tracelloc.command.options import parse_options
+from tracelloc.command.reports import Reports
+from tracelloc.command.run import Run
+from tracelloc.command.signals import Signals
+from tracelloc.command.watch import Watch
+from tracelloc.filters import Filters
+from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.symbols import SourceMap
+from tracelloc.views.namers import Namers, Symbolizers
+
+
+@contextmanager
+def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnapshot], list[str]]]:
+    """A run on a stage, the snapshots it takes, and what it says."""
+    options = parse_options(["-p", "1", *arguments])
+    said: list[str] = []
+    messages = Messages()
+    messages.say = said.append  # type: ignore[method-assign]
+    symbolizers = Symbolizers(lambda number: play.session.processes.of(number).space, SourceMap(()))
+    namers = Namers(symbolizers, Filters(), short_names=False)
+    watch = Watch(options.watch, said.append)
+    run = Run(
+        options,
+        play.session,
+        signals=cast("Signals", None),
+        messages=messages,
+        namers=namers,
+        watch=watch,
+    )
+    taken: list[TraceSnapshot] = []
+    snapshot = play.session.snapshot
+
+    def counted(wanted: Wanted) -> TraceSnapshot:
+        taken.append(snapshot(wanted))
+        return taken[-1]
+
+    play.session.snapshot = counted  # type: ignore[assignment, method-assign]
+    try:
+        yield run, taken, said
+    finally:
+        symbolizers.close()
+        watch.close()
+
+
+def front(monkeypatch: Any, tmp_path: Path) -> tuple[Reports, io.BytesIO]:
+    reports, stream = Reports(tmp_path / "report", has_stdout=True), io.BytesIO()
+    monkeypatch.setattr(reports, "_stream", stream)
+    return reports, stream
+
+
+def test_report_and_rules_see_one_snapshot(
+    stage: Stages,
+    monkeypatch: Any,
+    tmp_path: Path,
+) -> None:
+    """What breaks a rule stands in the report of that moment, for each process."""
+    play = stage()
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    play.play(play.image(child), (A, 16, 5000, 1, child))
+    with running(play, "--json", "--follow", "--fail-if", "live > 4k") as (run, taken, _):
+        reports, stream = front(monkeypatch, tmp_path)
+        assert reports._tick(run), "the rule is broken"
+        assert len(taken) == 1
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+        assert [(line["pid"], line["live_bytes"]) for line in lines] == [
+            (play.root, 0), (child, 5000), (None, 5000)
+        ]  # fmt: skip
+        assert len({line["time"] for line in lines}) == 1
+        assert run.watch.broken == (f"live is 4.88 KiB, more than 4.00 KiB (process {child})")
+
+
+def test_files_hold_what_the_report_says(
+    stage: Stages,
+    monkeypatch: Any,
+    tmp_path: Path,
+) -> None:
+    """The last report, the files and the rules: one snapshot, with all processes."""
+    play = stage()
+    child = play.start()
+    play.play(play.image(play.root), (A, 16, 700, 1, 7))
+    play.session.forked(play.root, 7, child, shares=False)
+    play.session.ended(child, 0)
+    out = tmp_path / "out.folded"
+    with running(play, "--json", "--follow", "-o", str(out)) as (run, taken, said):
+        reports, stream = front(monkeypatch, tmp_path)
+        run.finish(reports)
+        assert len(taken) == 1
+        lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["live_bytes"] for line in lines] == [700, 700, 1400]
+    assert [line.get("ended") for line in lines] == [False, True, None]
+    assert sum(int(line.rpartition(" ")[2]) for line in out.read_text().splitlines()) == 1400
+    assert said == [f"wrote {out}"]
+
+
+def test_who_asks_over_the_network_gets_recent_snapshots(stage: Stages) -> None:
+    """Many ask at once; but when tracing has ended, what was before is not recent."""
+    play = stage()
+    with running(play) as (run, taken, _):
+        first = run.snapshots.recent()
+        assert run.snapshots.recent() is first
+        run.snapshot()
+        assert len(taken) == 2
+        run.snapshots.expire()
+        assert run.snapshots.recent() is not first
