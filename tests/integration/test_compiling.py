@@ -10,6 +10,7 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.capture import precompiled
+from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
@@ -45,9 +46,9 @@ def test_the_second_time_nothing_is_compiled(cache: Path, compilations: list[str
     assert len(compilations) == 1
     (file,) = cache.iterdir()
     assert (file.stat().st_mode & 0o777, cache.stat().st_mode & 0o777) == (0o600, 0o700)
-    capture = Capture(CONFIG)
+    capture = Capture(CONFIG, Method.PERF)
     try:
-        capture.load(None)
+        capture.load()
     finally:
         capture.close()
     assert len(compilations) == 1
@@ -126,12 +127,12 @@ int do_nothing(struct pt_regs *ctx)
 	return *(int *)PT_REGS_SP(ctx);""")  # fmt: skip
 
     monkeypatch.setattr(probes, "source_text", broken)
-    capture = Capture(CONFIG)
+    capture = Capture(CONFIG, Method.PERF)
     try:
         with pytest.raises(
             UnsupportedError, match=r"refused to load .* \(do_nothing: .+\)"
         ) as error:
-            capture.load(None)
+            capture.load()
         assert "--debug" in error.value.hint
     finally:
         capture.close()

@@ -55,9 +55,10 @@ def awaited(tracer: Tracelloc) -> list[dict]:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_traps(method: Method) -> None:
-    capture = Capture(CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096))
+    config = CaptureConfig(events_size_bytes=4096, stacks_size_bytes=4096)
+    capture = Capture(config, method)
     try:
-        capture.load(method.attach_type)
+        capture.load()
         costs = measure_traps(method, capture.program)
     finally:
         capture.close()

@@ -36,9 +36,9 @@ CONFIGS = {
 EXTREMES = {"usual": CaptureConfig(), "most": CONFIGS[max(CONFIGS)]}
 
 
-def all_programs(capture: Capture, method: Method) -> dict[str, int]:
+def all_programs(capture: Capture) -> dict[str, int]:
     """Loads every program, those of tracepoints included."""
-    capture.load(method.attach_type)
+    capture.load()
     capture.watch(1)
     wanted = [*capture.programs, *TRACEPOINTS]
     return {name: fd for name, fd in capture.loaded.items() if name in wanted}
@@ -57,9 +57,9 @@ def test_native_code(config: CaptureConfig, method: Method) -> None:
     """What this very kernel has made of them."""
     if method is Method.MULTI and not kernel_is_at_least(platform.release(), (6, 6)):
         pytest.skip("uprobe_multi came with Linux 6.6")
-    capture = Capture(config)
+    capture = Capture(config, method)
     try:
-        programs = all_programs(capture, method)
+        programs = all_programs(capture)
         assert len(programs) > 20
         assert [name for name, fd in programs.items() if has_private_stack(fd)] == []
     finally:
@@ -81,9 +81,9 @@ def test_these_tests_bite(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stack_bytes(code) >= STACK_LIMIT_BYTES
     assert "tail_call" not in calls_of(code)
     if kernel_is_at_least(platform.release(), (6, 13)):
-        capture = Capture(config)
+        capture = Capture(config, Method.PERF)
         try:
             with pytest.raises(UnsupportedError, match="other threads' probes overwrite"):
-                capture.load(None)
+                capture.load()
         finally:
             capture.close()

@@ -225,7 +225,7 @@ class Capture:
             if len(self._methods) > 1 and _is_missed_by_links(pid):
                 self._methods.remove(Method.MULTI)
             try:
-                self._load()
+                self.load()
                 attachment = Attachment(self.method, pid, points, self.program)
             except UnsupportedError:
                 if len(self._methods) == 1:
@@ -236,7 +236,7 @@ class Capture:
                 return attachment
         return Attachment(self.method, pid, points, self.program)
 
-    def _load(self) -> None:
+    def load(self) -> None:
         """Loads every program for the method. Raises UnsupportedError."""
         for name in self._names:
             self._bpf.load(name, KPROBE, self.method.attach_type or 0)

@@ -94,18 +94,21 @@ class Run:
             self.mark(self.snapshot())
         if self.signals.wants_files:
             self.signals.wants_files = False
-            self.write_files(self.snapshot())
+            for error in self.write_files(self.snapshot()):
+                self.messages.say(f"error: {error}")
 
     def mark(self, trace: TraceSnapshot) -> None:
         """Reports, and files that are to, say from here on what has come since."""
         self.marks = {one.target.number: one for one in trace.processes}
         self.messages.say("marked: reports say what has come since")
 
-    def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes what can be written; what could not be is said at the end."""
+    def write_files(self, trace: TraceSnapshot) -> list[TracellocError]:
+        """Writes what can be written. Returns what could not be, which is noted as well."""
         marks = self.marks if self.options.since_mark else None
         outputs = self.options.outputs
-        self.troubles += write_files(outputs, trace, self.namers, self.messages, marks)
+        troubles = write_files(outputs, trace, self.namers, self.messages, marks)
+        self.troubles += troubles
+        return troubles
 
     def look(self, trace: TraceSnapshot) -> bool:
         """Does what is watched for. Whether a rule is broken, by now or before."""
@@ -141,13 +144,12 @@ class Run:
         trace = self.snapshot()
         self.messages.end_progress()
         front.finish(self, trace)
-        self.write_files(trace)
+        for error in self.write_files(trace)[:-1]:
+            self.messages.say(f"error: {error}")
         self.look(trace)
         self.watch.close()
         if self.watch.broken is not None:
             self.messages.say(f"--fail-if: {self.watch.broken}")
-        for trouble in self.troubles[:-1]:
-            self.messages.say(f"error: {trouble}")
         if self.troubles:
             raise self.troubles[-1]
 

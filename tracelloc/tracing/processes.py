@@ -98,6 +98,9 @@ class Processes:
     def apply(self, batch: Batch, mappings: Events) -> None:
         """Applies a batch to the heaps that it is about."""
         self._note_images()
+        # They have a ring of their own: first, for a fork copies what is mapped by then.
+        for image, tracee in self._known_in(mappings):
+            tracee.heap.ranges.apply(mappings[mappings["image"] == image])
         for stretch, marker in _stretches(batch.events):
             for image, tracee in self._known_in(stretch):
                 events = select_events(stretch, image)
@@ -106,8 +109,6 @@ class Processes:
                 self._note_fork(marker)
         for image, tracee in self._known_in(batch.pairs):
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
-        for image, tracee in self._known_in(mappings):
-            tracee.heap.ranges.apply(mappings[mappings["image"] == image])
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
         """The images that records are about, with their processes, if these are traced."""
