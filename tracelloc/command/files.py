@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,15 +26,16 @@ def write_files(
     trace: TraceSnapshot,
     namers: Namers,
     messages: Messages,
+    note: Callable[[TracellocError], None],
     marks: Mapping[int, Snapshot] | None = None,
-) -> list[TracellocError]:
-    """Writes what can be written. Returns what could not be.
+) -> None:
+    """Writes what can be written; ``note`` is told of what can't be, when that is found out.
 
     ``marks``: see ``trace_profiles``.
     """
     outputs = [o.at(trace.root.target.pid, trace.root.time_s) for o in outputs]
     if not outputs:
-        return []
+        return
     freed = any(output.needs_freed for output in outputs)
     _await_names(trace, namers, messages, freed=freed)
     start = time.monotonic()
@@ -44,17 +45,15 @@ def write_files(
             messages.show_progress(f"naming stacks, {done} of {count}")
 
     profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks, progress=note))
-    troubles = []
     for output in outputs:
         try:
             output.write(_watched(output.content(profile), output.path, messages))
         except TracellocError as error:
             messages.end_progress()
-            troubles.append(error)
+            note(error)
         else:
             messages.end_progress()
             messages.say(f"wrote {printable(str(output.path))}")
-    return troubles
 
 
 def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, freed: bool) -> None:

@@ -96,7 +96,6 @@ class Reports:
         except OSError as error:
             self._is_open = False
             trouble = TracellocError(f"{self._name} cannot be written: {error.strerror}")
-            run.troubles.append(trouble)
-            self.messages.say(f"error: {trouble}")
+            run.note_trouble(trouble)
         else:
             self._count += 1

@@ -81,6 +81,7 @@ class Run:
         """What could not be written."""
         self.warnings: Sequence[str] = ()
         """About files of filters and the like."""
+        self._is_finishing = False
         self._allocators_said = 0
 
     def snapshot(self, wanted: Wanted | None = None) -> TraceSnapshot:
@@ -94,21 +95,24 @@ class Run:
             self.mark(self.snapshot())
         if self.signals.wants_files:
             self.signals.wants_files = False
-            for error in self.write_files(self.snapshot()):
-                self.messages.say(f"error: {error}")
+            self.write_files(self.snapshot())
 
     def mark(self, trace: TraceSnapshot) -> None:
         """Reports, and files that are to, say from here on what has come since."""
         self.marks = {one.target.number: one for one in trace.processes}
         self.messages.say("marked: reports say what has come since")
 
-    def write_files(self, trace: TraceSnapshot) -> list[TracellocError]:
-        """Writes what can be written. Returns what could not be, which is noted as well."""
+    def write_files(self, trace: TraceSnapshot) -> None:
+        """Writes what can be written; what can't be is said, or raised by ``finish``."""
         marks = self.marks if self.options.since_mark else None
         outputs = self.options.outputs
-        troubles = write_files(outputs, trace, self.namers, self.messages, marks)
-        self.troubles += troubles
-        return troubles
+        write_files(outputs, trace, self.namers, self.messages, self.note_trouble, marks)
+
+    def note_trouble(self, error: TracellocError) -> None:
+        """Something can't be written, which must not keep the rest from being written."""
+        self.troubles.append(error)
+        if not self._is_finishing:
+            self.messages.say(f"error: {error}")
 
     def look(self, trace: TraceSnapshot) -> bool:
         """Does what is watched for. Whether a rule is broken, by now or before."""
@@ -141,11 +145,11 @@ class Run:
     def finish(self, front: FrontEnd) -> None:
         """The last report and the files, once the probes are gone. Raises TracellocError."""
         self.namers.patience_s = LAST_PATIENCE_S
+        self._is_finishing = True
         trace = self.snapshot()
         self.messages.end_progress()
         front.finish(self, trace)
-        for error in self.write_files(trace)[:-1]:
-            self.messages.say(f"error: {error}")
+        self.write_files(trace)
         self.look(trace)
         self.watch.close()
         if self.watch.broken is not None:
