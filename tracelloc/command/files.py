@@ -25,11 +25,12 @@ def write_files(
     outputs: Iterable[Output],
     trace: TraceSnapshot,
     namers: Namers,
+    *,
     messages: Messages,
-    note: Callable[[TracellocError], None],
+    fail: Callable[[TracellocError], None],
     marks: Mapping[int, Snapshot] | None = None,
 ) -> None:
-    """Writes what can be written; ``note`` is told of what can't be, when that is found out.
+    """Writes what can be written; ``fail`` is told of what can't be, when that is found out.
 
     ``marks``: see ``trace_profiles``.
     """
@@ -50,7 +51,7 @@ def write_files(
             output.write(_watched(output.content(profile), output.path, messages))
         except TracellocError as error:
             messages.end_progress()
-            note(error)
+            fail(error)
         else:
             messages.end_progress()
             messages.say(f"wrote {printable(str(output.path))}")

@@ -104,9 +104,14 @@ class Run:
 
     def write_files(self, trace: TraceSnapshot) -> None:
         """Writes what can be written; what can't be is said, or raised by ``finish``."""
-        marks = self.marks if self.options.since_mark else None
-        outputs = self.options.outputs
-        write_files(outputs, trace, self.namers, self.messages, self.note_trouble, marks)
+        write_files(
+            self.options.outputs,
+            trace,
+            self.namers,
+            messages=self.messages,
+            fail=self.note_trouble,
+            marks=self.marks if self.options.since_mark else None,
+        )
 
     def note_trouble(self, error: TracellocError) -> None:
         """Something can't be written, which must not keep the rest from being written."""
