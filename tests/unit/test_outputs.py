@@ -13,6 +13,7 @@ import pytest
 
 from tracelloc.command.outputs import Output
 from tracelloc.errors import TracellocError
+from tracelloc.export import FOLDED
 
 
 def names(directory: Path) -> list[str]:
@@ -88,7 +89,7 @@ def test_files_belong_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_devices_are_written_as_they_are() -> None:
-    output = Output.flamegraph("/dev/null")
+    output = Output(Path("/dev/null"), FOLDED)
     output.check()
     output.write([b"x"])
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)

@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from functools import reduce
 from operator import or_
 from pathlib import Path
 from typing import Final, NoReturn
 
-from tracelloc import __version__
 from tracelloc.capture.attach import Method
-from tracelloc.command.nameoptions import add_names
+from tracelloc.command.arguments import add_all
 from tracelloc.command.outputs import Output
-from tracelloc.command.reportoptions import add_reports
-from tracelloc.command.sharing import add_files, add_live, outputs_of, push_of
-from tracelloc.command.tracingoptions import add_probes, add_tracing
-from tracelloc.command.watch import WatchOptions, add_watch, watch_of
+from tracelloc.command.watch import WatchOptions, watch_of
 from tracelloc.errors import UsageError
+from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.heap.temporary import Soon
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.report.sections import wanted_by
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.units import NS_PER_S
+from tracelloc.views.metrics import METRICS
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024
@@ -144,13 +143,8 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.epilog = _wrapped(parser.epilog or "")
-    groups = (add_tracing, add_probes, add_reports, add_files, add_watch, add_live, add_names)
-    for add_group in groups:
-        add_group(parser)
-    add = parser.add_argument_group("about the program").add_argument
-    add("--debug", action="store_true", help="show tracebacks and compiler messages")
-    add("--version", action="version", version=f"tracelloc {__version__}")
+    parser.epilog = textwrap.fill(parser.epilog or "", 79, break_on_hyphens=False)
+    add_all(parser)
     return parser
 
 
@@ -167,47 +161,54 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     terminal = terminal and not (watch.rules or watch.on_leak)
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     _check_mode(given, command, mode)
-    return Options(
-        pid=given.pid,
-        name=given.name,
-        follow=given.follow is not None,
-        followed_names=given.follow or frozenset(),
-        follow_limit=given.follow_limit,
-        as_root=given.as_root,
-        program_output=given.program_output,
-        command=command,
-        mode=mode,
-        report=given.report,
-        show=given.show,
-        top=given.top,
-        min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
-        interval_s=given.interval,
-        count=given.count,
-        duration_s=given.duration,
-        outputs=outputs,
-        listen=given.listen,
-        push=push,
-        events_size_bytes=_ring_size(given.events_size),
-        spill_entries=given.spill_entries,
-        min_block_bytes=given.min_size,
-        max_block_bytes=given.max_size,
-        sample_bytes=given.sample,
-        soon=given.temporary,
-        allocator=given.allocator,
-        allocators_paths=tuple(given.allocators),
-        mappings=given.mmap,
-        method=None if given.attach == "auto" else Method(given.attach),
-        filters_paths=tuple(given.filters),
-        filter_groups=tuple(given.filter_group),
-        use_filters=not given.no_filters,
-        use_rows=given.stacks != "fp",
-        max_frames=given.max_frames,
-        sources=tuple(given.sources),
-        short_names=given.short_names,
-        watch=watch,
-        since_mark=given.since_mark,
-        debug=given.debug,
-    )
+    values = vars(given) | {
+        "follow": given.follow is not None,
+        "followed_names": given.follow or frozenset(),
+        "command": command,
+        "mode": mode,
+        "min_age_ns": None if given.age is None else round(given.age * NS_PER_S),
+        "interval_s": given.interval,
+        "duration_s": given.duration,
+        "outputs": outputs,
+        "push": push,
+        "events_size_bytes": _ring_size(given.events_size),
+        "min_block_bytes": given.min_size,
+        "max_block_bytes": given.max_size,
+        "sample_bytes": given.sample,
+        "soon": given.temporary,
+        "allocators_paths": tuple(given.allocators),
+        "mappings": given.mmap,
+        "method": None if given.attach == "auto" else Method(given.attach),
+        "filters_paths": tuple(given.filters),
+        "filter_groups": tuple(given.filter_group),
+        "use_filters": not given.no_filters,
+        "use_rows": given.stacks != "fp",
+        "sources": tuple(given.sources),
+        "watch": watch,
+    }
+    return Options(**{field.name: values[field.name] for field in fields(Options)})
+
+
+def push_of(given: argparse.Namespace) -> PushConfig | None:
+    """Where to push to. Raises UsageError."""
+    if given.push is None:
+        if given.push_name is not None or given.push_label:
+            raise UsageError("--push-name and --push-label need --push URL")
+        return None
+    if not 1 <= given.push_interval <= 86400:
+        raise UsageError("--push-interval must be between 1s and a day")
+    url, authorization = given.push
+    labels = tuple(given.push_label)
+    return PushConfig(url, authorization, given.push_interval, given.push_name, labels)
+
+
+def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:
+    """The files that were asked for. Raises UsageError."""
+    named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
+    chosen = [(exporter, path) for exporter, path in named if path]
+    chosen += [(exporter_for(path), path) for path in given.output]
+    metric = METRICS[given.metric]
+    return tuple(Output(Path(path), kind, metric, given.output_mode) for kind, path in chosen)
 
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -216,18 +217,24 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError("either -p or -n says which process is traced", hint="leave out one")
     if command and not given.pid is given.name is None:
         raise UsageError("either a command is traced or a process", hint="leave out one of them")
-    if given.interval < 0.01:
-        raise UsageError("--interval must be at least 10ms")
-    if max(given.interval, given.duration or 0, given.age or 0) > _LONGEST_S:
-        raise UsageError("times end at a hundred years")
-    if given.duration is not None and given.duration <= 0:
-        raise UsageError("--duration must be more than 0")
-    if given.max_size is not None and given.max_size < given.min_size:
-        raise UsageError("--max-size is below --min-size: nothing would be left")
-    if given.sample is not None and not 0 < given.sample <= _SPARSEST:
-        raise UsageError("--sample must be between 1 and 1TiB")
-    if given.follow_limit > _MOST_PROCESSES:
-        raise UsageError(f"--follow-limit must be at most {_MOST_PROCESSES}")
+    longest_s = max(given.interval, given.duration or 0, given.age or 0)
+    least, most, sample = given.min_size, given.max_size, given.sample
+    for wrong, message in (
+        (given.interval < 0.01, "--interval must be at least 10ms"),
+        (longest_s > _LONGEST_S, "times end at a hundred years"),
+        (given.duration == 0, "--duration must be more than 0"),
+        (
+            most is not None and most < least,
+            "--max-size is below --min-size: nothing would be left",
+        ),
+        (
+            sample is not None and not 0 < sample <= _SPARSEST,
+            "--sample must be between 1 and 1TiB",
+        ),
+        (given.follow_limit > _MOST_PROCESSES, f"--follow-limit must be at most {_MOST_PROCESSES}"),
+    ):
+        if wrong:
+            raise UsageError(message)
 
 
 def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
@@ -276,12 +283,3 @@ def _ring_size(size_bytes: int) -> int:
     if not 0 < size_bytes <= _LARGEST_RING:
         raise UsageError("--events-size must be between 1 and 1GiB")
     return max(mmap.PAGESIZE, 1 << (size_bytes - 1).bit_length())
-
-
-def _wrapped(text: str) -> str:
-    words, lines = text.split(), [""]
-    for word in words:
-        if len(lines[-1]) + len(word) > 78:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return "\n".join(lines)

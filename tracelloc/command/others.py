@@ -9,9 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.argumenttypes import count_type, pid_type
-from tracelloc.command.options import Parser
-from tracelloc.command.sharing import add_output, outputs_of
+from tracelloc.command.arguments import add_output, count_type, positive_type
+from tracelloc.command.options import Parser, outputs_of
 from tracelloc.errors import UsageError
 from tracelloc.reading import read_profile
 from tracelloc.report.diff import diff_report
@@ -33,7 +32,7 @@ def symbols(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     add = parser.add_argument
-    add("-p", "--pid", type=pid_type, required=True, metavar="PID", help="process to look at")
+    add("-p", "--pid", type=positive_type, required=True, metavar="PID", help="process to look at")
     add("--json", action="store_true", help="one JSON array instead of text")
     add("--debug", action="store_true", help="show tracebacks")
     given = parser.parse_args(arguments)
@@ -62,7 +61,7 @@ def diff(arguments: Sequence[str]) -> int:
     add("before", type=Path, metavar="BEFORE", help="profile to compare with")
     add("after", type=Path, metavar="AFTER", help="profile that is looked at")
     add("--top", type=count_type, default=10, metavar="N", help="stacks to list (default 10)")
-    add_output(add)
+    add_output(parser)
     add("--debug", action="store_true", help="show tracebacks")
     given = parser.parse_args(arguments)
     outputs = outputs_of(given)

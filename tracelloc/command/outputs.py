@@ -14,7 +14,7 @@ from typing import BinaryIO, Final
 
 from tracelloc.caller import replace_file
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import FOLDED, PPROF, Exporter, exporter_for
+from tracelloc.export import Exporter, exporter_for
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile
 
@@ -33,16 +33,6 @@ class Output:
     metric: Metric = Metric.BYTES
     mode: int = PRIVATE
     """Permissions of the file."""
-
-    @classmethod
-    def flamegraph(cls, path: str) -> Output:
-        """Folded stacks, whatever the name."""
-        return cls(Path(path), FOLDED)
-
-    @classmethod
-    def pprof(cls, path: str) -> Output:
-        """pprof, whatever the name."""
-        return cls(Path(path), PPROF)
 
     @classmethod
     def by_suffix(cls, path: str) -> Output:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.command.argumenttypes import argument_type
 from tracelloc.errors import UsageError
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.views.naming import Namer
-from tracelloc.watching.command import PATIENCE_S, LeakCommand
-from tracelloc.watching.rules import RULES_HELP, WatchRule, parse_rule
+from tracelloc.watching.command import LeakCommand
+from tracelloc.watching.rules import WatchRule
 from tracelloc.watching.suppressions import Suppressions, read_suppressions
 
 FAILED_STATUS: Final = 3
@@ -32,37 +30,6 @@ class WatchOptions:
     suppressions: tuple[Path, ...] = ()
 
 
-def add_watch(parser: argparse.ArgumentParser) -> None:
-    """``--fail-if``, ``--on-leak``, ``--suppressions``."""
-    add = parser.add_argument_group("watching").add_argument
-    rules = RULES_HELP.replace("%", "%%")
-    add(
-        "--fail-if",
-        type=argument_type(parse_rule),
-        action="append",
-        default=[],
-        metavar="RULE",
-        help=f"end with exit status {FAILED_STATUS} as soon as a report would show that RULE "
-        f"holds: {rules}; can be given several times",
-    )
-    add(
-        "--on-leak",
-        type=argument_type(_command),
-        metavar="COMMAND",
-        help="run COMMAND once for each leak, with its JSON on standard input; no shell is "
-        f"asked (sh -c '…' does), and after {PATIENCE_S:g} s it is ended",
-    )
-    add(
-        "--suppressions",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="leaks to put up with, lines of leak:PATTERN as LeakSanitizer has them: they are "
-        "added up but neither listed nor watched for; can be given several times",
-    )
-
-
 def watch_of(given: argparse.Namespace) -> WatchOptions:
     """What was asked for. Raises UsageError."""
     command = tuple(given.on_leak or ())
@@ -71,16 +38,6 @@ def watch_of(given: argparse.Namespace) -> WatchOptions:
     if given.tui and (given.fail_if or command):
         raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
     return WatchOptions(tuple(given.fail_if), command, tuple(given.suppressions))
-
-
-def _command(text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no command: {error}") from None
-    if not words:
-        raise ValueError("it is an empty command")
-    return words
 
 
 class Watch:
