@@ -12,10 +12,10 @@ The way of one event, from the target's malloc to the eye, with the files that i
     heap/heap.py             what an image holds: heap/table.py, blocks and totals per stack
     verdict/judge.py         which stacks leak, every few seconds
     tracing/session.py       a snapshot of all processes: snapshots/trace.py
-    command/shared.py        the snapshot of one moment, for every front-end
-    views/namers.py          names for its stacks: symbols/, dwarf/, demangle/, filters/
+    command/run.py           the snapshot of one moment, for every front-end
+    views/naming.py          names for its stacks: symbols/, dwarf/, demangle/, filters/
     command/reports.py       text and JSON: report/trace.py, report/sections.py
-    command/files.py         files: views/profile.py, export/
+    command/outputs.py       files: views/profile.py, export/
     live/                    HTTP and push; watching/: rules and commands
     ui/                      the screen: refresher, picture, the views of ui/registry.py
 

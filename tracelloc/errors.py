@@ -36,3 +36,7 @@ class TargetError(TracellocError):
 
 class UnsupportedError(TracellocError):
     """The kernel, machine or bcc can't do what tracing needs."""
+
+
+class MalformedError(Exception):
+    """A file's content is not what it should be; the text says why, for people."""

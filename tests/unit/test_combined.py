@@ -12,8 +12,7 @@ from tests.unit.test_export_formats import decoded, go_pprof, written
 from tracelloc.export.flamedata import page_data
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.combined import joined
-from tracelloc.views.difference import difference
+from tracelloc.views.combined import difference, joined
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile, profile_of
 

@@ -27,8 +27,8 @@ from tests.unit.profiles import (
     small,
 )  # fmt: skip
 from tracelloc.export import EXPORTERS
-from tracelloc.export.proto import varint
-from tracelloc.views.difference import difference
+from tracelloc.export.pprof import varint
+from tracelloc.views.combined import difference
 from tracelloc.views.metrics import FIGURES, Metric
 from tracelloc.views.profile import Profile
 

@@ -17,7 +17,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
 from tracelloc.reading import read_profile
-from tracelloc.views.difference import difference
+from tracelloc.views.combined import difference
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile
 

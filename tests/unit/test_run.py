@@ -20,7 +20,7 @@ from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.symbols import SourceMap
-from tracelloc.views.namers import Namers, Symbolizers
+from tracelloc.views.naming import Namers, Symbolizers
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from tests.chrome import Chrome
 from tests.unit.profiles import HOSTILE, hostile, large, profile, small
 from tracelloc.export import EXPORTERS
 from tracelloc.text import printable
-from tracelloc.views.difference import difference
+from tracelloc.views.combined import difference
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile
 

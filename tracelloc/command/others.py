@@ -17,7 +17,7 @@ from tracelloc.report.diff import diff_report
 from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
 from tracelloc.target.traceable import open_target
 from tracelloc.text import Progress, printable
-from tracelloc.views.difference import difference
+from tracelloc.views.combined import difference
 from tracelloc.views.metrics import METRICS
 
 

@@ -6,17 +6,19 @@ screen. Beside it there are files, watch rules, the endpoint and the push.
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tracelloc.caller import caller
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.command.files import write_files
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
+from tracelloc.command.outputs import write_files
 from tracelloc.command.pools import load_pools, signatures_of
-from tracelloc.command.shared import SharedSnapshots
 from tracelloc.command.signals import Signals
 from tracelloc.command.starts import Start
 from tracelloc.command.watch import FAILED_STATUS, Watch
@@ -31,11 +33,14 @@ from tracelloc.text import printable
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.namers import Namers, Symbolizers
+from tracelloc.views.naming import Namers, Symbolizers
+from tracelloc.watching.suppressions import Suppressions
 
 if TYPE_CHECKING:
     from tracelloc.live.sharing import Sharing
 
+_FRESH_S: Final = 0.5
+"""A snapshot this young will do for the next who asks over the network: many may at once."""
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report waits for names: what it does not know, no later one will."""
 
@@ -52,6 +57,53 @@ class FrontEnd(Protocol):
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Shows the last snapshot, once the probes are gone."""
+
+
+class SharedSnapshots:
+    """Thread safe: one thread at a time takes a snapshot, the others wait for it."""
+
+    def __init__(
+        self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
+    ) -> None:
+        """``wanted``: what they all must have. ``namers`` are used by nobody else."""
+        self._session = session
+        self._wanted = wanted
+        self._namers = namers
+        self._suppressions = suppressions
+        self._lock = threading.Lock()
+        self._recent: tuple[float, TraceSnapshot] | None = None
+
+    def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
+        """The trace as it is now, without suspects that are suppressed.
+
+        Waits ``patience_s`` at most for names that tell which are. ``wanted``: what is asked
+        for besides. Raises what the trace died of.
+        """
+        with self._lock:
+            return self._take(patience_s, wanted)
+
+    def recent(self) -> TraceSnapshot:
+        """One that was taken for this a moment ago, or a new one."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
+                self._recent = now_s, self._take(0.0, None)
+            return self._recent[1]
+
+    def expire(self) -> None:
+        """Tracing has stopped: what was taken before is not recent any more."""
+        with self._lock:
+            self._recent = None
+
+    def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
+        trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
+        return replace(
+            trace,
+            processes=tuple(
+                self._suppressions.apply(one, self._namers.of(one.target), patience_s)
+                for one in trace.processes
+            ),
+        )
 
 
 class Run:

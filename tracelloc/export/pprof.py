@@ -4,17 +4,17 @@ Field numbers and their meaning are those of
 https://github.com/google/pprof/blob/main/proto/profile.proto. Sample types are those of
 Go's heap profiles, which is what profilers know; of the peak and of temporary allocations
 there is one more if that is asked for. Of a difference all figures are differences, as
-``-diff_base`` makes them.
+``-diff_base`` makes them. The wire format is described in
+https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
 
 import bisect
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from tracelloc.export.proto import data, number, packed
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.views.calltree import UNKNOWN, outer_steps, shown_frames
@@ -53,6 +53,44 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
             pending.clear()
             size = 0
     yield packer.compress(b"".join(pending)) + packer.flush()
+
+
+_VARINT: Final = 0
+_LENGTH: Final = 2
+_MASK: Final = (1 << 64) - 1
+
+_SMALL: Final = tuple(bytes([n]) for n in range(0x80)) + tuple(
+    bytes([n & 0x7F | 0x80, n >> 7]) for n in range(0x80, 0x4000)
+)
+"""Most numbers are small: those below 2^14, ready made."""
+
+
+def varint(number: int) -> bytes:
+    """A number, seven bits per byte, the lowest first; negative ones as 64 bits."""
+    if 0 <= number < 0x4000:
+        return _SMALL[number]
+    number &= _MASK
+    out = bytearray()
+    while number >= 0x80:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def number(field: int, value: int) -> bytes:
+    """A field with a number; nothing for 0, which is what a missing field means."""
+    return varint(field << 3 | _VARINT) + varint(value) if value else b""
+
+
+def data(field: int, content: bytes) -> bytes:
+    """A field with bytes, a string or a message."""
+    return varint(field << 3 | _LENGTH) + varint(len(content)) + content
+
+
+def packed(field: int, values: Iterable[int]) -> bytes:
+    """A repeated field of numbers, zeros included."""
+    return data(field, b"".join(map(varint, values)))
 
 
 class _Encoder:

@@ -7,9 +7,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
-from tracelloc.errors import TracellocError
+from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.reading import folded, jsonfile, pprof
-from tracelloc.reading.malformed import MalformedError
 from tracelloc.views.metrics import FIGURES
 from tracelloc.views.profile import Profile
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from tracelloc.errors import MalformedError
 from tracelloc.filters import NamedStack
-from tracelloc.reading.malformed import MalformedError
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.views.metrics import Metric

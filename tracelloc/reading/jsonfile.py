@@ -6,9 +6,9 @@ import json
 import math
 from typing import Any, Final
 
+from tracelloc.errors import MalformedError
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack
-from tracelloc.reading.malformed import MalformedError
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved

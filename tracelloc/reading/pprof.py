@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracelloc.errors import MalformedError
 from tracelloc.filters import NamedStack
-from tracelloc.reading.malformed import MalformedError
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.views.metrics import FIGURES, Metric

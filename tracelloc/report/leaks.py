@@ -1,4 +1,4 @@
-"""The section of leak suspects: what leaks or may leak, and why."""
+"""The sections on leaks, on memory, and on what tracing costs and has missed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,20 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tracelloc.report.part import Entry, Part, Request
+from tracelloc.text import printable
+from tracelloc.units import plural
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import suspect_facts
+from tracelloc.views.losslines import losses_line, overhead_line
+from tracelloc.views.memory import memory_lines
 from tracelloc.views.suspects import (
     headline,
     name_suspects,
+    nobody_line,
     sentences,
     stacks_to_name,
     summary_line,
+    suppressed_line,
     suspects_of,
 )
 
@@ -51,3 +57,19 @@ def suspects_part(given: Request) -> Part:
         left_out = findings.suspects_left_out
         lines.append(f"==> {summary_line(findings.suspects, len(shown), left_out)}")
     return _SuspectsPart(lines, key="suspects", suspects=shown)
+
+
+def memory_part(given: Request) -> Part:
+    """What there is to be said of leaks and of memory, and which program it is of."""
+    snapshot = given.snapshot
+    lines = [nobody_line(snapshot), suppressed_line(snapshot), *memory_lines(snapshot)]
+    if snapshot.target.exec_count:
+        programs = plural(snapshot.target.exec_count, "other program")
+        lines.append(f"{programs} begun (exec), now {printable(snapshot.target.command)}")
+    return Part([f"==> {line}" for line in lines if line is not None])
+
+
+def losses_part(given: Request) -> Part:
+    """What tracing costs, and what it has missed."""
+    snapshot = given.snapshot
+    return Part([f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"])

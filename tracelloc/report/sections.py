@@ -8,16 +8,19 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final
 
-from tracelloc.report.leaks import suspects_part
-from tracelloc.report.mapped import mappings_part
+from tracelloc.report.leaks import losses_part, memory_part, suspects_part
 from tracelloc.report.part import Part, Request
-from tracelloc.report.peak import peak_part
-from tracelloc.report.remarks import losses_part, memory_part
-from tracelloc.report.sincemark import since_mark_part
 from tracelloc.report.sizes import sizes_part
-from tracelloc.report.temporary import temporary_part
 from tracelloc.report.threads import threads_part
-from tracelloc.report.top import allocations_part, allocators_part, old_allocations_part
+from tracelloc.report.top import (
+    allocations_part,
+    allocators_part,
+    mappings_part,
+    old_allocations_part,
+    peak_part,
+    since_mark_part,
+    temporary_part,
+)
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
 from tracelloc.views.facts import summary
 

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from tracelloc.report.part import Entry, Part, Request, largest
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.snapshot import StackStat
 from tracelloc.text import printable
 from tracelloc.views.facts import thread_facts
 
@@ -19,12 +18,20 @@ def threads_part(given: Request) -> Part:
     lines = list(_lines(snapshot.threads, given))
     if order:
         lines.append(f"==> {len(order)} top stacks out of {wandering} of these:")
-    return Part(
-        lines,
-        thread_facts(snapshot.threads),
-        "top_allocators",
-        [_entry(stat, given) for stat in snapshot.stack_stats(order)],
-    )
+    entries = [
+        Entry(
+            stat.index,
+            f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
+            f"{stat.remote_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            {
+                "remote_freed_bytes": stat.remote_bytes,
+                "remote_frees": stat.remote_count,
+                "allocations": stat.allocated_count,
+            },
+        )
+        for stat in snapshot.stack_stats(order)
+    ]
+    return Part(lines, thread_facts(snapshot.threads), "top_allocators", entries)
 
 
 def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
@@ -39,20 +46,6 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
     )
     for number, flow in enumerate(flows):
         yield f"  {number:>4}: {_flow(flow, activity, given)}"
-
-
-def _entry(stat: StackStat, given: Request) -> Entry:
-    remote = given.amount(stat.remote_bytes, stat.remote_count)
-    share = stat.remote_count / max(stat.allocated_count, 1)
-    return Entry(
-        stat.index,
-        f"{remote} freed by other threads, {share:.1%} of all that it has made",
-        {
-            "remote_freed_bytes": stat.remote_bytes,
-            "remote_frees": stat.remote_count,
-            "allocations": stat.allocated_count,
-        },
-    )
 
 
 def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:

@@ -1,11 +1,15 @@
-"""The sections of every report: the largest allocations and the stacks that hold most."""
+"""The sections that list blocks and call stacks by one figure, the largest first."""
 
 from __future__ import annotations
 
-from tracelloc.report.part import Entry, Part, Request
-from tracelloc.snapshots.blocks import BlockSelection, BlockStat
-from tracelloc.snapshots.snapshot import StackStat
-from tracelloc.units import NS_PER_S, format_age, format_duration, format_size
+from tracelloc.heap.temporary import Soon
+from tracelloc.report.part import Entry, Part, Request, largest
+from tracelloc.snapshots.blocks import BlockSelection
+from tracelloc.snapshots.marks import since_mark
+from tracelloc.units import NS_PER_S, format_age, format_duration, format_size, plural
+from tracelloc.views.facts import peak_facts, temporary_facts
+
+_TEMPORARY = "temporary allocation"
 
 
 def allocations_part(given: Request) -> Part:
@@ -38,42 +42,154 @@ def _title(blocks: BlockSelection, which: str, given: Request) -> str:
 
 
 def _entries(blocks: BlockSelection) -> list[Entry]:
-    return [_entry(block) for block in blocks.largest]
-
-
-def _entry(block: BlockStat) -> Entry:
-    return Entry(
-        block.stack,
-        f"{format_size(block.size_bytes)} ({format_age(block.age_ns)} old)",
-        {
-            "address": block.address,
-            "size_bytes": block.size_bytes,
-            "age_s": block.age_ns / NS_PER_S,
-        },
-        label=f"    0x{block.address:016x}",
-    )
+    return [
+        Entry(
+            block.stack,
+            f"{format_size(block.size_bytes)} ({format_age(block.age_ns)} old)",
+            {
+                "address": block.address,
+                "size_bytes": block.size_bytes,
+                "age_s": block.age_ns / NS_PER_S,
+            },
+            label=f"    0x{block.address:016x}",
+        )
+        for block in blocks.largest
+    ]
 
 
 def allocators_part(given: Request) -> Part:
     """The stacks that hold most."""
-    stats = given.snapshot.top_stacks(given.top)
-    return Part(
-        [f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks}:"],
-        {},
-        "top_allocators",
-        [_allocator(stat, given) for stat in stats],
-    )
+    stats, findings = given.snapshot.top_stacks(given.top), given.snapshot.findings
+    entries = [
+        Entry(
+            stat.index,
+            given.amount(stat.live_bytes, stat.live_count),
+            {
+                "bytes": stat.live_bytes,
+                "allocations": stat.live_count,
+                "growth_bytes_per_min": stat.growth_bytes_per_min,
+                "verdict": None if findings is None else findings.verdict(stat.index).value,
+            },
+        )
+        for stat in stats
+    ]
+    title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks}:"
+    return Part([title], {}, "top_allocators", entries)
 
 
-def _allocator(stat: StackStat, given: Request) -> Entry:
-    findings = given.snapshot.findings
-    return Entry(
-        stat.index,
-        given.amount(stat.live_bytes, stat.live_count),
-        {
-            "bytes": stat.live_bytes,
-            "allocations": stat.live_count,
-            "growth_bytes_per_min": stat.growth_bytes_per_min,
-            "verdict": None if findings is None else findings.verdict(stat.index).value,
-        },
+def since_mark_part(given: Request) -> Part | None:
+    """The stacks that have grown most since the mark; None without a mark."""
+    since = since_mark(given.snapshot, given.mark, given.top)
+    if since is None:
+        return None
+    title = (
+        f"==> since the mark {format_age(since.elapsed_ns)} ago: "
+        f"{_more(since.live_bytes, since.live_count, given.about)}, "
+        f"{len(since.top)} top growers out of {since.growing}:"
     )
+    facts = {
+        "elapsed_s": since.elapsed_ns / NS_PER_S,
+        "live_bytes": since.live_bytes,
+        "live_allocations": since.live_count,
+        "allocated_bytes": since.allocated_bytes,
+        "freed_bytes": since.freed_bytes,
+        "growing_stacks": since.growing,
+    }
+    entries = [
+        Entry(
+            changed.stack,
+            _more(changed.live_bytes, changed.live_count, given.about),
+            {"bytes": changed.live_bytes, "allocations": changed.live_count},
+        )
+        for changed in since.top
+    ]
+    return Part([title], facts, "top_allocators", entries)
+
+
+def _more(size_bytes: int, count: int, about: str) -> str:
+    sign = "+" if size_bytes >= 0 else ""
+    return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+} allocations"
+
+
+def peak_part(given: Request) -> Part:
+    """The high-water mark: what was outstanding when most was, and the stacks that held most."""
+    snapshot, about, entries = given.snapshot, given.about, []
+    facts, peak = peak_facts(snapshot), snapshot.peak
+    order = () if peak is None else largest(peak.live_bytes, given.top)[1]
+    for stack in order:
+        assert peak is not None
+        size_bytes, count = int(peak.live_bytes[stack]), int(peak.live_count[stack])
+        live_bytes = int(snapshot.totals.live_bytes[stack])
+        text = (
+            f"{given.amount(size_bytes, count)} ({size_bytes / max(peak.size_bytes, 1):.1%}), "
+            f"now {about}{format_size(live_bytes)}"
+        )
+        figures = {"bytes": size_bytes, "allocations": count, "live_bytes": live_bytes}
+        entries.append(Entry(stack, text, figures))
+    title = (
+        f"==> peak {format_age(round(facts['ago_s'] * NS_PER_S))} ago: "
+        f"{given.amount(facts['bytes'], facts['allocations'])}, "
+        f"now {about}{format_size(snapshot.live_bytes)}, "
+        f"{len(entries)} top allocators out of {facts['stacks']} then:"
+    )
+    return Part([title], facts, "top_allocators", entries)
+
+
+def temporary_part(given: Request) -> Part:
+    """All temporary allocations, then the stacks by the number of theirs."""
+    snapshot = given.snapshot
+    facts = temporary_facts(snapshot)
+    order = largest(snapshot.totals.temporary_count, given.top)[1]
+    unknown = ""
+    if facts["unknown_allocations"]:
+        others = plural(facts["unknown_allocations"], "other")
+        unknown = f", of {given.about}{others} it is not known"
+    share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
+    title = (
+        f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
+        f"({_meaning(snapshot.soon)}), {share:.1%} of all that were freed{unknown}; "
+        f"{len(order)} top stacks out of {facts['stacks']}:"
+    )
+    entries = [
+        Entry(
+            stat.index,
+            f"{given.amount(stat.temporary_bytes, stat.temporary_count, _TEMPORARY)}, "
+            f"{stat.temporary_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            {
+                "temporary_allocations": stat.temporary_count,
+                "temporary_bytes": stat.temporary_bytes,
+                "allocations": stat.allocated_count,
+            },
+        )
+        for stat in snapshot.stack_stats(order)
+    ]
+    return Part([title], facts, "top_allocators", entries)
+
+
+def _meaning(soon: Soon) -> str:
+    if soon.life_ns is not None:
+        return f"freed by the same thread within {format_duration(soon.life_ns / NS_PER_S)}"
+    others = "no other" if soon.between == 0 else f"at most {plural(soon.between, 'other')}"
+    return f"freed by the same thread, {others} between"
+
+
+def mappings_part(given: Request) -> Part | None:
+    """The stacks that have mapped most by themselves; None if mappings are not traced."""
+    mappings, entries = given.snapshot.mappings, []
+    if mappings is None:
+        return None
+    for held in mappings.stacks[: given.top]:
+        age_ns, count = given.snapshot.now_ns - held.oldest_ns, plural(held.count, "mapping")
+        text = f"{format_size(held.size_bytes)} in {count}, the oldest {format_age(age_ns)} old"
+        figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}
+        entries.append(Entry(held.stack, text, figures))
+    title = (
+        f"==> {len(entries)} top mappings' stacks out of {len(mappings.stacks)}: "
+        f"{plural(mappings.count, 'mapping')} for a total of {format_size(mappings.size_bytes)}"
+    )
+    facts = {
+        "bytes": mappings.size_bytes,
+        "mappings": mappings.count,
+        "of_allocators_bytes": mappings.of_allocators_bytes,
+    }
+    return Part([title], facts, "top", entries)

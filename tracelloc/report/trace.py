@@ -13,7 +13,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.trace import FollowCounts, TraceSnapshot
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S, about_of, format_duration, format_size, plural
-from tracelloc.views.namers import Namers
+from tracelloc.views.naming import Namers
 
 
 @dataclass(frozen=True, slots=True)

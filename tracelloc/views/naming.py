@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
 from tracelloc.demangle.short import shorten
 from tracelloc.filters import Filters, NamedStack
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.target.space import Place, Unresolved
+from tracelloc.snapshots.snapshot import Snapshot, Target
+from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.target.space import AddressSpace, Place, Unresolved
 
-__all__ = ["NamedStack", "Namer"]
+__all__ = ["NamedStack", "Namer", "Namers", "Symbolizers"]
 
 REPORT_PATIENCE_S: Final = 2.0
 """How long a report waits for names and lines; those that take longer are in later ones."""
@@ -89,3 +90,59 @@ def _end_of_partial(why: str) -> Frame:
 @functools.lru_cache(maxsize=1 << 16)
 def _shortened(frame: Frame) -> Frame:
     return frame if frame.symbol is None else replace(frame, symbol=shorten(frame.symbol))
+
+
+class Symbolizers:
+    """One per process, made when it is first asked for. Thread safe."""
+
+    def __init__(self, space_of: Callable[[int], AddressSpace], sources: SourceMap) -> None:
+        """``space_of``: the address space of a process by its number in the trace."""
+        self._space_of = space_of
+        self._sources = sources
+        self._lock = threading.Lock()
+        self._symbolizers: dict[int, Symbolizer] = {}
+
+    def of(self, number: int) -> Symbolizer:
+        """That of a process."""
+        with self._lock:
+            if number not in self._symbolizers:
+                first = next(iter(self._symbolizers.values()), None)
+                space = self._space_of(number)
+                self._symbolizers[number] = Symbolizer(space, self._sources, like=first)
+            return self._symbolizers[number]
+
+    def close(self) -> None:
+        """Ends their threads. Nothing new becomes known."""
+        with self._lock:
+            # The first one has what is known of files for all of them.
+            for symbolizer in reversed(self._symbolizers.values()):
+                symbolizer.close()
+
+
+class Namers:
+    """One per process. For one thread at a time; each thread has its own copy."""
+
+    def __init__(self, symbolizers: Symbolizers, filters: Filters, *, short_names: bool) -> None:
+        """See ``Namer``."""
+        self.filters = filters
+        """Of all of them; may be changed from the thread that uses the namers."""
+        self.patience_s = REPORT_PATIENCE_S
+        """How long reports wait for names."""
+        self._symbolizers = symbolizers
+        self._short_names = short_names
+        self._namers: dict[int, Namer] = {}
+
+    def of(self, target: Target) -> Namer:
+        """That of a process."""
+        number = target.number
+        namer = self._namers.get(number)
+        if namer is None:
+            symbolizer = self._symbolizers.of(number)
+            namer = Namer(symbolizer, self.filters, short_names=self._short_names)
+            self._namers[number] = namer
+        namer.patience_s = self.patience_s
+        return namer
+
+    def copy(self) -> Namers:
+        """Others under the same rules, for another thread."""
+        return Namers(self._symbolizers, self.filters.copy(), short_names=self._short_names)
