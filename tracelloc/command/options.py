@@ -11,7 +11,7 @@ from enum import Enum
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 from tracelloc.capture.attach import Method
 from tracelloc.command.arguments import add_all
@@ -121,6 +121,9 @@ class Options:
 class Parser(argparse.ArgumentParser):
     """Reports a wrong command line as one line, like every other error."""
 
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more, allow_abbrev=False)
+
     def error(self, message: str) -> NoReturn:
         """Raises UsageError instead of printing the usage and exiting."""
         raise UsageError(message, hint="tracelloc --help shows the options")
@@ -141,7 +144,6 @@ def build_parser() -> argparse.ArgumentParser:
         "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on; SIGUSR2 "
         "sets a mark: reports then say what has come since.",
         formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.epilog = textwrap.fill(parser.epilog or "", 79, break_on_hyphens=False)
     add_all(parser)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -28,8 +27,6 @@ def symbols(arguments: Sequence[str]) -> int:
         description="Shows, for each file that a process has mapped as code, where function "
         "names and source lines come from, and which package or option would add what is "
         "missing. Nothing is traced.",
-        formatter_class=argparse.HelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("-p", "--pid", type=positive_type, required=True, metavar="PID", help="process to look at")
@@ -54,8 +51,6 @@ def diff(arguments: Sequence[str]) -> int:
         "stack. Profiles are pprof files (also those of Go and others), JSON snapshots and "
         "folded stacks; with -o the difference is written instead, flame graphs coloured by "
         "growth.",
-        formatter_class=argparse.HelpFormatter,
-        allow_abbrev=False,
     )
     add = parser.add_argument
     add("before", type=Path, metavar="BEFORE", help="profile to compare with")

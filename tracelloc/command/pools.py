@@ -134,44 +134,39 @@ class _Parser:
                 )
             try:
                 found.append(_function(function))
-            except _WrongError as wrong:
-                fail("functions", f"{where}: {wrong.what}", wrong.hint)
+            except UsageError as wrong:
+                fail("functions", f"{where}: {wrong.message}", wrong.hint)
         return Pool(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
 
     def _fail(self, line: int, what: str, hint: str = "") -> NoReturn:
         raise UsageError(f"{self._name}:{line}: {what}", hint=hint)
 
 
-class _WrongError(Exception):
-    def __init__(self, what: str, hint: str = "") -> None:
-        super().__init__(what)
-        self.what, self.hint = what, hint
-
-
 def _function(entry: dict[str, Any]) -> PoolFunction:
-    """One function. Raises _WrongError."""
+    """One function. Raises UsageError, which names no file."""
     pattern, kind_name = entry.get("name"), entry.get("kind")
     if not isinstance(pattern, str) or not pattern:
-        raise _WrongError("name is missing")
+        raise UsageError("name is missing")
     if not isinstance(kind_name, str) or kind_name not in KINDS:
-        raise _WrongError(
+        raise UsageError(
             f"kind cannot be {kind_name!r}" if "kind" in entry else "kind is missing",
-            f"known are {', '.join(KINDS)}",
+            hint=f"known are {', '.join(KINDS)}",
         )
     kind = KINDS[kind_name]
+    known = (*_FUNCTION_KEYS, *kind.roles)
     for key in entry:
-        if key not in (*_FUNCTION_KEYS, *kind.roles):
-            raise _WrongError(f"unknown key {key!r}", nearest(key, (*_FUNCTION_KEYS, *kind.roles)))
+        if key not in known:
+            raise UsageError(f"unknown key {key!r}", hint=nearest(key, known))
     positions = []
     usual = _USUAL.get(kind, range(1, len(kind.roles) + 1))
     for role, first in zip(kind.roles, usual, strict=True):
         position = entry.get(role, first)
         if type(position) is not int or not 1 <= position <= _MOST_ARGUMENTS:
-            raise _WrongError(f"{role} must be the number of an argument, 1 to {_MOST_ARGUMENTS}")
+            raise UsageError(f"{role} must be the number of an argument, 1 to {_MOST_ARGUMENTS}")
         positions.append(position)
     throws = entry.get("throws", True)
     if not isinstance(throws, bool):
-        raise _WrongError("throws must be true or false")
+        raise UsageError("throws must be true or false")
     signature = Signature(kind, tuple(positions))
     # Frees are looked at when they begin: what they do later does not matter.
     return PoolFunction(pattern, replace(signature, throws=throws and kind.returns))

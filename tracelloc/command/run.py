@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from tracelloc.caller import caller
 from tracelloc.capture.bpf import CaptureConfig
@@ -35,9 +35,6 @@ from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.watching.suppressions import Suppressions
-
-if TYPE_CHECKING:
-    from tracelloc.live.sharing import Sharing
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""
@@ -235,9 +232,11 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         )
         pools, more = load_pools(options.allocators_paths, caller())
         watch = stack.enter_context(closing(Watch(options.watch, say)))
-        sharing = _sharing(options, say)
-        if sharing is not None:
-            stack.callback(sharing.close)
+        sharing = None
+        if options.listen is not None or options.push is not None:
+            from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
+
+            sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         session = stack.enter_context(closing(start.begin(_config_of(options, pools), say)))
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
@@ -245,12 +244,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         )
         namers = Namers(symbolizers, filters, short_names=options.short_names)
         run = Run(
-            options,
-            session,
-            signals=signals,
-            messages=front.messages,
-            namers=namers,
-            watch=watch,
+            options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )
         run.say_beginning([*warnings, *more])
         try:
@@ -265,14 +259,6 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
                 sharing.close()
         run.finish(front)
     return FAILED_STATUS if watch.broken is not None else 0
-
-
-def _sharing(options: Options, say: Callable[[str], None]) -> Sharing | None:
-    if options.listen is None and options.push is None:
-        return None
-    from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
-
-    return Sharing(options.listen, options.push, say)
 
 
 def _config_of(options: Options, pools: tuple[Pool, ...]) -> TraceConfig:

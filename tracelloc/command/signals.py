@@ -37,8 +37,8 @@ class Signals:
                 signal.signal(number, self._note_end)
         if refuse_stop is not None:
             signal.signal(signal.SIGTSTP, self._note_stop)
-        signal.signal(signal.SIGUSR1, self._note_files)
-        signal.signal(signal.SIGUSR2, self._note_mark)
+        for number in (signal.SIGUSR1, signal.SIGUSR2):
+            signal.signal(number, self._note_wish)
 
     def fileno(self) -> int:
         """Readable when a signal has come since ``clear``."""
@@ -55,8 +55,6 @@ class Signals:
         if self._refuse_stop is not None:
             self._refuse_stop("can't be suspended while processes are followed")
 
-    def _note_files(self, _number: int, _frame: object) -> None:
-        self.wants_files = True
-
-    def _note_mark(self, _number: int, _frame: object) -> None:
-        self.wants_mark = True
+    def _note_wish(self, number: int, _frame: object) -> None:
+        self.wants_files |= number == signal.SIGUSR1
+        self.wants_mark |= number == signal.SIGUSR2

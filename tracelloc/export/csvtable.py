@@ -36,13 +36,15 @@ def _row(sample: Sample) -> tuple[object, ...]:
     if sample.before is not None:
         figures += tuple(figures_of(sample.before).values())
     name, frame = next(shown_frames(sample.stack), ("", None))
-    place: tuple[object, ...] = (sample.stat.index, sample.verdict or "", _cell(name))
-    if frame is None:
-        place += ("", "", "")
-    else:
-        line = "" if frame.line is None else frame.line
-        place += (_cell(frame.module or ""), _cell(frame.file or ""), line)
-    return (*figures, *place, _cell(fold(sample.stack, sample.stat.index)))
+    file: tuple[object, ...] = ("", "", "")
+    if frame is not None:
+        file = (
+            _cell(frame.module or ""),
+            _cell(frame.file or ""),
+            "" if frame.line is None else frame.line,
+        )
+    stack = _cell(fold(sample.stack, sample.stat.index))
+    return (*figures, sample.stat.index, sample.verdict or "", _cell(name), *file, stack)
 
 
 def _cell(text: str) -> str:

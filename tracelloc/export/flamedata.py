@@ -9,6 +9,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from importlib import resources
 from typing import Any, Final
 
 import numpy as np
@@ -47,21 +49,13 @@ class Width:
     weight: Callable[[Sample], int]
 
 
-def _after(metric: Metric) -> Callable[[Sample], int]:
-    return lambda sample: max(0, sample.after(metric))
-
-
-def _more(sample: Sample) -> int:
-    return max(0, sample.weight(Metric.BYTES))
-
-
-def _less(sample: Sample) -> int:
-    return max(0, -sample.weight(Metric.BYTES))
-
-
 _DIFFERENCE: Final = (
-    Width("growth", "More", "more than before", Unit.BYTES, _more),
-    Width("less", "Less", "less than before", Unit.BYTES, _less),
+    Width(
+        "growth", "More", "more than before", Unit.BYTES, lambda s: max(0, s.weight(Metric.BYTES))
+    ),
+    Width(
+        "less", "Less", "less than before", Unit.BYTES, lambda s: max(0, -s.weight(Metric.BYTES))
+    ),
 )
 
 
@@ -97,9 +91,14 @@ def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
         if each is Metric.GROWTH and profile.is_difference:
             continue
         if each is metric or profile.shows(each):
-            yield Width(each.value, each.value.capitalize(), each.noun, each.unit, _after(each))
+            after = partial(_after, each)
+            yield Width(each.value, each.value.capitalize(), each.noun, each.unit, after)
         if each is Metric.BYTES and profile.is_difference:
             yield from _DIFFERENCE
+
+
+def _after(metric: Metric, sample: Sample) -> int:
+    return max(0, sample.after(metric))
 
 
 def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
@@ -136,18 +135,9 @@ def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
     places, place = _numbered(
         files[node] if node in files else _place(frames.get(node)) for node in range(len(merged))
     )
-    return FlameTree(
-        merged=merged,
-        widths=widths,
-        own=[own(width.weight) for width in widths],
-        growth=own(lambda sample: sample.weight(growth)),
-        names=names,
-        modules=modules,
-        places=places,
-        name=name,
-        module=module,
-        place=place,
-    )
+    columns = [own(width.weight) for width in widths]
+    growths = own(lambda sample: sample.weight(growth))
+    return FlameTree(merged, widths, columns, growths, names, modules, places, name, module, place)
 
 
 def _place(frame: Frame | None) -> str | None:
@@ -156,7 +146,8 @@ def _place(frame: Frame | None) -> str | None:
     return f"{frame.file}:{frame.line}"
 
 
-def _elapsed(profile: Profile) -> str:
+def elapsed(profile: Profile) -> str:
+    """For how long it was traced, or lies after the other of a difference; may be empty."""
     seconds = round(profile.elapsed_ns / NS_PER_S)
     if not seconds:
         return ""
@@ -185,7 +176,7 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
         "title": printable(profile.target.command) or "?",
         "pid": profile.target.pid,
         "when": when,
-        "elapsed": _elapsed(profile),
+        "elapsed": elapsed(profile),
         "sampled": profile.sample_bytes is not None,
         "difference": profile.is_difference,
         "notes": [printable(note) for note in profile.notes],
@@ -212,3 +203,9 @@ def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) 
         "module": tree.module,
         "place": tree.place,
     }
+
+
+@cache
+def asset(name: str) -> str:
+    """The text of a file that flame graphs are made of."""
+    return resources.files("tracelloc.export").joinpath("web", name).read_text("utf-8")

@@ -12,11 +12,9 @@ import hashlib
 import html
 import json
 from collections.abc import Iterator
-from functools import cache
-from importlib import resources
 from typing import Any, Final
 
-from tracelloc.export.flamedata import page_data
+from tracelloc.export.flamedata import asset, page_data
 from tracelloc.text import printable
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile
@@ -25,24 +23,19 @@ _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
 
 
-def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
-    """The file."""
-    yield from page(profile, metric)
-
-
-def page(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
-    """The page; with ``refresh_s`` it asks its server for ``flamegraph.json`` that often."""
+def write(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
+    """The file; with ``refresh_s`` it asks its server for ``flamegraph.json`` that often."""
     data = page_data(profile, metric, refresh_s)
-    script = "".join(map(_asset, _SCRIPTS))
+    script = "".join(map(asset, _SCRIPTS))
     title = html.escape(f"{printable(profile.target.command)} – heap")
     # Cut, then filled: what is filled in is never searched for further places.
-    head, rest = _asset("page.html").split("@POLICY@")
+    head, rest = asset("page.html").split("@POLICY@")
     middle, rest = rest.split("@TITLE@")
     style, rest = rest.split("@STYLE@")
     body, rest = rest.split("@DATA@")
     between, end = rest.split("@SCRIPT@")
     parts = [head, policy(script, live=refresh_s is not None), middle, title, style]
-    parts += [_asset("style.css"), body]
+    parts += [asset("style.css"), body]
     yield "".join(parts).encode()
     yield embedded(data).encode()
     yield "".join([between, script, end]).encode()
@@ -61,8 +54,3 @@ def policy(script: str, *, live: bool) -> str:
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
         f"connect-src {asks}; base-uri 'none'; form-action 'none'"
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files("tracelloc.export").joinpath("web", name).read_text("utf-8")

@@ -39,16 +39,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from typing import Any, Final
 
 from tracelloc.symbols import Frame
 from tracelloc.units import NS_PER_S
-from tracelloc.views.facts import suspect_facts
+from tracelloc.views.facts import frame_facts, suspect_facts
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile, Sample, figures_of
 
 FORMAT: Final = "tracelloc-snapshot"
 VERSION: Final = 1
+_FRAME: Final = (
+    "address", "symbol", "raw_symbol", "offset", "size", "module", "module_offset", "file", "line",
+    "inlined",
+)  # fmt: skip
 _PIECE: Final = 256
 """List entries per piece."""
 
@@ -73,19 +78,10 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 
             "elapsed_s": [time_ns / NS_PER_S for time_ns, _ in profile.series],
             "bytes": [held for _, held in profile.series],
         },
-        "modules": [
-            {
-                "path": file.path,
-                "start": file.start,
-                "end": file.end,
-                "offset": file.offset,
-                "build_id": file.build_id,
-            }
-            for file in profile.files
-        ],
+        "modules": [asdict(file) for file in profile.files],
     }
     yield _text(head)[:-1].encode()
-    yield from _list("frames", [_frame(frame) for frame in frames])
+    yield from _list("frames", [frame_facts(frame, _FRAME) for frame in frames])
     yield from _list("stacks", stacks)
     yield b"}\n"
 
@@ -116,19 +112,3 @@ def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     if sample.before is not None:
         entry["before"] = figures_of(sample.before)
     return entry
-
-
-def _frame(frame: Frame) -> dict[str, Any]:
-    return {
-        "address": frame.address,
-        "symbol": frame.symbol,
-        "raw_symbol": frame.raw_symbol,
-        "offset": frame.offset,
-        "size": frame.size,
-        "module": frame.module,
-        "module_offset": frame.module_offset,
-        "file": frame.file,
-        "line": frame.line,
-        "inlined": frame.inlined,
-        "reason": None if frame.reason is None else frame.reason.value,
-    }

@@ -28,12 +28,10 @@ def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
             active = len(profiles)
         elif not profile.shows(each):
             continue
-        if profile.is_difference:
-            profiles.append(_sampled(f"more {each.title}", unit, stacks, weights))
-            weights = [-weight for weight in weights]
-            profiles.append(_sampled(f"less {each.title}", unit, stacks, weights))
-        else:
-            profiles.append(_sampled(each.title, unit, stacks, weights))
+        signs = (("more ", 1), ("less ", -1)) if profile.is_difference else (("", 1),)
+        for word, sign in signs:
+            signed = [sign * weight for weight in weights]
+            profiles.append(_sampled(f"{word}{each.title}", unit, stacks, signed))
     content = {
         "$schema": "https://www.speedscope.app/file-format-schema.json",
         "name": f"{printable(profile.target.command)} ({profile.target.pid})",

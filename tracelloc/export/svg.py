@@ -10,18 +10,16 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tracelloc.export.flamedata import FlameTree, flame_tree
+from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import printable
-from tracelloc.units import about_of, format_duration, format_size, plural
+from tracelloc.units import about_of, format_size, plural
 from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.profile import Profile
 
@@ -131,16 +129,14 @@ def _head(profile: Profile, total: str, height: int) -> str:
     target = profile.target
     title = f"{printable(target.command)} (process {target.pid})"
     about = about_of(profile.sample_bytes)
-    seconds = round(profile.elapsed_ns / 1e9)
-    kind = "apart" if profile.is_difference else "traced"
-    subtitle = f"{about}{total}" + (f", {format_duration(seconds)} {kind}" if seconds else "")
+    subtitle = ", ".join(filter(None, [f"{about}{total}", elapsed(profile)]))
     width = _WIDTH + 2 * _LEFT
     return (
         f'<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         f'width="{width}" height="{height}" data-width="{_WIDTH}" data-left="{_LEFT}" '
         f'data-advance="{_ADVANCE}" role="img">\n'
-        f"<title>{escape(title)}: heap</title>\n<style>{_asset('picture.css')}</style>\n"
+        f"<title>{escape(title)}: heap</title>\n<style>{asset('picture.css')}</style>\n"
         f'<text class="title" x="{_LEFT}" y="24">{escape(title)}</text>\n'
         f'<text class="soft" x="{_LEFT}" y="44">{escape(subtitle)}</text>\n'
         f'<text class="button" id="reset" x="{width - 160}" y="24">Reset zoom</text>\n'
@@ -171,14 +167,9 @@ def _tail(profile: Profile, hidden: int, height: int) -> str:
         notes.insert(0, f"{plural(hidden, 'frame')} too narrow to be drawn")
     text = escape("; ".join(notes))
     # Nothing of the target's gets into the script: it reads what the elements say.
-    script = _asset("picture.js")
+    script = asset("picture.js")
     assert "]]>" not in script
     return (
         f'</g>\n<text class="soft" x="{_LEFT}" y="{height - 9}">{text}</text>\n'
         f"<script><![CDATA[{script}]]></script>\n</svg>\n"
     )
-
-
-@cache
-def _asset(name: str) -> str:
-    return resources.files("tracelloc.export").joinpath("web", name).read_text("utf-8")

@@ -157,7 +157,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             data = page_data(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("application/json", [html.embedded(data).encode()])
         elif parts.path == "/":
-            page = html.page(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            page = html.write(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "there are /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
@@ -196,24 +196,20 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._send("application/octet-stream", content, f'attachment; filename="{name}"')
 
     def _send(self, kind: str, pieces: Iterable[bytes], disposition: str | None = None) -> None:
-        content = b"".join(pieces)
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("X-Content-Type-Options", "nosniff")
-        self.send_header("Cache-Control", "no-store")
+        more = {"Cache-Control": "no-store"}
         if disposition is not None:
-            self.send_header("Content-Disposition", disposition)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(content)
+            more["Content-Disposition"] = disposition
+        self._respond(200, kind, b"".join(pieces), more)
 
     def _refuse(self, status: int, reason: str) -> None:
         content = f"{json.dumps(reason)[1:-1]}\n".encode()
+        self._respond(status, "text/plain; charset=utf-8", content, {})
+
+    def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
         self.send_response(status)
-        self.send_header("Content-Type", "text/plain; charset=utf-8")
-        self.send_header("Content-Length", str(len(content)))
-        self.send_header("X-Content-Type-Options", "nosniff")
+        headers = {"Content-Type": kind, "Content-Length": str(len(content))}
+        for header in (headers | {"X-Content-Type-Options": "nosniff"} | more).items():
+            self.send_header(*header)
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

@@ -20,7 +20,7 @@ import urllib.parse
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from tracelloc import __version__
@@ -41,6 +41,7 @@ _LAST_PATIENCE_S: Final = 3.0
 """For each of the last attempts, when tracing has ended."""
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
+_CONFIG: Final = "sample_type_config"
 _TYPES: Final[dict[str, dict[str, object]]] = {
     "inuse_objects": {"units": "objects", "aggregation": "average"},
     "inuse_space": {"units": "bytes", "aggregation": "average"},
@@ -50,13 +51,8 @@ _TYPES: Final[dict[str, dict[str, object]]] = {
 _UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
 
 
-@dataclass(frozen=True, slots=True)
-class _Parcel:
-    """One profile, ready to be sent."""
-
-    from_s: int
-    until_s: int
-    content: bytes
+_Parcel = tuple[int, int, bytes]
+"""A profile, ready to be sent: its first and last second since 1970, and the file."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -147,7 +143,7 @@ class Pusher:
         if len(self._waiting) == MOST_WAITING:
             self._waiting.popleft()
             self.dropped += 1
-        self._waiting.append(_Parcel(int(self._since_s), max(1, round(until_s)), content))
+        self._waiting.append((int(self._since_s), max(1, round(until_s)), content))
         self._since_s = until_s
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
@@ -191,7 +187,8 @@ class Pusher:
 
     def _send(self, parcel: _Parcel, patience_s: float) -> tuple[str, bool]:
         """(what went wrong, whether to try again); nothing if it is there."""
-        body, boundary = _form(parcel.content)
+        from_s, until_s, content = parcel
+        body, boundary = _form(content)
         headers = {
             "Content-Type": f"multipart/form-data; boundary={boundary}",
             "User-Agent": f"tracelloc/{__version__}",
@@ -200,13 +197,8 @@ class Pusher:
             token = base64.b64encode(self._config.authorization.encode()).decode()
             headers["Authorization"] = f"Basic {token}"
         query = urllib.parse.urlencode(
-            {
-                "name": self._name(),
-                "from": parcel.from_s,
-                "until": parcel.until_s,
-                "format": "pprof",
-                "spyName": "tracelloc",
-            }
+            {"name": self._name(), "from": from_s, "until": until_s}
+            | {"format": "pprof", "spyName": "tracelloc"}
         )
         request = urllib.request.Request(  # noqa: S310 - http and https only
             f"{self._config.url}?{query}", data=body, headers=headers, method="POST"
@@ -240,16 +232,12 @@ def _plain(name: str) -> str:
 def _form(content: bytes) -> tuple[bytes, str]:
     """A multipart/form-data body (RFC 7578) and its boundary."""
     boundary = secrets.token_hex(16)
-    parts = {
-        "profile": ("profile.pb.gz", "application/octet-stream", content),
-        "sample_type_config": (
-            "sample_type_config.json",
-            "application/json",
-            json.dumps(_TYPES).encode(),
-        ),
-    }
+    parts = (
+        ("profile", "profile.pb.gz", "application/octet-stream", content),
+        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(_TYPES).encode()),
+    )
     body = b""
-    for name, (file, kind, part) in parts.items():
+    for name, file, kind, part in parts:
         head = (
             f"--{boundary}\r\nContent-Disposition: form-data; "
             f'name="{name}"; filename="{file}"\r\nContent-Type: {kind}\r\n\r\n'

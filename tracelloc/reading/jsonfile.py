@@ -16,6 +16,9 @@ from tracelloc.units import NS_PER_S
 from tracelloc.views.metrics import FIGURES, Metric
 from tracelloc.views.profile import MappedFile, Profile, Sample
 
+_TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
+_NUMBERS: Final = ("offset", "size", "module_offset", "line")
+"""Of frames; null if unknown."""
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 
@@ -86,18 +89,13 @@ def _seconds(value: Any) -> float:
 
 def _frame(entry: dict[str, Any]) -> Frame:
     reason = entry["reason"]
+    known: dict[str, Any] = {name: _maybe_text(entry[name]) for name in _TEXTS}
+    known |= {name: _maybe_number(entry[name]) for name in _NUMBERS}
     return Frame(
         address=int(entry["address"]),
-        symbol=_maybe_text(entry["symbol"]),
-        raw_symbol=_maybe_text(entry["raw_symbol"]),
-        offset=_maybe_number(entry["offset"]),
-        size=_maybe_number(entry["size"]),
-        module=_maybe_text(entry["module"]),
-        module_offset=_maybe_number(entry["module_offset"]),
         reason=None if reason is None else _REASONS[reason],
-        file=_maybe_text(entry["file"]),
-        line=_maybe_number(entry["line"]),
         inlined=bool(entry["inlined"]),
+        **known,
     )
 
 

@@ -23,6 +23,10 @@ _MOST_FRAMES: Final = 1 << 24
 """Of all stacks together: a small file may name one long location many times."""
 
 
+_Message = dict[int, int | bytes]
+"""By field number, without repeated fields."""
+
+
 def _varint(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
@@ -74,14 +78,18 @@ def _signed(number: int) -> int:
     return number - (1 << 64) if number >> 63 else number
 
 
-def _message(value: int | bytes) -> dict[int, int | bytes]:
-    """A message without repeated fields."""
+def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
         raise MalformedError("it is no pprof profile, or damaged")
-    return dict(_fields(value))
+    return value
 
 
-def _number(message: dict[int, int | bytes], key: int) -> int:
+def _message(value: int | bytes) -> _Message:
+    """A message without repeated fields."""
+    return dict(_fields(_bytes(value)))
+
+
+def _number(message: _Message, key: int) -> int:
     value = message.get(key, 0)
     if not isinstance(value, int):
         raise MalformedError("it is no pprof profile, or damaged")
@@ -93,13 +101,11 @@ class _Raw:
     """The profile's fields before their numbers are followed."""
 
     strings: list[str] = field(default_factory=list)
-    types: list[dict[int, int | bytes]] = field(default_factory=list)
+    types: list[_Message] = field(default_factory=list)
     samples: list[tuple[list[int], list[int]]] = field(default_factory=list)
-    mappings: dict[int, dict[int, int | bytes]] = field(default_factory=dict)
-    locations: dict[int, tuple[dict[int, int | bytes], list[dict[int, int | bytes]]]] = field(
-        default_factory=dict
-    )
-    functions: dict[int, dict[int, int | bytes]] = field(default_factory=dict)
+    mappings: dict[int, _Message] = field(default_factory=dict)
+    locations: dict[int, tuple[_Message, list[_Message]]] = field(default_factory=dict)
+    functions: dict[int, _Message] = field(default_factory=dict)
     comments: list[int] = field(default_factory=list)
     numbers: dict[int, int] = field(default_factory=dict)
 
@@ -151,9 +157,7 @@ def _raw(content: bytes) -> _Raw:
             mapping = _message(value)
             raw.mappings[_number(mapping, 1)] = mapping
         elif key == 4:
-            if isinstance(value, int):
-                raise MalformedError("it is no pprof profile, or damaged")
-            parts = list(_fields(value))
+            parts = list(_fields(_bytes(value)))
             lines = [_message(part) for number, part in parts if number == 4]
             location = dict(parts)
             raw.locations[_number(location, 1)] = location, lines
@@ -161,9 +165,7 @@ def _raw(content: bytes) -> _Raw:
             function = _message(value)
             raw.functions[_number(function, 1)] = function
         elif key == 6:
-            if isinstance(value, int):
-                raise MalformedError("it is no pprof profile, or damaged")
-            raw.strings.append(value.decode(errors="backslashreplace"))
+            raw.strings.append(_bytes(value).decode(errors="backslashreplace"))
         elif key == 13:
             raw.comments.extend(_numbers(value))
         elif isinstance(value, int):
@@ -174,11 +176,9 @@ def _raw(content: bytes) -> _Raw:
 
 
 def _sample(value: int | bytes) -> tuple[list[int], list[int]]:
-    if isinstance(value, int):
-        raise MalformedError("it is no pprof profile, or damaged")
     locations: list[int] = []
     values: list[int] = []
-    for key, part in _fields(value):
+    for key, part in _fields(_bytes(value)):
         if key == 1:
             locations.extend(_numbers(part))
         elif key == 2:
@@ -227,7 +227,7 @@ def _location(raw: _Raw, number: int) -> list[Frame]:
     return frames
 
 
-def _file(raw: _Raw, mapping: dict[int, int | bytes]) -> MappedFile:
+def _file(raw: _Raw, mapping: _Message) -> MappedFile:
     return MappedFile(
         path=raw.string(_number(mapping, 5)),
         start=_number(mapping, 2),

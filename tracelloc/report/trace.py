@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,10 +39,10 @@ def trace_text(
 ) -> str:
     """Lines of text. ``ended``: with processes that have ended."""
     lines = []
-    for one in _shown(trace, ended):
+    for given in _requests(trace, namers, style, marks, ended):
         if style.has_many:
-            lines.append(_heading(one))
-        lines += report_lines(_request(one, namers, style, marks))
+            lines.append(_heading(given.snapshot))
+        lines += report_lines(given)
     if style.has_many:
         lines += [_total_line(trace), ""]
     return "".join(f"{line}\n" for line in lines)
@@ -53,10 +53,10 @@ def trace_json(
 ) -> str:
     """One JSON object per line. ``ended``: with processes that have ended."""
     objects = []
-    for one in _shown(trace, ended):
-        report = report_facts(_request(one, namers, style, marks))
+    for given in _requests(trace, namers, style, marks, ended):
+        report = report_facts(given)
         if style.has_many:
-            report["ended"] = one.target.has_ended
+            report["ended"] = given.snapshot.target.has_ended
         objects.append(report)
     if style.has_many:
         objects.append(_total(trace))
@@ -81,13 +81,13 @@ def _traced_line(snapshot: Snapshot) -> str:
     )
 
 
-def _request(one: Snapshot, namers: Namers, style: ReportStyle, marks: Marks) -> Request:
-    mark = marks.get(one.target.number)
-    return Request(one, namers.of(one.target), style.top, style.min_age_ns, mark, style.show)
-
-
-def _shown(trace: TraceSnapshot, ended: bool) -> Iterable[Snapshot]:
-    return trace.processes if ended or len(trace.processes) == 1 else trace.living
+def _requests(
+    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, ended: bool
+) -> Iterator[Request]:
+    shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
+    for one in shown:
+        mark = marks.get(one.target.number)
+        yield Request(one, namers.of(one.target), style.top, style.min_age_ns, mark, style.show)
 
 
 def _heading(snapshot: Snapshot) -> str:

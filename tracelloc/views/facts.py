@@ -5,7 +5,8 @@ Sizes in bytes, times in seconds.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -16,7 +17,21 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.units import NS_PER_S
 from tracelloc.views.memory import memory_facts
-from tracelloc.views.suspects import NamedSuspect
+from tracelloc.views.suspects import Caller, NamedSuspect
+
+_FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
+_THREAD: Final = (
+    ("tid", "tid"), ("name", "name"),
+    ("allocated_bytes", "allocated_bytes"), ("allocations", "allocated_count"),
+    ("freed_bytes", "freed_bytes"), ("frees", "freed_count"),
+    ("remote_freed_bytes", "remote_freed_bytes"), ("remote_frees", "remote_freed_count"),
+    ("handed_bytes", "handed_bytes"), ("handed_allocations", "handed_count"),
+)  # fmt: skip
+_FLOW: Final = (
+    ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
+    ("allocations", "count"),
+)  # fmt: skip
+"""Keys, and the attributes that they stand for."""
 
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
@@ -84,9 +99,9 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
     if len(members) == 1:
         return None
     return {
-        "frame": None if named.shared is None else _frame(named.shared),
-        "callers": [{"name": c.name, "share": round(c.share, 4)} for c in named.callers],
-        "callees": [{"name": c.name, "share": round(c.share, 4)} for c in named.callees],
+        "frame": None if named.shared is None else frame_facts(named.shared),
+        "callers": _shares(named.callers),
+        "callees": _shares(named.callees),
         "stacks": [
             {
                 "stack_id": member.stack,
@@ -96,6 +111,10 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
             for member in members
         ],
     }
+
+
+def _shares(callers: Sequence[Caller]) -> list[dict[str, Any]]:
+    return [{"name": each.name, "share": round(each.share, 4)} for each in callers]
 
 
 def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:
@@ -117,23 +136,15 @@ def _suspect_count(snapshot: Snapshot) -> int | None:
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
     """Its frames, innermost first."""
     return [
-        _frame(frame) | {"filtered": hidden, "label": label}
+        frame_facts(frame) | {"filtered": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
     ]
 
 
-def _frame(frame: Frame) -> dict[str, Any]:
-    return {
-        "address": frame.address,
-        "symbol": frame.symbol,
-        "offset": frame.offset,
-        "size": frame.size,
-        "module": frame.module,
-        "file": frame.file,
-        "line": frame.line,
-        "inlined": frame.inlined,
-        "reason": frame.reason.value if frame.reason is not None else None,
-    }
+def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, Any]:
+    """Attributes of a frame under their own names, and why others are not known."""
+    reason = None if frame.reason is None else frame.reason.value
+    return {name: getattr(frame, name) for name in attributes} | {"reason": reason}
 
 
 def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
@@ -169,29 +180,9 @@ def thread_facts(activity: ThreadActivity) -> dict[str, Any]:
         "remote_freed_allocations": activity.remote_freed_count,
         "remote_share": round(activity.remote_share, 6),
         "threads": [
-            {
-                "tid": thread.tid,
-                "name": thread.name,
-                "allocated_bytes": thread.allocated_bytes,
-                "allocations": thread.allocated_count,
-                "freed_bytes": thread.freed_bytes,
-                "frees": thread.freed_count,
-                "remote_freed_bytes": thread.remote_freed_bytes,
-                "remote_frees": thread.remote_freed_count,
-                "handed_bytes": thread.handed_bytes,
-                "handed_allocations": thread.handed_count,
-            }
-            for thread in activity.threads
+            {key: getattr(thread, name) for key, name in _THREAD} for thread in activity.threads
         ],
-        "flows": [
-            {
-                "from_tid": flow.maker_tid,
-                "to_tid": flow.ender_tid,
-                "bytes": flow.size_bytes,
-                "allocations": flow.count,
-            }
-            for flow in activity.flows
-        ],
+        "flows": [{key: getattr(flow, name) for key, name in _FLOW} for flow in activity.flows],
     }
 
 

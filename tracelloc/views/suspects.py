@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -87,8 +87,8 @@ def name_suspects(
                 now_ns=snapshot.now_ns,
                 stack=stack,
                 shared=None if at is None else stack.frames[at],
-                callers=() if at is None else _beside(snapshot, namer, suspect, _caller),
-                callees=() if at is None else _beside(snapshot, namer, suspect, _callee),
+                callers=() if at is None else _beside(snapshot, namer, suspect, 1),
+                callees=() if at is None else _beside(snapshot, namer, suspect, -1),
             )
         )
     return found
@@ -106,34 +106,23 @@ def _position(stack: NamedStack, address: int) -> int | None:
     return next(shown, found)
 
 
-def _beside(
-    snapshot: Snapshot, namer: Namer, suspect: Suspect, name_of: Callable[[NamedStack, int], str]
-) -> Sequence[Caller]:
-    """Who is next to the shared frame. ``name_of``: of a stack in which it is at some place."""
+def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Sequence[Caller]:
+    """Functions next to the shared frame: ``way`` 1 is outwards, -1 inwards."""
     assert suspect.frame is not None
     shares: defaultdict[str, float] = defaultdict(float)
     for member in suspect.members[:_STACKS_NAMED]:
         stack = namer.stack(snapshot, member.stack)
         at = _position(stack, suspect.frame)
         if at is not None:
-            shares[name_of(stack, at)] += member.share
+            shares[_next_shown(stack, at, way)] += member.share
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
     return tuple(Caller(name, share) for name, share in ranked)
 
 
-def _caller(stack: NamedStack, at: int) -> str:
-    """The next frame outwards that is shown, in another function."""
-    return _next_shown(stack, at, range(at + 1, len(stack.frames)))
-
-
-def _callee(stack: NamedStack, at: int) -> str:
-    """The next frame inwards."""
-    return _next_shown(stack, at, range(at - 1, -1, -1))
-
-
-def _next_shown(stack: NamedStack, at: int, others: range) -> str:
+def _next_shown(stack: NamedStack, at: int, way: int) -> str:
+    """The next frame that is shown, in another function."""
     own = frame_name(stack.frames[at])
-    for other in others:
+    for other in range(at + way, len(stack.frames) if way > 0 else -1, way):
         if not stack.hidden[other] and frame_name(stack.frames[other]) != own:
             return frame_name(stack.frames[other])
     return "[nothing shown]"

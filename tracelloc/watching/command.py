@@ -40,6 +40,7 @@ class LeakCommand:
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._command = list(command)
+        self._name = printable(command[0])
         self._say = say
         self._patience_s = patience_s
         self._told: set[tuple[int, int]] = set()
@@ -86,8 +87,7 @@ class LeakCommand:
         try:
             process = subprocess.Popen(self._command, start_new_session=True, **streams)
         except OSError as error:
-            name = printable(self._command[0])
-            self._say(f"error: {name} could not be run for a leak: {error.strerror}")
+            self._say(f"error: {self._name} could not be run for a leak: {error.strerror}")
             return
         self._process = process
         try:
@@ -96,11 +96,10 @@ class LeakCommand:
             self._kill()
             process.wait()
             seconds = f"{self._patience_s:g} s"
-            self._say(f"error: {printable(self._command[0])} took more than {seconds}: ended")
+            self._say(f"error: {self._name} took more than {seconds}: ended")
         else:
             if process.returncode and not self._closing.is_set():
-                name = printable(self._command[0])
-                self._say(f"error: {name} ended with status {process.returncode}")
+                self._say(f"error: {self._name} ended with status {process.returncode}")
         finally:
             self._process = None
 
