@@ -153,12 +153,7 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
 def _is_from_terminal() -> bool:
     """Whether ^C on the terminal is for us, and what we have started."""
     try:
-        terminal = os.open("/dev/tty", os.O_RDWR | os.O_CLOEXEC)
+        with open("/dev/tty", "rb", buffering=0) as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     except OSError:
         return False
-    try:
-        return os.tcgetpgrp(terminal) == os.getpgrp()
-    except OSError:
-        return False
-    finally:
-        os.close(terminal)

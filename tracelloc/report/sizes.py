@@ -2,35 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.part import Entry, Part, Request
 from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
-from tracelloc.snapshots.usable import UsableSizes
-from tracelloc.snapshots.waste import StackWaste, TotalWaste, Waste, total_waste, wasteful_stacks
+from tracelloc.snapshots.waste import StackWaste, Waste, total_waste, wasteful_stacks
 from tracelloc.units import plural
 from tracelloc.views.waste import waste_line, waste_text, why_uncertain
-
-
-@dataclass(frozen=True, slots=True)
-class _Wasted:
-    """What the allocator has given beyond what was asked for."""
-
-    sizes: UsableSizes
-    total: TotalWaste
-    stacks: Sequence[StackWaste]
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "allocator": self.sizes.main.provider.value,
-            "uncertain": why_uncertain(self.sizes),
-            "header_bytes": self.total.header_bytes,
-            "read_allocations": self.total.read_count,
-            "computed_allocations": self.total.computed_count,
-        }
 
 
 def sizes_part(given: Request) -> Part:
@@ -46,10 +25,9 @@ def sizes_part(given: Request) -> Part:
     blocks = snapshot.blocks.blocks() if snapshot.blocks is not None else Blocks.empty()
     sampled, sizes = snapshot.sample_bytes, snapshot.usable
     usable = None if sizes is None else sizes.of(blocks)
-    wasted = None
+    total = None
     if sizes is not None and usable is not None and len(blocks):
         total = total_waste(blocks, sampled, usable, sizes.header_bytes)
-        wasted = _Wasted(sizes, total, wasteful_stacks(blocks, sampled, usable, given.top))
     bins = size_bins(blocks, sampled, usable)
     frequent = frequent_sizes(blocks, given.top, sampled, usable)
     dropped_count = 0 if len(blocks) else snapshot.live_count
@@ -57,32 +35,29 @@ def sizes_part(given: Request) -> Part:
         "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
         "top_sizes": [{"size_bytes": size.size, **_held(size)} for size in frequent],
         "dropped_allocations": dropped_count,
-        **_waste(None if wasted is None else wasted.total.waste),
+        **_waste(None if total is None else total.waste),
     }
     if dropped_count:
         count = plural(dropped_count, "allocation")
         gone = f"==> sizes of {given.about}{count} are not kept: the process has ended"
         return Part([gone], facts)
-    lines = list(_lines(bins, frequent, wasted, given))
-    if wasted is None:
+    lines = ["==> outstanding blocks by size:"]
+    lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
+    lines.append(f"==> {len(frequent)} sizes that hold most:")
+    lines += [_line(f"{size.size} B", size, given) for size in frequent]
+    if sizes is None or usable is None or total is None:
         return Part(lines, facts)
-    entries = [_entry(found, given.about) for found in wasted.stacks]
-    return Part(lines, facts | wasted.facts(), "top_stacks", entries)
-
-
-def _lines(
-    bins: Sequence[Bin], frequent: Sequence[SizeCount], wasted: _Wasted | None, given: Request
-) -> Iterator[str]:
-    """A line per bin and per exact size, then the waste in all."""
-    yield "==> outstanding blocks by size:"
-    for bin_ in bins:
-        yield _line(f"{bin_.low}-{bin_.high} B", bin_, given)
-    yield f"==> {len(frequent)} sizes that hold most:"
-    for size in frequent:
-        yield _line(f"{size.size} B", size, given)
-    if wasted is not None:
-        yield f"==> {waste_line(wasted.sizes, wasted.total, given.about)}"
-        yield f"==> {len(wasted.stacks)} stacks that waste most:"
+    wasteful = wasteful_stacks(blocks, sampled, usable, given.top)
+    lines.append(f"==> {waste_line(sizes, total, given.about)}")
+    lines.append(f"==> {len(wasteful)} stacks that waste most:")
+    facts |= {
+        "allocator": sizes.main.provider.value,
+        "uncertain": why_uncertain(sizes),
+        "header_bytes": total.header_bytes,
+        "read_allocations": total.read_count,
+        "computed_allocations": total.computed_count,
+    }
+    return Part(lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful])
 
 
 def _line(label: str, held: Bin | SizeCount, given: Request) -> str:

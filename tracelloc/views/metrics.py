@@ -50,35 +50,28 @@ class Figure:
         return value
 
 
-LIVE_BYTES: Final = Figure(
-    "bytes", "live_bytes", Unit.BYTES, "inuse_space", of_freed=False, optional=False
-)
-LIVE_COUNT: Final = Figure(
-    "allocations", "live_count", Unit.BLOCKS, "inuse_objects", of_freed=False, optional=False
-)
-ALLOCATED_BYTES: Final = Figure(
-    "allocated_bytes", "allocated_bytes", Unit.BYTES, "alloc_space", optional=False
-)
-ALLOCATED_COUNT: Final = Figure(
-    "allocated", "allocated_count", Unit.BLOCKS, "alloc_objects", optional=False
-)
-GROWTH_PER_MIN: Final = Figure(
-    "growth_bytes_per_min", "growth_bytes_per_min", Unit.RATE, of_freed=False, optional=False
-)
-PEAK_BYTES: Final = Figure("peak_bytes", "peak_bytes", Unit.BYTES, "peak_space")
-PEAK_COUNT: Final = Figure("peak_allocations", "peak_count", Unit.BLOCKS)
-TEMPORARY_BYTES: Final = Figure("temporary_bytes", "temporary_bytes")
-TEMPORARY_COUNT: Final = Figure(
-    "temporary_allocations", "temporary_count", Unit.BLOCKS, "temporary_objects"
-)
-REMOTE_BYTES: Final = Figure("remote_freed_bytes", "remote_bytes")
-REMOTE_COUNT: Final = Figure("remote_frees", "remote_count", Unit.BLOCKS)
-
+# fmt: off
 FIGURES: Final = (
+    Figure("bytes", "live_bytes", Unit.BYTES, "inuse_space", of_freed=False, optional=False),
+    Figure("allocations", "live_count", Unit.BLOCKS, "inuse_objects",
+           of_freed=False, optional=False),
+    Figure("allocated_bytes", "allocated_bytes", Unit.BYTES, "alloc_space", optional=False),
+    Figure("allocated", "allocated_count", Unit.BLOCKS, "alloc_objects", optional=False),
+    Figure("growth_bytes_per_min", "growth_bytes_per_min", Unit.RATE,
+           of_freed=False, optional=False),
+    Figure("peak_bytes", "peak_bytes", Unit.BYTES, "peak_space"),
+    Figure("peak_allocations", "peak_count", Unit.BLOCKS),
+    Figure("temporary_bytes", "temporary_bytes"),
+    Figure("temporary_allocations", "temporary_count", Unit.BLOCKS, "temporary_objects"),
+    Figure("remote_freed_bytes", "remote_bytes"),
+    Figure("remote_frees", "remote_count", Unit.BLOCKS),
+)
+"""In the order in which files have them."""
+(
     LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT, GROWTH_PER_MIN, PEAK_BYTES,
     PEAK_COUNT, TEMPORARY_BYTES, TEMPORARY_COUNT, REMOTE_BYTES, REMOTE_COUNT,
-)  # fmt: skip
-"""In the order in which files have them."""
+) = FIGURES
+# fmt: on
 
 
 class Metric(Enum):
