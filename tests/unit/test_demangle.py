@@ -17,7 +17,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder
 from tracelloc import demangle as module
-from tracelloc.demangle import LONGEST_NAME, cache, cxxnames, demangle, rustnames, rustv0
+from tracelloc.demangle import LONGEST_NAME, cache, cxxnames, demangle, rustv0
 from tracelloc.demangle.rustlex import UnreadableError
 from tracelloc.text import LONGEST_TEXT, printable
 
@@ -398,16 +398,6 @@ def test_threads_do_not_mix_names(rust: str) -> None:
     for thread in threads:
         thread.join()
     assert wrong == []
-
-
-def test_rust_demangler_reads_most_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our own reader is for what it can't."""
-    asked: list[str] = []
-    monkeypatch.setattr(rustnames.rustv0, "read", lambda name: asked.append(name) or "")
-    names = [name for name in rust_libraries() if name.startswith("_R")][::10]
-    for name in names:
-        rustnames.read_v0(name)
-    assert len(asked) <= len(names) // 100
 
 
 def test_names_of_linkage_stubs() -> None:

@@ -1,7 +1,8 @@
 """Names as their programmers wrote them: Rust (legacy and v0) and C++.
 
-Rust: pyderust (rustc's own reader) where it is installed, else rust-demangler, mended in
-tracelloc.demangle.rustnames. C++: libstdc++, kept apart in tracelloc.demangle.cxxnames.
+Rust: pyderust (rustc's own reader) where it is installed, else rust-demangler for legacy
+names and tracelloc.demangle.rustv0 for v0 ones. C++: libstdc++, kept apart in
+tracelloc.demangle.cxxnames.
 
 A name that can't be read stays as it is.
 """
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from tracelloc.demangle import cxxnames, rustnames
+from tracelloc.demangle import cxxnames, rustv0
 from tracelloc.text import LONGEST_TEXT
 
 LONGEST_NAME: Final = 16 << 10
@@ -29,6 +30,7 @@ _VERSION: Final = re.compile(r"@@?[A-Za-z0-9_.]+$")
 _LLVM: Final = re.compile(r"\.llvm\.[0-9A-F]+$")
 _RUST_V0: Final = re.compile(r"__?R[A-Z][A-Za-z0-9_]*(?:\.[!-~]*)?")
 _RUST_LEGACY: Final = re.compile(r"__?ZN[!-~]*17h[0-9a-f]{16}E(?:\.[!-~]*)?")
+_HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
@@ -90,9 +92,9 @@ def _read(name: str) -> str | None:
     if _CONTROL.search(name):
         return None
     if _RUST_V0.fullmatch(name):
-        text = _read_rust(_LLVM.sub("", name), rustnames.read_v0)
+        text = _read_rust(_LLVM.sub("", name), rustv0.read)
     elif _RUST_LEGACY.fullmatch(name):
-        text = _read_rust(_LLVM.sub("", name), rustnames.read_legacy)
+        text = _read_rust(_LLVM.sub("", name), _read_legacy)
     elif name.startswith(("_Z", "__Z")):
         text = cxxnames.read(name.removeprefix("_") if name.startswith("__") else name)
     else:
@@ -102,14 +104,21 @@ def _read(name: str) -> str | None:
     return text
 
 
-def _read_rust(name: str, slowly: Callable[[str], str | None]) -> str | None:
-    quick = _pyderust()
-    if quick is None:
-        return slowly(name)
+def _read_rust(name: str, slowly: Callable[[str], str]) -> str | None:
     try:
-        return str(quick(name))
+        return str((_pyderust() or slowly)(name))
     except Exception:  # noqa: BLE001 - whatever it says, the name stays as it is
         return None
+
+
+def _read_legacy(name: str) -> str:
+    """A name like ``_ZN3foo17h0123456789abcdefE``, without LLVM's suffix. Raises anything."""
+    from rust_demangler.rust_legacy import (  # noqa: PLC0415 - most targets are not Rust
+        LegacyDemangler,
+    )
+
+    # It reads ".." only in front of a "$".
+    return _HASH.sub("", str(LegacyDemangler().demangle(name))).replace("..", "::")
 
 
 @functools.cache
