@@ -11,7 +11,7 @@ The way of one event, from the target's malloc to the eye, with the files that i
     tracing/processes.py     events to the heap of the memory image that they are of
     heap/heap.py             what an image holds: heap/table.py, blocks and totals per stack
     verdict/judge.py         which stacks leak, every few seconds
-    tracing/session.py       a snapshot of all processes: snapshots/trace.py
+    tracing/session.py       a snapshot of all processes: snapshots/snapshot.py
     command/run.py           the snapshot of one moment, for every front-end
     views/naming.py          names for its stacks: symbols/, dwarf/, demangle/, filters/
     command/reports.py       text and JSON: report/trace.py, report/sections.py

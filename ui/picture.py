@@ -16,9 +16,8 @@ import numpy as np
 
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
-from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.selection import Selection, difference, listed_stacks

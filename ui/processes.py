@@ -9,8 +9,7 @@ from typing import Any, Final
 from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.ui.figures import clean
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.settings import Settings

@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from tracelloc.snapshots.snapshot import NOTHING_ELSE
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.settings import Settings

@@ -18,7 +18,7 @@ from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
 from tracelloc.report.trace import progress_line
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of, make_app

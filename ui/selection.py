@@ -11,8 +11,7 @@ from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits, StackFigures
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.ui.journal import Journal
 from tracelloc.ui.settings import Settings
 from tracelloc.verdict.sites import Codes

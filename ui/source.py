@@ -10,8 +10,7 @@ from typing import Final, Protocol
 from tracelloc.caller import Caller
 from tracelloc.command.run import Run
 from tracelloc.filters import Filters
-from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.views.naming import Namer
 

@@ -24,11 +24,10 @@ from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
-from tracelloc.target.providers import MainAllocator
+from tracelloc.target.found import MainAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.tracing.terminal import ProgramTerminal

@@ -23,7 +23,7 @@ from tests.ui.source import (
     tick,
 )
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.target.providers import MainAllocator, Provider
+from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.blocks import BLOCKS

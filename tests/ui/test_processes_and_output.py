@@ -13,8 +13,7 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, drive, press, settle, shop, tick
 from tests.ui.test_lists import await_output
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target, TraceSnapshot
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.output import OutputView

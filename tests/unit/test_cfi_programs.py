@@ -10,9 +10,9 @@ import pytest
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import MASK, CfiError, Reason, read_pointer, skip_pointer, sleb, uleb
 from tracelloc.cfi.entries import Entries
-from tracelloc.cfi.index import Index, make_index, read_header, scan
 from tracelloc.cfi.programs import Rows, execute, initial_state
 from tracelloc.cfi.rules import OFFSET, RBP, RIP, Rule
+from tracelloc.cfi.sections import Index, make_index, read_header, scan
 
 SECTION = 0x10000
 CODE = 0x4000

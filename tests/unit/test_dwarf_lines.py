@@ -16,9 +16,8 @@ from tests.unit.references import (
     open_elf,
     places,
 )
-from tracelloc.dwarf.frames import Chain
 from tracelloc.dwarf.info import DebugInfo
-from tracelloc.dwarf.lines import LineIndex, SourceLine
+from tracelloc.dwarf.lines import Chain, LineIndex
 from tracelloc.dwarf.source import SourceLines
 
 ADDRESSES = 2000
@@ -170,8 +169,11 @@ def test_line_index(builder: Builder) -> None:
     source = Path(__file__).parents[1] / "targets" / "churn.c"
     number = source.read_text().splitlines().index("int main(int argc, char **argv)") + 2
     index = LineIndex(DebugInfo(elf))
-    assert index.find([address, 0, (1 << 64) - 1]) == [SourceLine(str(source), number), None, None]
-    assert index.find([]) == []
+    unit, *others = index.units([address, 0, (1 << 64) - 1])
+    assert unit is not None
+    assert index.line_in(unit, address) == (str(source), number)
+    assert others == [None, None]
+    assert index.units([]) == []
 
 
 def test_units_that_name_no_code(tmp_path: Path) -> None:

@@ -21,17 +21,16 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
-from tracelloc.target import pagemap
-from tracelloc.target.found import FoundAllocator
-from tracelloc.target.pagemap import kept_bytes
+from tracelloc.target import residency
+from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.procfs import Process
-from tracelloc.target.providers import Provider, main_allocator
 from tracelloc.target.residency import (
     Limit,
     Memory,
     Residency,
     Resident,
     closest_limit,
+    kept_bytes,
     read_pss,
     read_resident,
 )
@@ -144,7 +143,7 @@ def test_pages_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         memory = Residency(me).look(ranges)
         assert memory is not None
         assert memory.mapped_bytes == 4 * MIB
-        monkeypatch.setattr(pagemap, "MOST_PAGES", 2 * MIB // mmap.PAGESIZE)
+        monkeypatch.setattr(residency, "MOST_PAGES", 2 * MIB // mmap.PAGESIZE)
         assert kept_bytes(me, ranges) == 2 * MIB
         assert kept_bytes(Process(2**22 - 1), ranges) is None
 

@@ -17,8 +17,7 @@ from tracelloc.command.run import Run
 from tracelloc.command.signals import Signals
 from tracelloc.command.watch import Watch
 from tracelloc.filters import Filters
-from tracelloc.snapshots.snapshot import Wanted
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.views.naming import Namers, Symbolizers
 

@@ -17,9 +17,9 @@ from tests.unit.test_elf import nm, open_elf
 from tracelloc.elf import ElfFile, SymbolTable
 from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_file, open_inside
 from tracelloc.elf.plt import plt_functions
+from tracelloc.symbols.frame import SourceMap
 from tracelloc.symbols.packages import debug_hints
 from tracelloc.symbols.perfmap import PerfMap, describe
-from tracelloc.symbols.sources import SourceMap
 from tracelloc.target.procfs import Process
 
 

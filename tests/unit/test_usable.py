@@ -25,9 +25,14 @@ from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.chunks import read_chunks, read_words
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
-from tracelloc.target.found import FoundAllocator
+from tracelloc.target.found import (
+    FoundAllocator,
+    MainAllocator,
+    Provider,
+    main_allocator,
+    provider_of,
+)
 from tracelloc.target.procfs import Process
-from tracelloc.target.providers import MainAllocator, Provider, main_allocator, provider_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.target.usable import formula_for
 from tracelloc.tracing.measuring import Measuring

@@ -16,7 +16,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import frequent_sizes, size_bins
 from tracelloc.snapshots.usable import ReadSizes, Usable, UsableSizes
 from tracelloc.snapshots.waste import Waste, total_waste, wasteful_stacks
-from tracelloc.target.providers import MainAllocator, Provider
+from tracelloc.target.found import MainAllocator, Provider
 
 GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())
 

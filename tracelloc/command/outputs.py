@@ -19,8 +19,7 @@ from tracelloc.caller import replace_file
 from tracelloc.command.messages import Messages
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import printable
 from tracelloc.units import format_duration, format_size
 from tracelloc.views.combined import joined, trace_profiles

@@ -13,7 +13,7 @@ from tracelloc.command.outputs import open_report
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.report.trace import ReportStyle, progress_line, trace_json, trace_text
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.views.losslines import losses_line
 
 

@@ -24,8 +24,7 @@ from tracelloc.command.starts import Start
 from tracelloc.command.watch import FAILED_STATUS, Watch
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
-from tracelloc.snapshots.snapshot import Snapshot, Wanted
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.target.allocators import Pool, Selection
 from tracelloc.target.found import found_lines, managed_heap

@@ -12,8 +12,8 @@ from typing import Protocol
 from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.options import Options
+from tracelloc.target.processes import open_target
 from tracelloc.target.procfs import Process
-from tracelloc.target.traceable import open_target
 from tracelloc.text import printable
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

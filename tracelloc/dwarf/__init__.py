@@ -13,7 +13,7 @@ Each module has one concern, and knows only those before it::
     lines        address to file and line
     inlines      functions and what was inlined into them
     pipe         an llvm-symbolizer, for what lies in other files (.dwo, .dwp)
-    source       all of it for one file
+    source       chains of source frames: all of it for one file
 
 Nothing is decoded before it is asked for: a unit when an address lies in it, of its line
 program only the sequences, of its entries only the functions that are looked up.

@@ -1,4 +1,4 @@
-"""Address to file and line, a unit at a time."""
+"""Address to file and line, a unit at a time, and the frames that are made of them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,26 @@ from tracelloc.dwarf.info import DebugInfo, Unit
 from tracelloc.dwarf.lineprogram import LineProgram
 from tracelloc.dwarf.reader import DAMAGE, reason_of
 
-_KEPT_BYTES: Final = 1 << 25
-"""Of line programs: those last asked for stay in memory."""
-
 
 @dataclass(frozen=True, slots=True)
-class SourceLine:
-    """Where code comes from."""
+class SourceFrame:
+    """One function that an address belongs to, and the place in it."""
 
-    file: str
+    function: str | None
+    """Linkage name as the compiler wrote it; the plain one if it has none."""
+    file: str | None
     line: int | None
     """From 1; None for code that belongs to no line."""
+    inlined: bool
+    """Whether it is not called but part of the next one in the chain."""
+
+
+Chain = tuple[SourceFrame, ...]
+"""Innermost first; the last one is a real function. Empty: nothing is known."""
+
+
+_KEPT_BYTES: Final = 1 << 25
+"""Of line programs: those last asked for stay in memory."""
 
 
 class LineIndex:
@@ -42,26 +51,18 @@ class LineIndex:
             self._index = UnitIndex(self._info, self._rows_of)
         return self._index.find(np.array(addresses, np.uint64))
 
-    def find(self, addresses: Sequence[int]) -> list[SourceLine | None]:
-        """The line of each address, None where it is not known; never raises."""
-        units = self.units(addresses)
-        return [
-            self.line_in(unit, address) if unit is not None else None
-            for address, unit in zip(addresses, units, strict=True)
-        ]
-
-    def line_in(self, unit: Unit, address: int) -> SourceLine | None:
-        """The line of an address in a unit; never raises."""
+    def line_in(self, unit: Unit, address: int) -> tuple[str | None, int | None]:
+        """File and line of an address in a unit, None where not known; never raises."""
         try:
             program = self._program(unit)
             row = program.find(address) if program is not None else None
             if program is None or row is None:
-                return None
+                return None, None
             name = program.file_name(row[0], unit.root.comp_dir)
         except DAMAGE as error:
             self._info.blame(reason_of(error))
-            return None
-        return SourceLine(name, row[1] or None) if name is not None else None
+            return None, None
+        return name, (row[1] or None) if name is not None else None
 
     def file_name(self, unit: Unit, number: int) -> str | None:
         """The path of a file by its number in a unit's line program. Raises DAMAGE."""

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.dwarf.frames import Chain, SourceFrame
+from tracelloc.dwarf.lines import Chain, SourceFrame
 from tracelloc.elf import ElfFile
 
 _VERSIONS: Final = range(40, 12, -1)
@@ -55,7 +55,7 @@ def reachable_path(elf: ElfFile) -> str:
 
 
 class SymbolizerPipe:
-    """A ``ChainProvider``: one llvm-symbolizer for one file. Not thread safe.
+    """One llvm-symbolizer for one file. Not thread safe.
 
     Started when first asked. When it fails once, it is not tried again.
     """

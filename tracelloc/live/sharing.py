@@ -9,8 +9,7 @@ from typing import Final
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.live.endpoint import Endpoint, listen_on
 from tracelloc.live.push import Pusher
-from tracelloc.snapshots.snapshot import Target
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Target, TraceSnapshot
 from tracelloc.views.combined import trace_profiles
 from tracelloc.views.naming import Namers
 from tracelloc.views.profile import Profile

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tracelloc.heap.blocks import U64, Blocks, Mask
-from tracelloc.target.providers import MainAllocator, Provider
+from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.usable import formula_for, header_bytes
 
 

@@ -1,7 +1,8 @@
-"""A line of a call stack, as views show it."""
+"""A line of a call stack, as views show it, and where its source file lies here."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tracelloc.target.space import Unresolved
@@ -39,3 +40,21 @@ def unnamed(
 ) -> Frame:
     """A frame that has no name, and why."""
     return Frame(address, None, None, None, None, module, module_offset, reason)
+
+
+class SourceMap:
+    """Directories that stand for others: ``(as compiled, as it is here)``."""
+
+    def __init__(self, directories: Iterable[tuple[str, str]] = ()) -> None:
+        pairs = [(old.rstrip("/"), new.rstrip("/")) for old, new in directories]
+        # The longest, which says most, decides.
+        self._directories = sorted(pairs, key=lambda pair: -len(pair[0]))
+
+    def apply(self, path: str | None) -> str | None:
+        """The path with the directory it lies in exchanged, if one is to be."""
+        if path is None:
+            return None
+        for old, new in self._directories:
+            if path == old or path.startswith(f"{old}/"):
+                return new + path[len(old) :]
+        return path

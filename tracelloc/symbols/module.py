@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
 
-from tracelloc.dwarf.source import SourceFrame, SourceLines
+from tracelloc.dwarf.lines import SourceFrame
+from tracelloc.dwarf.source import SourceLines
 from tracelloc.elf import ElfFile, RawTable, SymbolTable
 from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file
 from tracelloc.elf.plt import plt_functions

@@ -16,12 +16,11 @@ from typing import Final
 import numpy as np
 
 from tracelloc.demangle import demangle
-from tracelloc.dwarf.source import SourceFrame
+from tracelloc.dwarf.lines import SourceFrame
 from tracelloc.elf import Symbol
-from tracelloc.symbols.frame import Frame, unnamed
+from tracelloc.symbols.frame import Frame, SourceMap, unnamed
 from tracelloc.symbols.module import ModuleSymbols
 from tracelloc.symbols.perfmap import PerfMap, describe
-from tracelloc.symbols.sources import SourceMap
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 

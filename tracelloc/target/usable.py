@@ -20,8 +20,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.procfs import base_name
-from tracelloc.target.providers import MainAllocator, Provider
 
 U64 = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from tracelloc.snapshots.trace import FollowCounts
+from tracelloc.snapshots.snapshot import FollowCounts
 from tracelloc.units import NS_PER_S
 
 _WINDOW_NS: Final = 5 * NS_PER_S

@@ -17,8 +17,7 @@ from tracelloc.heap.blocks import Blocks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.chunks import read_chunks
-from tracelloc.target.found import FoundAllocator
-from tracelloc.target.providers import Provider, main_allocator
+from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.space import AddressSpace
 from tracelloc.units import NS_PER_S
 

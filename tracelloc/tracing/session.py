@@ -36,10 +36,10 @@ from tracelloc.snapshots.snapshot import (
     NOTHING_ELSE,
     CaptureStatus,
     Snapshot,
+    TraceSnapshot,
     Wanted,
     take_snapshot,
 )
-from tracelloc.snapshots.trace import TraceSnapshot
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig

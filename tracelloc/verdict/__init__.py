@@ -1,12 +1,12 @@
 """Telling leaks from caches, pools, busy and start-up memory, by births and deaths.
 
 ``cohorts`` keeps the figures, ``survival`` finds the age from which on blocks stop dying,
-``rule`` tests windows of time, ``onset`` says since when, ``others`` tells apart what is no
+``rule`` tests windows of time and says since when, ``others`` tells apart what is no
 leak, ``loss`` allows for what was lost, and ``sites`` puts these together for any sites.
 ``split`` finds leaks that are split over many stacks, by the innermost frames that they
 share (``grouping``) or the outermost ones (``callers``), ``together`` stacks that leak
 together. ``judge`` does it all every few seconds, with a ``memory`` of what was said before.
-``judgement``, ``suspects``, ``findings`` and ``sentences`` hold the answers.
+``judgement``, ``findings`` and ``sentences`` hold the answers.
 
 What it cannot tell: if nothing from a site was ever freed, a leak and a container that only
 grows make the same events, so the confidence stays below 0.8 and the evidence says so. A

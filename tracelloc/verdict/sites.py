@@ -11,9 +11,16 @@ import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.verdict.onset import find_onset
 from tracelloc.verdict.others import WATCH_FIRST_S, Others, look_at_others
-from tracelloc.verdict.rule import FEWEST_SURVIVORS, NEVER_FREED, Curve, Growth, Rows, find_growth
+from tracelloc.verdict.rule import (
+    FEWEST_SURVIVORS,
+    NEVER_FREED,
+    Curve,
+    Growth,
+    Rows,
+    find_growth,
+    find_onset,
+)
 from tracelloc.verdict.survival import Mask, find_tails
 
 Codes = npt.NDArray[np.uint8]

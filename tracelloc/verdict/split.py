@@ -10,6 +10,7 @@ import numpy as np
 from tracelloc.heap.cohorts import I64, Census
 from tracelloc.heap.stacks import Stacks
 from tracelloc.verdict.callers import Callers, may_leak, parts_of_nodes
+from tracelloc.verdict.findings import Group
 from tracelloc.verdict.grouping import (
     EXPLAINED,
     Groups,
@@ -27,7 +28,6 @@ from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, PART, Circumstances, Sites, judge_in_parts
 from tracelloc.verdict.survival import Mask
-from tracelloc.verdict.suspects import Group
 from tracelloc.verdict.together import shared_caller
 
 

@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from tracelloc.filters import NamedStack
-from tracelloc.snapshots.snapshot import Snapshot, StackStat
-from tracelloc.snapshots.trace import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
 from tracelloc.units import NS_PER_S
-from tracelloc.verdict.suspects import rank
+from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.metrics import FIGURES
 from tracelloc.views.naming import Namers

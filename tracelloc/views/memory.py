@@ -20,7 +20,7 @@ import numpy as np
 from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.waste import total_waste
-from tracelloc.target.providers import main_allocator
+from tracelloc.target.found import main_allocator
 from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.units import NS_PER_S, format_roughly, format_size, plural
