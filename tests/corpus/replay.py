@@ -138,7 +138,7 @@ def looks(
             lost = int(lost_at_s is not None and tick >= lost_at_s)
             lost += round(frees_lost_per_s * tick)
             losses = Losses(lost, lost, address_reuses)
-            findings = judge.judge(table.cohorts, table.totals, stacks, now_ns, losses)
+            *_, findings = judge.look(table.cohorts, table.totals, stacks, now_ns, losses)
             if findings is not None:
                 yield tick, table, findings
 

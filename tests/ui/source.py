@@ -161,7 +161,8 @@ class FakeSource:
             self.history.sample(self.now_ns, live)
         if self.judge.is_due(self.now_ns):
             table = self.table
-            self.findings = self.judge.judge(table.cohorts, table.totals, table.stacks, self.now_ns)
+            looks = self.judge.look(table.cohorts, table.totals, table.stacks, self.now_ns)
+            *_, self.findings = looks
         if self.series.is_due(self.now_ns):
             self.series.add(self.now_ns, int(live.sum()), self.rss_bytes)
 

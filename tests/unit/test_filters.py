@@ -226,7 +226,9 @@ def test_text_json_and_folded_agree() -> None:
         ("a", True, "A"), ("y", False, None), ("h", True, None),
     ]  # fmt: skip
     assert fold(stack, 1) == "app;y;[A];x"
-    assert [f.symbol for f in stack.shown] == ["x", "a", "y"]
+    assert [
+        f.symbol for f, hidden in zip(stack.frames, stack.hidden, strict=True) if not hidden
+    ] == ["x", "a", "y"]
     hostile = filters(rule("a", action="collapse", as_="a;b‮")).apply(named("x", "a"))
     assert list(text_stack(hostile, 1))[1] == f"        {at}: [a;b\\u202e] (1 frame)"
     assert fold(hostile, 1) == "app;[a:b\\u202e];x"
@@ -242,7 +244,9 @@ def test_every_frame_is_accounted_for(seed: int) -> None:
         stack = some.apply(frames)
         parts = list(stack.parts())
         assert sum(part.count for part in parts) == len(frames)
-        assert [p.frame for p in parts if p.frame is not None] == stack.shown
+        assert [p.frame for p in parts if p.frame is not None] == [
+            frame for frame, hidden in zip(stack.frames, stack.hidden, strict=True) if not hidden
+        ]
         filtered = sum(p.count for p in parts if p.frame is None)
         labels = stack.all_labels
         assert filtered == sum(

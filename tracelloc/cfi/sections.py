@@ -7,8 +7,6 @@ no use, the index is made by reading all entries once.
 
 from __future__ import annotations
 
-import struct
-import zlib
 from bisect import bisect_right
 from itertools import islice
 from typing import Final
@@ -19,6 +17,7 @@ import numpy.typing as npt
 from tracelloc.cfi.encoding import CfiError, read_pointer
 from tracelloc.cfi.entries import Entries
 from tracelloc.elf import ElfFile
+from tracelloc.elf.sections import SectionError
 
 _MOST_FUNCTIONS: Final = 1 << 22
 _USUAL_TABLE: Final = 0x3B
@@ -89,9 +88,6 @@ def scan(entries: Entries) -> Index:
 
 _MOST_BYTES: Final = 128 << 20
 """Of one table. libLLVM-14's has 5 MB. What lies beyond is not there: damaged."""
-_COMPRESSION: Final = struct.Struct("<IIQQ")
-"""Elf64_Chdr: kind, reserved, size, alignment. System V gABI, chapter 4."""
-_ZLIB: Final = 1
 
 Table = tuple[Entries, Index]
 
@@ -138,25 +134,16 @@ def read_eh_frame(elf: ElfFile) -> Table | None:
 
 def read_debug_frame(elf: ElfFile) -> Table | None:
     """``.debug_frame`` and the index made from it."""
-    section = elf.section_header(".debug_frame")
-    if section is None or section.offset >= 1 << 63:
+    header = elf.section_header(".debug_frame")
+    if header is None:
         return None
-    data = elf.read(section.offset, min(section.size_bytes, _MOST_BYTES))
-    if section.is_compressed:
-        data = _inflate(data)
-    if not data:
-        return None
-    entries = Entries(data, section.address, is_eh=False)
-    return entries, scan(entries)
-
-
-def _inflate(data: bytes) -> bytes:
-    if len(data) < _COMPRESSION.size:
-        return b""
-    kind, _, size, _ = _COMPRESSION.unpack_from(data)
-    if kind != _ZLIB or not 0 < size <= _MOST_BYTES:
-        return b""
     try:
-        return zlib.decompressobj().decompress(data[_COMPRESSION.size :], size)
-    except zlib.error:
-        return b""
+        section = elf.open_section(".debug_frame")
+        if section is None:
+            return None
+        is_sane = section.size <= _MOST_BYTES or not header.is_compressed
+        data = section.read(0, _MOST_BYTES) if is_sane else b""
+    except SectionError:
+        return None
+    entries = Entries(data, header.address, is_eh=False)
+    return (entries, scan(entries)) if data else None

@@ -57,7 +57,6 @@ def _encoding(version: int, offset_size: int, address_size: int) -> Encoding:
 class Root:
     """What a unit's first entry says."""
 
-    tag: int
     has_children: bool
     comp_dir: str
     """The directory the compiler was run in; file names may be relative to it."""
@@ -130,7 +129,7 @@ class Unit:
     def _read_root(self, data: bytes) -> Root:
         code, at = uleb(data, self.first_entry)
         if code == 0:
-            return Root(0, False, "", None, None, None, None, 0, 0, 0, None)
+            return Root(False, "", None, None, None, None, 0, 0, 0, None)
         kind = self.abbreviations.get(code)
         found = attributes_of(data, at, kind, self.encoding)
         offset_size = self.encoding.offset_size
@@ -154,7 +153,6 @@ class Unit:
         high = found.get(abbrev.AT_HIGH_PC)
         low_pc = self.info.address(low, address_base) if low else None
         return Root(
-            tag=kind.tag,
             has_children=kind.has_children,
             comp_dir=text(abbrev.AT_COMP_DIR) or "",
             line_offset=number(abbrev.AT_STMT_LIST),

@@ -51,11 +51,6 @@ class NamedStack:
     """Per frame the label of the run it belongs to; empty if there is none."""
 
     @property
-    def shown(self) -> list[Frame]:
-        """The frames that are not hidden, those that stand for a run included."""
-        return [f for f, hidden in zip(self.frames, self.hidden, strict=True) if not hidden]
-
-    @property
     def all_labels(self) -> Sequence[str | None]:
         """One label or None per frame."""
         return self.labels or (None,) * len(self.frames)

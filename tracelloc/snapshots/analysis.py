@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
 from tracelloc.sampling import weights
-from tracelloc.snapshots.blocks import BlockSelection, BlockStat
+from tracelloc.snapshots.blocks import BlockSelection, block_stats
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.units import NS_PER_S
 
@@ -46,26 +46,16 @@ class Mark:
     """A moment that the user set a mark at."""
 
     name: str
-    time_s: float
-    """Wall clock, seconds since 1970."""
     now_ns: int
     """CLOCK_MONOTONIC: what was born later has come since."""
     elapsed_ns: int
     """Since tracing began."""
     totals: Totals
-    live_bytes: int
 
 
 def mark(snapshot: Snapshot, name: str) -> Mark:
     """What has to be kept of a snapshot to compare others with it: no blocks."""
-    return Mark(
-        name,
-        snapshot.time_s,
-        snapshot.now_ns,
-        snapshot.elapsed_ns,
-        snapshot.totals,
-        snapshot.live_bytes,
-    )
+    return Mark(name, snapshot.now_ns, snapshot.elapsed_ns, snapshot.totals)
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,22 +310,8 @@ def list_blocks(
         BlockOrder.YOUTH: (~oldest_first, smallest_first),
     }[order]
     rows = _first(n, *keys, blocks.address)
-    first = blocks.select(rows)
-    return BlockSelection(
-        all_of_them.total_count,
-        all_of_them.total_bytes,
-        tuple(
-            BlockStat(address, size, max(0, snapshot.now_ns - birth), stack, tid)
-            for address, size, birth, stack, tid in zip(
-                first.address.tolist(),
-                first.size.tolist(),
-                first.birth_ns.tolist(),
-                first.stack.tolist(),
-                first.tid.tolist(),
-                strict=True,
-            )
-        ),
-    )
+    first = block_stats(blocks.select(rows), snapshot.now_ns)
+    return BlockSelection(all_of_them.total_count, all_of_them.total_bytes, first)
 
 
 def _first(n: int, main: U64, second: U64, third: U64) -> npt.NDArray[np.intp]:

@@ -70,17 +70,16 @@ def select_blocks(
             best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
             if n and len(best) == n:
                 floor = int(best.size[-1])
-    largest = tuple(
-        BlockStat(
-            address=int(best.address[row]),
-            size_bytes=int(best.size[row]),
-            age_ns=max(0, now_ns - int(best.birth_ns[row])),
-            stack=int(best.stack[row]),
-            tid=int(best.tid[row]),
-        )
-        for row in range(len(best))
+    return BlockSelection(count, size_bytes, block_stats(best, now_ns))
+
+
+def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
+    """One per block, in their order."""
+    columns = blocks.address, blocks.size, blocks.birth_ns, blocks.stack, blocks.tid
+    return tuple(
+        BlockStat(address, size, max(0, now_ns - birth_ns), stack, tid)
+        for address, size, birth_ns, stack, tid in zip(*(c.tolist() for c in columns), strict=True)
     )
-    return BlockSelection(count, size_bytes, largest)
 
 
 def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:

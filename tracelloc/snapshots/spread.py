@@ -190,9 +190,7 @@ class StackDetails:
     index: int
     live_bytes: int
     live_count: int
-    allocated_bytes: int
     allocated_count: int
-    freed_bytes: int
     freed_count: int
     peak_bytes: int
     growth_bytes_per_min: int
@@ -201,7 +199,6 @@ class StackDetails:
     mean_age_ns: int | None
     oldest_age_ns: int | None
     sizes: list[Bin]
-    frequent: list[SizeCount]
     ages: list[Bin]
     threads: list[ThreadStat]
     history: tuple[list[int], list[int]]
@@ -218,7 +215,6 @@ def stack_details(
     index: int,
     names: Mapping[int, str],
     limits: Limits = ALL,
-    most_sizes: int = 8,
 ) -> StackDetails:
     """One stack. Spreads are of its blocks within limits, and need a snapshot with blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
@@ -234,9 +230,7 @@ def stack_details(
         index=index,
         live_bytes=live_bytes,
         live_count=int(totals.allocated_count[index] - totals.freed_count[index]),
-        allocated_bytes=int(totals.allocated_bytes[index]),
         allocated_count=int(totals.allocated_count[index]),
-        freed_bytes=int(totals.freed_bytes[index]),
         freed_count=int(totals.freed_count[index]),
         peak_bytes=max(int(totals.peak_bytes[index]), live_bytes),
         growth_bytes_per_min=int(snapshot.growth_per_min[index]),
@@ -244,7 +238,6 @@ def stack_details(
         mean_age_ns=_mean(ages, amounts(blocks, sampled)),
         oldest_age_ns=int(ages.max()) if len(ages) else None,
         sizes=size_bins(blocks, sampled),
-        frequent=frequent_sizes(blocks, most_sizes, sampled),
         ages=age_bins(blocks, now_ns, sampled),
         threads=threads_of(blocks, names, now_ns, sample_bytes=sampled),
         history=([*times, now_ns], [*sizes, live_bytes]),

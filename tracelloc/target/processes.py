@@ -216,10 +216,7 @@ class ProcessScan:
             return None, Trouble.ENDED if stat.state in "ZX" else Trouble.SELF
         process = Process(pid, self._root)
         try:
-            with open(process.memory_directory / "exe", "rb") as executable:
-                head = executable.read(5)
-            # The fifth byte of an ELF file says 32 or 64 bits (EI_CLASS).
-            if head[4:5] == b"\x01":
+            if _is_32_bit(process):
                 return None, Trouble.BITS
             found = self._allocator_of(process, process.maps().mappings)
         except (PermissionError, TracellocError):
@@ -314,7 +311,13 @@ def open_target(pid: int) -> Process:
         )
     if not process.exists():
         raise TargetError(f"process {pid} ({process.command()}) has already ended")
-    _check_bits(process)
+    # Not readable: attaching will say why.
+    with suppress(OSError):
+        if _is_32_bit(process):
+            raise TargetError(
+                f"process {pid} ({process.command()}) is a 32-bit program",
+                hint="tracelloc traces 64-bit programs",
+            )
     return process
 
 
@@ -364,16 +367,8 @@ def _line_of(process: Process) -> str:
     return f"    {process.pid:>7}  {user:<12} {started}  {printable(command)[:200]}"
 
 
-def _check_bits(process: Process) -> None:
-    """The fifth byte of an ELF file says 32 or 64 bits (EI_CLASS)."""
-    try:
-        with open(process.memory_directory / "exe", "rb") as executable:
-            head = executable.read(5)
-    except OSError:
-        # Not readable: attaching will say why.
-        return
-    if len(head) == 5 and head[4] == 1:
-        raise TargetError(
-            f"process {process.pid} ({process.command()}) is a 32-bit program",
-            hint="tracelloc traces 64-bit programs",
-        )
+def _is_32_bit(process: Process) -> bool:
+    """Whether its program is for 32 bits. Raises OSError."""
+    with open(process.memory_directory / "exe", "rb") as executable:
+        # The fifth byte of an ELF file says it (EI_CLASS).
+        return executable.read(5)[4:] == b"\x01"

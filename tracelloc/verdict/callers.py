@@ -19,7 +19,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, Census
 from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.verdict.grouping import Groups, suspects_in
+from tracelloc.verdict.grouping import Groups, common_length, suspects_in
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
@@ -64,7 +64,7 @@ class Callers:
             self._shared[at + 1] = self._shared_with_previous(at + 1)
 
     def _shared_with_previous(self, at: int) -> int:
-        return 0 if at == 0 else common_length(self._paths[at - 1], self._paths[at])
+        return 0 if at == 0 else common_length(self._paths[at - 1 : at + 1])
 
     def groups(self, wanted: Mask) -> Groups:
         """The nodes with ``_FEWEST_STACKS`` of the wanted stacks, inner ones first."""
@@ -78,16 +78,6 @@ class Callers:
         keys = [self._paths[chosen[start]][:depth] for start, _, depth in nodes]
         bounds = np.array(nodes, np.intp).reshape(-1, 3)
         return Groups(np.array(self._stacks)[chosen], bounds[:, 0], bounds[:, 1], keys)
-
-
-def common_length(one: Frames, two: Frames) -> int:
-    """How many first frames are equal."""
-    count = 0
-    for left, right in zip(one, two, strict=False):
-        if left != right:
-            break
-        count += 1
-    return count
 
 
 def nodes_of(shared: list[int]) -> list[tuple[int, int, int]]:

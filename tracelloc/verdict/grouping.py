@@ -15,8 +15,10 @@ are judged like stacks, and reported by these rules:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import compress, count
+from operator import ne
 from typing import Final
 
 import numpy as np
@@ -215,12 +217,15 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
     return kept
 
 
+def common_length(paths: Sequence[Frames]) -> int:
+    """How many first frames all of these share."""
+    # What the first and the last in order share, all share.
+    low, high = min(paths), max(paths)
+    return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
+
+
 def shared_frame(stacks: Stacks, members: list[int]) -> int | None:
     """The outermost return address that all these share from the allocation on."""
-    shared: int | None = None
     all_frames = [stacks.frames(index) or () for index in members]
-    for frames in zip(*all_frames, strict=False):
-        if any(frame != frames[0] for frame in frames):
-            break
-        shared = frames[0]
-    return shared
+    shared = common_length(all_frames)
+    return all_frames[0][shared - 1] if shared else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
@@ -60,17 +59,6 @@ class Judge:
         """Whether it is time for another look."""
         return now_ns >= self._due_ns
 
-    def judge(
-        self,
-        cohorts: Cohorts,
-        totals: Totals,
-        stacks: Stacks,
-        now_ns: int,
-        losses: Losses = NO_LOSSES,
-    ) -> Findings | None:
-        """Looks at all stacks. None while nothing has happened."""
-        return deque(self.look(cohorts, totals, stacks, now_ns, losses), 1).pop()
-
     def look(
         self,
         cohorts: Cohorts,
@@ -79,9 +67,10 @@ class Judge:
         now_ns: int,
         losses: Losses = NO_LOSSES,
     ) -> Iterator[Findings | None]:
-        """The same, a part at a time, so that events need not wait.
+        """Looks at all stacks, a part at a time, so that events need not wait.
 
-        All of it is about the moment of the first part. The last one brings the findings.
+        All of it is about the moment of the first part. The last one brings the findings; None
+        while nothing has happened.
         """
         self._due_ns = now_ns + JUDGE_EVERY_NS
         if cohorts.start_ns is None:

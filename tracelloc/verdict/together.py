@@ -16,6 +16,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.verdict.grouping import common_length
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sites import CODE_OF, Sites
@@ -87,12 +88,7 @@ def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
     """How many outermost frames all of these have in common."""
-    count = 0
-    for frames in zip(*map(reversed, stacks), strict=False):
-        if any(frame != frames[0] for frame in frames):
-            break
-        count += 1
-    return count
+    return common_length([frames[::-1] for frames in stacks])
 
 
 def shared_caller(stacks: Stacks, members: list[int]) -> int | None:
