@@ -224,11 +224,6 @@ class ElfFile:
         """Whether it holds code of the Go compiler's."""
         return any(self.section_header(name) is not None for name in _GO_SECTIONS)
 
-    def section_address(self, name: str) -> int | None:
-        """Where a section with content lies in the file's own address space."""
-        found = self.section_header(name)
-        return None if found is None else found.address
-
     @cached_property
     def build_id(self) -> str | None:
         """What the linker called this build, in hexadecimal (note NT_GNU_BUILD_ID)."""

@@ -35,9 +35,10 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
     name_at = dynamic.symbols["name"]
     functions = []
     for section, stub_bytes in _SECTIONS.items():
-        code, start = elf.section_bytes(section), elf.section_address(section)
-        if code is None or start is None:
+        header = elf.section_header(section)
+        if header is None:
             continue
+        code, start = elf.read(header.offset, header.size_bytes), header.address
         step = 16 if code.startswith(_ENDBR64) else stub_bytes
         for at in range(0, len(code) - step + 1, step):
             symbol = _symbol_of(code[at : at + step], start + at, by_word, by_number)

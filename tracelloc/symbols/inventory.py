@@ -27,16 +27,16 @@ class ModuleReport:
     """With a name."""
     names: str
     """From where, in words."""
-    lines: str | None
+    lines: str | None = None
     """From where; None if there are none."""
-    no_lines: str | None
+    no_lines: str | None = None
     """Why there are no lines, or less than all."""
-    unwind: str | None
+    unwind: str | None = None
     """Sections that tell how to leave a function."""
-    build_id: str | None
-    troubles: tuple[str, ...]
+    build_id: str | None = None
+    troubles: tuple[str, ...] = ()
     """Debug files that were found and don't fit."""
-    advice: str | None
+    advice: str | None = None
     """What would add names or lines."""
 
 
@@ -118,7 +118,7 @@ def _unreadable(space: AddressSpace) -> Iterator[ModuleReport]:
         reason = space.reason(mapping)
         if reason is not None and mapping.path not in seen:
             seen.add(mapping.path)
-            yield _nothing(mapping.path, reason.value)
+            yield ModuleReport(mapping.path, 0, f"nowhere: {reason.value}")
 
 
 def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleReport]:
@@ -133,18 +133,11 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
     perf_map = symbolizer.perf_map
     perf_map.reload()
     if len(perf_map):
-        names = f"{perf_map.path}"
-        yield ModuleReport(
-            "[generated code]", len(perf_map), names, None, None, None, None, (), None
-        )
+        yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}")
         return
     why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
     advice = "node --perf-basic-prof, python3 -X perf (3.12), java with a perf-map agent"
-    yield ModuleReport("[generated code]", 0, why, None, None, None, None, (), advice)
-
-
-def _nothing(path: str, why: str) -> ModuleReport:
-    return ModuleReport(path, 0, f"nowhere: {why}", None, None, None, None, (), None)
+    yield ModuleReport("[generated code]", 0, why, advice=advice)
 
 
 def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:

@@ -6,7 +6,7 @@ Also whose malloc a process uses: which implementation each file has, and which 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
@@ -215,9 +215,7 @@ def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:
             "family": allocator.family,
             "file": allocator.file,
             "functions": list(allocator.functions),
-            "not_probed": [
-                {"name": unseen.name, "reason": unseen.reason} for unseen in allocator.not_probed
-            ],
+            "not_probed": [asdict(unseen) for unseen in allocator.not_probed],
         }
         for allocator in found
     ]

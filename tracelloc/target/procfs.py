@@ -358,12 +358,8 @@ class Process:
 
     def thread_names(self) -> dict[int, str]:
         """The names (comm) of its threads by id; empty once the process is gone."""
-        names = {}
-        for thread_id in self.thread_ids():
-            name = self.thread_name(thread_id)
-            if name is not None:
-                names[thread_id] = name
-        return names
+        names = ((thread_id, self.thread_name(thread_id)) for thread_id in self.thread_ids())
+        return {thread_id: name for thread_id, name in names if name is not None}
 
     def thread_name(self, thread_id: int) -> str | None:
         """The name (comm) of one of its threads; None if there is no such thread."""
