@@ -5,28 +5,47 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
+from textual.message import Message
 from textual.screen import Screen
 
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.journal import Journal
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.messages import Failed, PictureReady
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.selection import Journal
 from tracelloc.ui.source import Source
 from tracelloc.ui.state import State
 
 REFRESH_S = 0.5
 """How often the screen is made new."""
+
+
+@dataclass
+class PictureReady(Message):
+    """Something new to draw."""
+
+    picture: Picture
+
+    def can_replace(self, message: Message) -> bool:
+        """Only the newest counts."""
+        return isinstance(message, PictureReady)
+
+
+@dataclass
+class Failed(Message):
+    """No more pictures come."""
+
+    failure: BaseException
 
 
 class LiveApp(App[str]):

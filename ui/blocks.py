@@ -9,8 +9,7 @@ from typing import Any, Final
 from tracelloc.heap.blocks import BlockCopy
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
-from tracelloc.ui.cells import span
-from tracelloc.ui.figures import clean
+from tracelloc.ui.cells import clean, span
 from tracelloc.ui.naming import labels_of
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source

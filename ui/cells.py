@@ -1,4 +1,4 @@
-"""Text in terminal cells: cut, filled and drawn so that columns stay where they are.
+"""Text in terminal cells: cut, filled and drawn so that columns and figures stay where they are.
 
 Names from the target may hold anything; wide characters take two cells, combining ones
 none, and ten thousand characters must cost no more than what is shown of them.
@@ -12,8 +12,10 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 
 from tracelloc.text import printable
-from tracelloc.units import format_size
+from tracelloc.units import NS_PER_S, format_size
 
+LONGEST_NAME: Final = 2048
+"""Characters of a name that are looked at for drawing: no terminal shows more."""
 CUT: Final = "…"
 _PER_CELL: Final = 4
 """Characters looked at for each cell that there is; more would be combining ones."""
@@ -94,3 +96,34 @@ def span(seconds: float) -> str:
     if whole < 86_400:
         return f"{whole // 3600} h {whole % 3600 // 60:02} m"
     return f"{whole // 86_400} d {whole % 86_400 // 3600:02} h"
+
+
+def clean(name: str) -> str:
+    """A name of the target as it may be drawn: one line, nothing that steers a terminal."""
+    return printable(name[:LONGEST_NAME])
+
+
+def short_count(count: float) -> str:
+    """At most five cells: ``12``, ``9.21k``, ``104k``, ``2.20M``; below ten with a tenth."""
+    if count < 0:
+        return "-" + short_count(-count)
+    if count < 9.95 and count != int(count):
+        return f"{count:.1f}"
+    for letter in ("", "k", "M", "G", "T", "P"):
+        if count < 999.5 or letter == "P":
+            digits = 0 if not letter or count >= 99.95 else 1 if count >= 9.995 else 2
+            return f"{count:.{digits}f}{letter}"
+        count /= 1000
+    raise AssertionError
+
+
+def clock(span_ns: float) -> str:
+    """``00:12:41`` since something began."""
+    seconds = int(max(0.0, span_ns / NS_PER_S))
+    return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
+
+
+def gauge(share: float, width: int) -> str:
+    """``▓▓▓▓░░`` for a share of 0 to 1."""
+    full = round(width * min(1.0, max(0.0, share)))
+    return "▓" * full + "░" * (width - full)

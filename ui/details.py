@@ -20,13 +20,19 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
-from tracelloc.ui.frame_rules import rule_for
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stackpane import FRAME_COLUMNS, Line, frame_rows, lines_of
+from tracelloc.ui.stackpane import (
+    FRAME_COLUMNS,
+    Line,
+    frame_rows,
+    lines_of,
+    reasons,
+    rule_for,
+    verdict_text,
+)
 from tracelloc.ui.table import Table
-from tracelloc.ui.verdicts import reasons, verdict_text
 from tracelloc.ui.view import Sorting
 from tracelloc.units import NS_PER_S, about_of, format_size
 

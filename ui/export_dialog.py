@@ -19,8 +19,8 @@ from tracelloc.command.outputs import Output
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.ui.dialog import Dialog
-from tracelloc.ui.figures import clean
+from tracelloc.ui.cells import clean
+from tracelloc.ui.dialogs import Dialog
 from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.units import format_size
 from tracelloc.views.naming import Namer

@@ -11,14 +11,16 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
-from tracelloc.ui.icicle import Box, Level, lay_out
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import (
     ROOT,
+    Box,
+    Level,
     Nodes,
     Path,
     growth_colour,
     is_darker,
+    lay_out,
     module_colour,
 )
 from tracelloc.ui.nodesview import NodesView, maker

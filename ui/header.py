@@ -6,13 +6,24 @@ from rich.text import Text
 from textual.widget import Widget
 
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.ui.cells import fit, percent, signed_size, span, trend
-from tracelloc.ui.figures import clean, clock, gauge, short_count
+from tracelloc.ui.cells import (
+    clean,
+    clock,
+    fit,
+    gauge,
+    percent,
+    short_count,
+    signed_size,
+    span,
+    trend,
+)
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
-from tracelloc.ui.verdicts import leaks_text
+from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.units import NS_PER_S, about_of, format_roughly, format_size
+from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.memory import Forecast
+from tracelloc.views.suspects import suspects_of
 
 _BAD = "bold red"
 _GAP = "   "
@@ -105,7 +116,7 @@ def _figures(picture: Picture) -> list[Text]:
             (f"{about}{format_size(figures.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
-        leaks_text(snapshot),
+        _leaks(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
         Text(f"{about}{figures.live_count:,} blocks {trend(figures.count_growth)}"),
@@ -117,6 +128,18 @@ def _figures(picture: Picture) -> list[Text]:
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
+
+
+def _leaks(snapshot: Snapshot) -> Text | None:
+    """How many leaks there are and how fast; None without any suspect."""
+    judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
+    for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
+        rates = [j.rate_bytes_per_min for j in judgements if j.verdict is verdict]
+        if rates:
+            about = about_of(snapshot.sample_bytes)
+            rate = f"{about}{format_size(round(sum(rates)))}/min"
+            return Text(f"{len(rates)} {words} {rate}", VERDICT_STYLES[verdict])
+    return None
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:

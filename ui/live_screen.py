@@ -15,18 +15,16 @@ from tracelloc.snapshots.analysis import ALL
 from tracelloc.ui.header import HeaderLines
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LineView
-from tracelloc.ui.notes import notes_of
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Flag, Plot, curves_of
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Facts
-from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of
+from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
-from tracelloc.ui.tabline import TabLine
+from tracelloc.ui.tabline import TabLine, notes_of
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.verdicts import verdict_line
 from tracelloc.ui.view import View
 
 NARROW: int = 100

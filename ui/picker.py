@@ -14,8 +14,7 @@ from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
-from tracelloc.ui.cells import crop, signed_size, trend
-from tracelloc.ui.figures import clean
+from tracelloc.ui.cells import clean, crop, signed_size, trend
 from tracelloc.ui.lines import LIST_KEYS
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table

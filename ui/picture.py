@@ -18,9 +18,8 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
-from tracelloc.ui.journal import Journal
 from tracelloc.ui.naming import Names, Search
-from tracelloc.ui.selection import Selection, difference, listed_stacks
+from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.view import View

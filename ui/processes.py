@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.ui.figures import clean
+from tracelloc.ui.cells import clean
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source

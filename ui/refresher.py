@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, TraceSnapshot
-from tracelloc.ui.journal import Journal
 from tracelloc.ui.picture import Picture, Pictures
+from tracelloc.ui.selection import Journal
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 

@@ -1,9 +1,12 @@
-"""What the settings leave of a snapshot: what views make their content of."""
+"""What views make their content of: what the settings leave of a snapshot, and the journal."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -12,10 +15,29 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.ui.journal import Journal
 from tracelloc.ui.settings import Settings
+from tracelloc.ui.view import View
 from tracelloc.verdict.sites import Codes
 from tracelloc.views.naming import Namer
+
+_COSTS: Final = 32
+
+
+class Journal:
+    """Written by the thread that draws; the refresher's reads copies of it."""
+
+    def __init__(self, warnings: Iterable[str] = ()) -> None:
+        self.messages = [f"warning: {warning}" for warning in warnings]
+        self.costs: dict[str, deque[tuple[float, float]]] = {}
+        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
+
+    def say(self, text: str) -> None:
+        """Notes a message and when it came."""
+        self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
+        """Notes what a picture took."""
+        self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
 
 
 @dataclass(frozen=True, slots=True)

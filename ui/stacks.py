@@ -9,8 +9,7 @@ import numpy as np
 from rich.text import Text
 
 from tracelloc.heap.totals import I64
-from tracelloc.ui.cells import percent, signed_size, span, sparkline, trend
-from tracelloc.ui.figures import short_count
+from tracelloc.ui.cells import percent, short_count, signed_size, span, sparkline, trend
 from tracelloc.ui.naming import Search, labels_of
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.table import Cell, Column, Rows, Table

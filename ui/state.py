@@ -18,10 +18,8 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.dialogs import FilterDialog, Group, HelpScreen, LimitsDialog
 from tracelloc.ui.export_dialog import ExportDialog
-from tracelloc.ui.filter_dialog import FilterDialog, Group
-from tracelloc.ui.help import HelpScreen
-from tracelloc.ui.limits_dialog import LimitsDialog
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.registry import VIEWS

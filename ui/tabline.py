@@ -12,7 +12,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.ui.cells import crop
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.settings import describe_limits
 from tracelloc.ui.view import View
+from tracelloc.views.metrics import Metric
 
 
 class TabLine(Widget):
@@ -78,3 +81,24 @@ class TabLine(Widget):
             if event.x < left:
                 self.post_message(self.Chosen(view))
                 return
+
+
+def notes_of(picture: Picture) -> str:
+    """For the line of the tabs."""
+    settings = picture.settings
+    notes = describe_limits(settings.limits)
+    if settings.view.by_metric and settings.metric is not Metric.BYTES:
+        notes.append(f"by {settings.metric.value} (w)")
+    if settings.baseline is not None:
+        notes.append("since baseline (b)")
+    if settings.difference is not None:
+        notes.append(f"change {settings.difference.title} (d)")
+    if settings.verdicts:
+        notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
+    if settings.search:
+        notes.append(f"/{settings.search}: {picture.found:,}")
+    if not settings.filters_on:
+        notes.append("filters off (n)")
+    if picture.names_pending:
+        notes.append(f"naming {picture.names_pending:,} more")
+    return "  ".join(notes)

@@ -14,8 +14,8 @@ from tracelloc.filters.files import read_rules
 from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
-from tracelloc.ui.frame_rules import rule_for
 from tracelloc.ui.live_screen import LiveScreen
+from tracelloc.ui.stackpane import rule_for
 from tracelloc.ui.table import Table
 
 

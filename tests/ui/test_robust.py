@@ -18,9 +18,9 @@ from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of, make_app
 from tracelloc.ui.header import header
-from tracelloc.ui.journal import Journal
 from tracelloc.ui.lines import HOLD_S
 from tracelloc.ui.picture import Pictures
+from tracelloc.ui.selection import Journal
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import STACKS
 from tracelloc.ui.table import Column, Rows, Table

@@ -1,0 +1,235 @@
+"""The dialogs: a box in the middle that Esc closes. Keys, limits and filters."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.dom import DOMNode
+from textual.screen import ModalScreen, Screen
+from textual.widgets import Input, Label
+
+from tracelloc.filters import Rule
+from tracelloc.snapshots.analysis import Limits
+from tracelloc.ui.cells import clean
+from tracelloc.ui.table import Cell, Column, Heading, Rows, Table
+from tracelloc.units import NS_PER_S, format_duration, parse_duration, parse_size
+
+if TYPE_CHECKING:
+    from tracelloc.ui.state import State
+
+
+T = TypeVar("T")
+
+
+class Dialog(ModalScreen[T]):
+    """A box over the screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "close", "Close", tooltip="Close, changing nothing", id="dialog.close"),
+    ]
+
+    def action_close(self) -> None:
+        """Goes back."""
+        self.dismiss(None)
+
+
+def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
+    """(keys, what they do), those of the innermost node first; keys of one action together."""
+    seen: set[str] = set()
+    for node in nodes:
+        actions: dict[str, tuple[list[str], Binding]] = {}
+        for binding in node._bindings.key_to_bindings.values():
+            for one in binding:
+                # Textual's own, such as the keys that scroll, need no mention.
+                if one.key in seen or one.system or not (one.tooltip or one.id):
+                    continue
+                text = one.tooltip or one.description
+                actions.setdefault(text, ([], one))[0].append(one.key)
+        for text, (keys, one) in actions.items():
+            seen.update(keys)
+            yield " ".join(key_name(replace_key(one, key)) for key in keys), text
+
+
+def replace_key(binding: Binding, key: str) -> Binding:
+    """The same binding on another key."""
+    from dataclasses import replace  # noqa: PLC0415 - one use
+
+    return replace(binding, key=key, key_display=None)
+
+
+class HelpScreen(Dialog[None]):
+    """Lists the keys of the focused widget, its screen and the application."""
+
+    BINDINGS = [("question_mark,q", "close", "Close")]  # noqa: RUF012 - as Textual has it
+
+    def __init__(self, screen: Screen[Any]) -> None:
+        super().__init__()
+        self._of = screen
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        focused = self._of.focused
+        nodes: list[DOMNode] = [] if focused is None else [focused]
+        nodes += [self._of, self.app]
+        self._lines: list[Hashable] = list(key_lines(nodes, self.app.get_key_display))
+        self._lines += [
+            Heading(""),
+            Heading("click: a title sorts, a row is chosen, twice opens it; a tab, a key below"),
+            Heading("Letters are memray's where it has them. Rows wait after a key."),
+        ]
+        width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
+        columns = Column("keys", "", width), Column("what", "", 0, right=False)
+        with Vertical(classes="box") as box:
+            box.border_title = "Keys (Esc closes)"
+            yield Table(columns)
+
+    def on_mount(self) -> None:
+        """Fills the list."""
+
+        def cell(key: Hashable, column: str) -> Cell:
+            keys, what = cast(tuple[str, str], key)
+            return Text(keys, "bold") if column == "keys" else what
+
+        self.query_one(Table).show(Rows(self._lines, cell))
+
+
+_FIELDS: Final = (
+    ("min_age_ns", "at least this old", "5m"),
+    ("max_age_ns", "at most this old", "1h"),
+    ("min_size_bytes", "at least this large", "4k"),
+    ("max_size_bytes", "at most this large", "1MiB"),
+)
+
+
+class LimitsDialog(Dialog[Limits]):
+    """Four lines; an empty one is no limit."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__()
+        self._limits = limits
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        with Vertical(classes="box") as box:
+            box.border_title = "Only blocks that are"
+            for name, title, example in _FIELDS:
+                with Horizontal(classes="row"):
+                    yield Label(title)
+                    yield Input(self._text(name), placeholder=f"e.g. {example}", id=name)
+            yield Label("", id="wrong", classes="wrong", markup=False)
+            yield Label("Enter applies, Tab goes on, Esc changes nothing", classes="note")
+
+    def _text(self, name: str) -> str:
+        value = getattr(self._limits, name)
+        if not value:
+            return ""
+        return format_duration(value / NS_PER_S) if name.endswith("_ns") else str(value)
+
+    @on(Input.Submitted)
+    def apply(self) -> None:
+        """Takes over what was typed, or says what is wrong with it."""
+        found: dict[str, int | None] = {}
+        for name, _, _ in _FIELDS:
+            text = self.query_one(f"#{name}", Input).value.strip()
+            lowest = 0 if name.startswith("min") else None
+            try:
+                if not text:
+                    found[name] = lowest
+                elif name.endswith("_ns"):
+                    found[name] = round(parse_duration(text) * NS_PER_S)
+                else:
+                    found[name] = parse_size(text)
+            except ValueError as error:
+                self.query_one("#wrong", Label).update(str(error))
+                return
+        self.dismiss(replace(self._limits, **found))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of rules."""
+
+    name: str
+    enabled: bool
+
+
+class FilterDialog(Dialog[None]):
+    """A line per group, then a line per added rule."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("space", "switch_group", "Switch", tooltip="Switch the group", id="filters.space"),
+        Binding("a", "all", "All", tooltip="All groups on, or off", id="filters.all"),
+        Binding("d,delete", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"),
+        Binding("w", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
+        Binding("f,q", "close", "Close", tooltip="Close", id="filters.close"),
+    ]
+
+    def __init__(self, state: State, groups: Sequence[Group], added: Sequence[Rule]) -> None:
+        super().__init__()
+        self.state = state
+        self._groups = {group.name: group.enabled for group in groups}
+        self._added = list(added)
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        with Vertical(classes="box") as box:
+            box.border_title = "Filters: which frames are noise"
+            yield Table([Column("name", "", 0, right=False)], id="groups")
+            yield Label(
+                "Enter/Space switches, a all, d deletes an added rule, w saves them\n"
+                "x or c on a frame of a stack adds a rule; Esc closes",
+                classes="note",
+                markup=False,
+            )
+
+    def on_mount(self) -> None:
+        """Fills the list."""
+        self._redraw()
+
+    def _redraw(self) -> None:
+        found: dict[Hashable, str] = {
+            name: f"[{'x' if on else ' '}] {clean(name)}" for name, on in self._groups.items()
+        }
+        for number, rule in enumerate(self._added):
+            found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
+        rows = Rows(list(found), lambda key, _column: found[key])
+        self.query_one(Table).show(rows, at_once=True)
+
+    @on(Table.Chosen)
+    def action_switch_group(self) -> None:
+        """Switches the group under the cursor."""
+        key = self.query_one(Table).key
+        if isinstance(key, str):
+            self._switch(key, not self._groups[key])
+            self._redraw()
+
+    def _switch(self, name: str, enabled: bool) -> None:
+        self._groups[name] = enabled
+        self.state.change_filters(lambda filters: filters.set_group(name, enabled))
+
+    def action_all(self) -> None:
+        """All on, unless they are."""
+        enabled = not all(self._groups.values())
+        for name in self._groups:
+            self._switch(name, enabled)
+        self._redraw()
+
+    def action_drop(self) -> None:
+        """Deletes the rule under the cursor."""
+        key = self.query_one(Table).key
+        if isinstance(key, int):
+            rule = self._added.pop(key)
+            self.state.change_filters(lambda filters: filters.remove(rule))
+            self._redraw()
+
+    def action_save(self) -> None:
+        """Writes the added rules to the user's own file."""
+        if self._added:
+            self.state.save_rules(self._added)
