@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
 from textual.binding import Binding, BindingType
@@ -54,7 +55,7 @@ class LiveApp(App[str]):
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "leave", "Quit", show=False, priority=True, tooltip="Quit"),
+        Binding("ctrl+c", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
         Binding("ctrl+p", "command_palette", "Palette", show=False, tooltip="All commands, themes"),
     ]
 
@@ -62,11 +63,14 @@ class LiveApp(App[str]):
         self,
         source: Source,
         *,
-        interval_s: float | None,
-        readers: Mapping[int, Callable[[], None]],
-        duration_s: float | None,
-        warnings: Iterable[str],
+        interval_s: float | None = REFRESH_S,
+        readers: Mapping[int, Callable[[], None]] | None = None,
+        duration_s: float | None = None,
+        warnings: Iterable[str] = (),
     ) -> None:
+        """``readers`` are called when their descriptors can be read. Without ``interval_s`` the
+        screen is made new on demand only.
+        """
         super().__init__(driver_class=TerminalDriver)
         self.journal = Journal(warnings)
         self.refresher = Refresher(
@@ -80,7 +84,7 @@ class LiveApp(App[str]):
         self.failure: BaseException | None = None
         """Why it ended, if it could not go on."""
         self._source = source
-        self._readers = dict(readers)
+        self._readers = dict(readers or {})
         self._duration_s = duration_s
 
     def _tell(self, message: PictureReady | Failed) -> None:
@@ -100,7 +104,7 @@ class LiveApp(App[str]):
         for descriptor, callback in self._readers.items():
             loop.add_reader(descriptor, callback)
         if self._duration_s is not None:
-            self.set_timer(self._duration_s, self.action_leave)
+            self.set_timer(self._duration_s, self.state.leave)
         self.refresher.start(self.state.settings)
 
     def on_unmount(self) -> None:
@@ -161,9 +165,9 @@ class LiveApp(App[str]):
             return False
         return super().check_action(action, parameters)
 
-    def action_leave(self) -> None:
-        """Ends the screen."""
-        self.state.leave()
+    def action_ask(self, what: str, *arguments: Any) -> None:
+        """Has the state do something."""
+        getattr(self.state, what)(*arguments)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Everything that a key does, and Textual's own."""
@@ -171,38 +175,8 @@ class LiveApp(App[str]):
         if not isinstance(screen, LiveScreen):
             return
         for binding in (*LIVE_KEYS, *view_keys(self.state.views)):
-            yield SystemCommand(
-                binding.description, binding.tooltip, self._command(screen, binding.action)
-            )
-
-    @staticmethod
-    def _command(screen: LiveScreen, action: str) -> Callable[[], None]:
-        def run() -> None:
-            screen.call_later(screen.run_action, action)
-
-        return run
-
-
-def make_app(
-    source: Source,
-    *,
-    interval_s: float | None = REFRESH_S,
-    readers: Mapping[int, Callable[[], None]] | None = None,
-    duration_s: float | None = None,
-    warnings: Iterable[str] = (),
-) -> LiveApp:
-    """The one way to an application, for the command, tests and pictures alike.
-
-    ``readers`` are called when their descriptors can be read. Without ``interval_s`` the
-    screen is made new on demand only.
-    """
-    return LiveApp(
-        source,
-        interval_s=interval_s,
-        readers=readers or {},
-        duration_s=duration_s,
-        warnings=warnings,
-    )
+            run = partial(screen.call_later, screen.run_action, binding.action)
+            yield SystemCommand(binding.description, binding.tooltip, run)
 
 
 def failure_of(app: LiveApp) -> None:

@@ -10,7 +10,6 @@ from tracelloc.heap.blocks import BlockCopy
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.ui.cells import clean, span
-from tracelloc.ui.naming import labels_of
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import name_cell
@@ -60,7 +59,7 @@ def maker(_source: Source) -> Callable[[Selection], Rows]:
             if column == "address":
                 return f"0x{address:x}"
             if column == "name":
-                return name_cell(labels_of(labels, stack), settings.search)
+                return name_cell(labels.get(stack, "…"), settings.search)
             block = known.get(key)
             if block is None:
                 # Its row waits for the next order.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.text import Text
 from textual import events, on
 from textual.app import ComposeResult, SuspendNotSupported
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
 from textual.widgets import Footer, Static
@@ -21,6 +21,7 @@ from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
+from tracelloc.ui.keys import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackpane import (
@@ -44,24 +45,26 @@ _AROUND: Final = 2
 """Source lines before and after the one of the frame."""
 
 
-def _key(key: str, action: str, short: str, long: str, *, show: bool = True) -> Binding:
-    return Binding(key, action, short, show=show, tooltip=long, id=f"details.{key}")
-
-
 class DetailScreen(Screen[None]):
     """See the module."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        _key("escape,q", "close", "Back", "Back to the tables"),
-        _key("h", "everything", "Hidden", "Show hidden frames, or hide them again"),
-        _key("x", "hide", "Hide frame", "Hide the function under the cursor everywhere"),
-        _key("c", "collapse", "Collapse", "Take its namespace together everywhere"),
-        _key("u", "undo", "Undo", "Take the last rule back", show=False),
-        _key("w", "save", "Save rules", "Write the added rules to your own filters file"),
-        _key("y", "ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
-        _key("v", "edit", "Editor", "Open the source line in $EDITOR"),
-        _key("e", "ask('ask_export')", "Export", "Write the stacks to a file", show=False),
-        _key("question_mark", "ask('show_help')", "Help", "All keys"),
+        *bindings(
+            "details",
+            (
+                ("escape,q", "close", "Back", "Back to the tables"),
+                ("h", "everything", "Hidden", "Show hidden frames, or hide them again"),
+                ("x", "add(False)", "Hide frame", "Hide the function under the cursor everywhere"),
+                ("c", "add(True)", "Collapse", "Take its namespace together everywhere"),
+                ("u", "undo", "Undo", "Take the last rule back"),
+                ("w", "save", "Save rules", "Write the added rules to your own filters file"),
+                ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
+                ("v", "edit", "Editor", "Open the source line in $EDITOR"),
+                ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
+                ("question_mark", "app.ask('show_help')", "Help", "All keys"),
+            ),
+            shown={"escape,q", "h", "x", "c", "w", "y", "v", "question_mark"},
+        )
     ]
     AUTO_FOCUS = "#frames"
 
@@ -105,7 +108,7 @@ class DetailScreen(Screen[None]):
     def show(self, picture: Picture) -> None:
         """Draws what the picture says of the stack."""
         details = picture.details
-        if details is None or details.index != self.stack:
+        if details is None or details.figures.index != self.stack:
             return
         before = self.details
         self.details = details
@@ -136,7 +139,7 @@ class DetailScreen(Screen[None]):
     def _show_frames(self) -> None:
         if self.details is None:
             return
-        stack, index = self.details.stack, self.details.index
+        stack, index = self.details.stack, self.details.figures.index
         self._lines = lines_of(stack, index, everything=self._everything)
         self.query_one("#frames", Table).show(frame_rows(self._lines), at_once=True)
         self._show_source()
@@ -156,13 +159,6 @@ class DetailScreen(Screen[None]):
         return self._lines[key].frame
 
     @on(Table.Moved, "#frames")
-    def _frame_changed(self) -> None:
-        self._show_source()
-
-    @on(Table.Chosen, "#frames")
-    def _frame_opened(self) -> None:
-        self.action_edit()
-
     def _show_source(self) -> None:
         frame = self.frame
         text = Text("no source line is known", "dim")
@@ -190,15 +186,8 @@ class DetailScreen(Screen[None]):
         self._everything = not self._everything
         self._show_frames()
 
-    def action_hide(self) -> None:
-        """Hides the function under the cursor."""
-        self._add(collapse=False)
-
-    def action_collapse(self) -> None:
-        """Takes what is around it together."""
-        self._add(collapse=True)
-
-    def _add(self, *, collapse: bool) -> None:
+    def action_add(self, collapse: bool) -> None:
+        """Hides the function under the cursor, or takes what is around it together."""
         frame = self.frame
         rule = None if frame is None else rule_for(frame, collapse=collapse)
         if rule is None:
@@ -223,10 +212,7 @@ class DetailScreen(Screen[None]):
         self.state.save_rules(self._rules)
         self._rules.clear()
 
-    def action_ask(self, what: str) -> None:
-        """Has the state do something."""
-        getattr(self.state, what)()
-
+    @on(Table.Chosen, "#frames")
     def action_edit(self) -> None:
         """The source line in the user's editor, the screen put aside."""
         frame = self.frame
@@ -252,7 +238,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     # Peaks that came and went while the buffer was full were not seen.
     least = "at least " if picture.snapshot.losses.overflows else ""
     growth = figures.growth_bytes_per_min
-    name = Text(f" {crop(picture.labels.get(details.index, '…'), width - 2)}", "bold")
+    name = Text(f" {crop(picture.labels.get(figures.index, '…'), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")
     style = "bold red" if growth > 0 else "green" if growth < 0 else ""
@@ -269,7 +255,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
         f"newest {_age(figures.last_age_ns)}"
     )
     lines = [name, held, life]
-    if (work := _work(details.index, picture.snapshot, about)) is not None:
+    if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))
     threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4]]
     if threads:

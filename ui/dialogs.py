@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
 
 from rich.text import Text
@@ -54,14 +54,8 @@ def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
                 actions.setdefault(text, ([], one))[0].append(one.key)
         for text, (keys, one) in actions.items():
             seen.update(keys)
-            yield " ".join(key_name(replace_key(one, key)) for key in keys), text
-
-
-def replace_key(binding: Binding, key: str) -> Binding:
-    """The same binding on another key."""
-    from dataclasses import replace  # noqa: PLC0415 - one use
-
-    return replace(binding, key=key, key_display=None)
+            same = [replace(one, key=key, key_display=None) for key in keys]
+            yield " ".join(map(key_name, same)), text
 
 
 class HelpScreen(Dialog[None]):
@@ -152,14 +146,6 @@ class LimitsDialog(Dialog[Limits]):
         self.dismiss(replace(self._limits, **found))  # type: ignore[arg-type]
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group of rules."""
-
-    name: str
-    enabled: bool
-
-
 class FilterDialog(Dialog[None]):
     """A line per group, then a line per added rule."""
 
@@ -171,10 +157,10 @@ class FilterDialog(Dialog[None]):
         Binding("f,q", "close", "Close", tooltip="Close", id="filters.close"),
     ]
 
-    def __init__(self, state: State, groups: Sequence[Group], added: Sequence[Rule]) -> None:
+    def __init__(self, state: State, groups: Mapping[str, bool], added: Sequence[Rule]) -> None:
         super().__init__()
         self.state = state
-        self._groups = {group.name: group.enabled for group in groups}
+        self._groups = dict(groups)
         self._added = list(added)
 
     def compose(self) -> ComposeResult:

@@ -87,7 +87,8 @@ class FlameView(NodesView):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self.colouring = Colouring.MODULE
-        self._zoomed = ROOT
+        self.zoomed = ROOT
+        """The node that takes the whole width."""
         self._selected = ROOT
         self._levels: list[Level] = []
 
@@ -97,10 +98,10 @@ class FlameView(NodesView):
         zoomed: Path = ()
         selected: Path = ()
         if self._data.inverted == nodes.inverted:
-            zoomed = self._data.path(self._zoomed)
+            zoomed = self._data.path(self.zoomed)
             selected = self._data.path(self._selected)
         self._data = nodes
-        self._zoomed = nodes.nearest(zoomed)
+        self.zoomed = nodes.nearest(zoomed)
         self._selected = nodes.nearest(selected)
         self.rows_changed()
 
@@ -109,14 +110,9 @@ class FlameView(NodesView):
         """The node under the cursor."""
         return self._selected
 
-    @property
-    def zoomed(self) -> int:
-        """The node that takes the whole width."""
-        return self._zoomed
-
     def rows_changed(self) -> None:
         """Lays everything out again."""
-        self._levels = lay_out(self._data, self._zoomed, max(self.width, 1))
+        self._levels = lay_out(self._data, self.zoomed, max(self.width, 1))
         self._keep_visible()
         super().rows_changed()
 
@@ -177,7 +173,7 @@ class FlameView(NodesView):
 
     def _colour(self, node: int, row: int) -> str:
         tree = self._data.tree
-        if row < int(tree.depth[self._zoomed]):
+        if row < int(tree.depth[self.zoomed]):
             return "flame--above"
         if self.colouring is Colouring.GROWTH:
             growth = int(tree.totals[Metric.GROWTH][node])
@@ -227,7 +223,7 @@ class FlameView(NodesView):
             self.select(self._data.parent(self._selected))
             return
         depth = int(self._data.tree.depth[self._selected])
-        if depth < int(self._data.tree.depth[self._zoomed]):
+        if depth < int(self._data.tree.depth[self.zoomed]):
             # Above what is zoomed there is one way only.
             self.select(self._levels[depth + 1].boxes[0].node)
             return
@@ -268,26 +264,26 @@ class FlameView(NodesView):
 
     def chosen(self) -> None:
         """Zooms; where that changes nothing, opens the stack."""
-        if self._selected == self._zoomed or not self._data.has_children(self._selected):
+        if self._selected == self.zoomed or not self._data.children(self._selected):
             self.action_open()
         else:
             self.zoom(self._selected)
 
     def zoom(self, node: int) -> None:
         """Gives a node the whole width."""
-        self._zoomed = node
+        self.zoomed = node
         self.rows_changed()
         self.show_cursor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc is ours only while there is something to go back from."""
         if action == "zoom_out":
-            return self._zoomed != ROOT
+            return self.zoomed != ROOT
         return super().check_action(action, parameters)
 
     def action_zoom_out(self) -> None:
         """One function further out."""
-        self.zoom(self._data.parent(self._zoomed))
+        self.zoom(self._data.parent(self.zoomed))
 
     def action_colouring(self) -> None:
         """The other colours."""

@@ -108,23 +108,23 @@ def _lost(snapshot: Snapshot) -> Text:
 def _figures(picture: Picture) -> list[Text]:
     figures, snapshot = picture.header, picture.snapshot
     about = about_of(snapshot.sample_bytes)
-    growth = figures.growth_bytes_per_min
+    growth = int(snapshot.growth_per_min.sum())
     style = _BAD if growth > 0 else "green" if growth < 0 else ""
     parts = [
         Text.assemble(
             ("Heap ", "dim"),
-            (f"{about}{format_size(figures.live_bytes):>8}", "bold"),
+            (f"{about}{format_size(snapshot.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
         _leaks(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
-        Text(f"{about}{figures.live_count:,} blocks {trend(figures.count_growth)}"),
+        Text(f"{about}{snapshot.live_count:,} blocks {trend(figures.count_growth)}"),
         Text(
             f"alloc {short_count(figures.allocations_per_s):>5}/s  "
             f"free {short_count(figures.frees_per_s):>5}/s"
         ),
-        Text(f"{figures.live_stacks:,} stacks"),
+        Text(f"{snapshot.live_stacks:,} stacks"),
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]

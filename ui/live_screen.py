@@ -115,7 +115,7 @@ class LiveScreen(Screen[None]):
             pane.show(Rows((), lambda _key, _column: ""), at_once=True)
             return
         pane.border_title = verdict_line(details, picture) or "stack of the selected row"
-        lines = lines_of(details.stack, details.index, everything=False)
+        lines = lines_of(details.stack, details.figures.index, everything=False)
         pane.show(frame_rows(lines), at_once=True)
 
     # --- views ---
@@ -216,9 +216,6 @@ class LiveScreen(Screen[None]):
         self.state.change(search=message.value)
 
     @on(Input.Submitted, "#search")
-    def _search_done(self) -> None:
-        self._close_search()
-
     def _close_search(self) -> None:
         line = self.query_one("#search", Input)
         if not line.value:
@@ -246,10 +243,6 @@ class LiveScreen(Screen[None]):
             self.app.notify("q quits, ? shows all keys", timeout=2)
 
     # --- what the state does ---
-
-    def action_ask(self, what: str, *arguments: Any) -> None:
-        """Has the state do something."""
-        getattr(self.state, what)(*arguments)
 
     def action_pause(self) -> None:
         """Freezes the screen, or goes on."""

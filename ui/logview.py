@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
@@ -14,7 +14,7 @@ from tracelloc.text import printable
 from tracelloc.ui.cells import clock, short_count
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Facts, Source
+from tracelloc.ui.source import Facts
 from tracelloc.ui.view import View
 from tracelloc.units import format_size, plural
 from tracelloc.views.losslines import losses_line, overhead_line
@@ -55,12 +55,8 @@ class TextLines(LineView[Sequence[str]]):
         yield self._folded[row], None
 
 
-def maker(source: Source) -> Callable[[Selection], list[str]]:
-    """Makes all lines: the standing figures, then messages, the oldest first."""
-    return lambda selection: list(_lines(selection, source.facts))
-
-
-def _lines(selection: Selection, facts: Facts) -> Iterator[str]:
+def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
+    """All lines: the standing figures, then messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {printable(snapshot.target.command)} (pid {snapshot.target.pid})"
@@ -103,4 +99,10 @@ def _lines(selection: Selection, facts: Facts) -> Iterator[str]:
         yield printable(message)
 
 
-LOG: Final = View(name="log", title="Log", key="8", maker=maker, widget=TextLines)
+LOG: Final = View(
+    name="log",
+    title="Log",
+    key="8",
+    maker=lambda source: lambda selection: list(log_lines(selection, source.facts)),
+    widget=TextLines,
+)

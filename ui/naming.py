@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import numpy as np
@@ -40,13 +40,11 @@ class Search:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self.is_plain = False
         # As less and vim have it: capitals only where they are typed.
         flags = 0 if any(letter.isupper() for letter in text) else re.IGNORECASE
         try:
             self.pattern = re.compile(text, flags)
         except (re.error, OverflowError, RecursionError):
-            self.is_plain = True
             self.pattern = re.compile(re.escape(text), flags)
 
     def matches(self, text: str) -> bool:
@@ -147,18 +145,13 @@ def label(stack: NamedStack, index: int) -> str:
                 continue
             name = runs[-1]
         else:
-            name = _short(part.frame)
+            symbol = part.frame.symbol
+            name = frame_name(part.frame) if symbol is None else shorten(symbol)
         if not own or own[-1] != name:
             own.append(name)
         if len(own) == 2:
             break
     return clean(" ← ".join(own or runs[:2]))
-
-
-def _short(frame: Frame) -> str:
-    if frame.symbol is None:
-        return frame_name(frame)
-    return shorten(frame.symbol)
 
 
 def place(frame: Frame) -> str:
@@ -167,8 +160,3 @@ def place(frame: Frame) -> str:
         line = f":{frame.line}" if frame.line is not None else ""
         return clean(frame.file) + line
     return clean(base_name(frame.module)) if frame.module else ""
-
-
-def labels_of(labels: Mapping[int, str], index: int) -> str:
-    """The line of a stack that may not be named yet."""
-    return labels.get(index, "…")

@@ -65,10 +65,6 @@ class Nodes:
         found: list[int] = self._children[self._starts[node] : self._starts[node + 1]].tolist()
         return found
 
-    def has_children(self, node: int) -> bool:
-        """Whether there are any."""
-        return bool(self._starts[node + 1] > self._starts[node])
-
     def parent(self, node: int) -> int:
         """The root is its own."""
         return int(self.tree.parent[node])
@@ -112,11 +108,8 @@ class Nodes:
 
     def nearest(self, path: Path) -> int:
         """The node at the end of a path, or as much of it as there is."""
-        for length in range(len(path), 0, -1):
-            node = self.find(path[:length])
-            if node is not None:
-                return node
-        return ROOT
+        found = (self.find(path[:length]) for length in range(len(path), 0, -1))
+        return next((node for node in found if node is not None), ROOT)
 
     def hottest_path(self, node: int, share: float = 0.5) -> list[int]:
         """Down from a node while one child has at least this share of its parent."""

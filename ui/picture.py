@@ -36,12 +36,8 @@ _RATE_NS: Final = 2 * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The figures above everything."""
+    """Figures above everything that the snapshot does not hold."""
 
-    live_bytes: int
-    live_count: int
-    live_stacks: int
-    growth_bytes_per_min: int
     count_growth: int
     """Blocks that have become more within the last seconds."""
     allocations_per_s: float
@@ -58,16 +54,10 @@ class Details:
 
     figures: StackDetails
     stack: NamedStack
-    names_pending: bool
     judgement: Judgement | None
     """What kind of memory it is; None before there was time to look."""
     suspect: NamedSuspect | None
     """What it is part of."""
-
-    @property
-    def index(self) -> int:
-        """Of the stack."""
-        return self.figures.index
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +190,6 @@ class Pictures:
             moved = analysis.change(None, snapshot)
         seconds = max(moved.elapsed_ns, 1) / NS_PER_S
         return Header(
-            live_bytes=snapshot.live_bytes,
-            live_count=snapshot.live_count,
-            live_stacks=snapshot.live_stacks,
-            growth_bytes_per_min=int(snapshot.growth_per_min.sum()),
             count_growth=int(moved.live_count.sum()),
             allocations_per_s=float(moved.allocated_count.sum()) / seconds,
             frees_per_s=float(moved.freed_count.sum()) / seconds,
@@ -217,14 +203,13 @@ class Pictures:
         if index is None or index >= len(snapshot.totals):
             return None
         namer = self._source.namer(snapshot.target)
-        known = namer.prepare(snapshot, [index], 0)
+        namer.prepare(snapshot, [index], 0)
         details = stack_details(snapshot, index, snapshot.thread_names, settings.all_limits)
         findings = snapshot.findings
         suspect = None if findings is None else findings.suspect_of.get(index)
         return Details(
             figures=details,
             stack=namer.stack(snapshot, index),
-            names_pending=not known,
             judgement=None if findings is None else findings.judgement(index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
         )

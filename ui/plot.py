@@ -252,13 +252,10 @@ class Plot(Widget):
         self._draw = lambda width, height: draw(
             curves, flags, start_ns, end_ns, width=width, height=height
         )
-        self._redraw()
+        self.on_resize()
 
     def on_resize(self) -> None:
-        """The same in another size."""
-        self._redraw()
-
-    def _redraw(self) -> None:
+        """Draws in another size."""
         if self._draw is not None:
             self._drawing = self._draw(self.size.width, self.size.height)
             self.refresh()

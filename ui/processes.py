@@ -11,9 +11,7 @@ from rich.text import Text
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.ui.cells import clean
-from tracelloc.ui.selection import Selection
 from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
@@ -75,13 +73,8 @@ def tree_order(trace: TraceSnapshot) -> list[tuple[int, Snapshot]]:
     return found
 
 
-def maker(_source: Source) -> Callable[[Selection], Rows]:
-    """Makes a row per process; the key is its number."""
-    return lambda selection: process_rows(selection.trace, selection.settings)
-
-
 def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
-    """Rows in the order of a tree, if they are sorted by name."""
+    """A row per process, its number the key; in the order of a tree if sorted by name."""
     sorting = settings.sorting
     ordered = tree_order(trace)
     depths = {one.target.number: depth for depth, one in ordered}
@@ -135,7 +128,7 @@ PROCESSES: Final = View(
     name="processes",
     title="Processes",
     key="9",
-    maker=maker,
+    maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
     widget=lambda: Table(COLUMNS),
     choose=show_process,
     sorting=Sorting("name", descending=False),

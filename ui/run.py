@@ -21,7 +21,7 @@ from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
-from tracelloc.ui.app import LiveApp, failure_of, make_app
+from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.source import Facts, LiveSource
@@ -75,7 +75,7 @@ class Screen:
             asyncio.get_running_loop().remove_reader(session.end_fd)
             app.end(f"process {session.root.target.pid} has ended", session.stop)
 
-        app = self.app = make_app(
+        app = self.app = LiveApp(
             LiveSource(run, _facts_of(run), caller(), self._terminal),
             readers={session.end_fd: ended, signals.fileno(): woken},
             duration_s=run.options.duration_s,

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from tracelloc.heap.totals import I64
 from tracelloc.ui.cells import percent, short_count, signed_size, span, sparkline, trend
-from tracelloc.ui.naming import Search, labels_of
+from tracelloc.ui.naming import Search
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
@@ -90,7 +90,7 @@ def stack_rows(selection: Selection) -> Rows:
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
         if column == "name":
-            return name_cell(labels_of(labels, key), settings.search)
+            return name_cell(labels.get(key, "…"), settings.search)
         if column in ("growth", "verdict"):
             found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])

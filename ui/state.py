@@ -18,7 +18,7 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.dialogs import FilterDialog, Group, HelpScreen, LimitsDialog
+from tracelloc.ui.dialogs import FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.export_dialog import ExportDialog
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
@@ -96,13 +96,6 @@ class State:
 
     # --- threads ---
 
-    def _tids(self) -> list[int]:
-        """Threads that hold blocks, by id."""
-        picture = self.picture
-        if picture is None or picture.snapshot.blocks is None:
-            return []
-        return sorted(set(picture.snapshot.blocks.blocks().tid.tolist()))
-
     def toggle_threads(self) -> None:
         """Merged, or the first one."""
         limits = self.settings.limits
@@ -112,8 +105,9 @@ class State:
             self.step_thread(1)
 
     def step_thread(self, step: int) -> None:
-        """The next thread, or the one before."""
-        tids = self._tids()
+        """The next thread that holds blocks, or the one before, by id."""
+        blocks = None if self.picture is None else self.picture.snapshot.blocks
+        tids = [] if blocks is None else sorted(set(blocks.blocks().tid.tolist()))
         if not tids:
             return
         now = self.settings.limits.tid
@@ -191,8 +185,7 @@ class State:
     def show_filters(self) -> None:
         """Opens the dialog."""
         filters = self.source.filters
-        groups = [Group(name, on) for name, on in filters.groups.items()]
-        self.app.push_screen(FilterDialog(self, groups, list(filters.added)))
+        self.app.push_screen(FilterDialog(self, filters.groups, filters.added))
 
     # --- screens ---
 

@@ -31,7 +31,7 @@ from tracelloc.target.found import MainAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.tracing.terminal import ProgramTerminal
-from tracelloc.ui.app import LiveApp, make_app
+from tracelloc.ui.app import LiveApp
 from tracelloc.ui.source import Facts
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
@@ -270,7 +270,7 @@ def drive(
     notifications: bool = False,
 ) -> LiveApp:
     """Runs the application on a source and does the steps. Returns it, ended."""
-    app = make_app(source, interval_s=None)
+    app = LiveApp(source, interval_s=None)
 
     async def run() -> None:
         async with app.run_test(size=size, notifications=notifications) as pilot:

@@ -16,7 +16,7 @@ from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
-from tracelloc.ui.app import LiveApp, failure_of, make_app
+from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.header import header
 from tracelloc.ui.lines import HOLD_S
 from tracelloc.ui.picture import Pictures
@@ -170,7 +170,7 @@ def test_a_bug_is_raised_and_not_printed(
     def breaks(*_: object, **__: object) -> None:
         raise ZeroDivisionError("\x1b[31m")
 
-    app = make_app(source, interval_s=None)
+    app = LiveApp(source, interval_s=None)
 
     async def run() -> None:
         async with app.run_test() as pilot:
@@ -188,7 +188,7 @@ def test_a_bug_is_raised_and_not_printed(
 def test_readers_are_heard(source: FakeSource) -> None:
     reading, writing = os.pipe()
     heard: list[bytes] = []
-    app = make_app(
+    app = LiveApp(
         source, interval_s=None, readers={reading: lambda: heard.append(os.read(reading, 9))}
     )
 
