@@ -25,10 +25,7 @@ COLUMNS: Final = (
     Column("thread", "thread", 18, right=False, from_width=100),
     Column("name", "allocated by", 0, right=False, descending=False),
 )
-_ORDERS: Final = {
-    ("age", True): BlockOrder.AGE,
-    ("age", False): BlockOrder.YOUTH,
-}
+_ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 """Of all blocks. Other columns sort the largest."""
 
 

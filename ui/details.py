@@ -52,7 +52,7 @@ class DetailScreen(Screen[None]):
         *bindings(
             "details",
             (
-                ("escape,q", "close", "Back", "Back to the tables"),
+                ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
                 ("h", "everything", "Hidden", "Show hidden frames, or hide them again"),
                 ("x", "add(False)", "Hide frame", "Hide the function under the cursor everywhere"),
                 ("c", "add(True)", "Collapse", "Take its namespace together everywhere"),
@@ -176,10 +176,6 @@ class DetailScreen(Screen[None]):
         widget.update(text)
 
     # --- keys ---
-
-    def action_close(self) -> None:
-        """Back to the tables."""
-        self.app.pop_screen()
 
     def action_everything(self) -> None:
         """Hidden frames too, or not."""

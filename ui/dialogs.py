@@ -32,12 +32,8 @@ class Dialog(ModalScreen[T]):
     """A box over the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "close", "Close", tooltip="Close, changing nothing", id="dialog.close"),
+        Binding("escape", "dismiss", "Close", tooltip="Close, changing nothing", id="dialog.close"),
     ]
-
-    def action_close(self) -> None:
-        """Goes back."""
-        self.dismiss(None)
 
 
 def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
@@ -61,7 +57,7 @@ def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
 class HelpScreen(Dialog[None]):
     """Lists the keys of the focused widget, its screen and the application."""
 
-    BINDINGS = [("question_mark,q", "close", "Close")]  # noqa: RUF012 - as Textual has it
+    BINDINGS = [("question_mark,q", "dismiss", "Close")]  # noqa: RUF012 - as Textual has it
 
     def __init__(self, screen: Screen[Any]) -> None:
         super().__init__()
@@ -154,7 +150,7 @@ class FilterDialog(Dialog[None]):
         Binding("a", "all", "All", tooltip="All groups on, or off", id="filters.all"),
         Binding("d,delete", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"),
         Binding("w", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
-        Binding("f,q", "close", "Close", tooltip="Close", id="filters.close"),
+        Binding("f,q", "dismiss", "Close", tooltip="Close", id="filters.close"),
     ]
 
     def __init__(self, state: State, groups: Mapping[str, bool], added: Sequence[Rule]) -> None:

@@ -26,24 +26,20 @@ class GuardedStream:
 
     def write(self, text: str) -> int:
         """Writes, or drops."""
-        if not self._is_lost:
-            try:
-                self._stream.write(text)
-            except (OSError, ValueError):
-                self._lose()
+        self._guard(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
         """Flushes, if there is still anything to flush to."""
+        self._guard(self._stream.flush)
+
+    def _guard(self, call: Callable[..., object], *arguments: str) -> None:
         if not self._is_lost:
             try:
-                self._stream.flush()
+                call(*arguments)
             except (OSError, ValueError):
-                self._lose()
-
-    def _lose(self) -> None:
-        self._is_lost = True
-        self._lost()
+                self._is_lost = True
+                self._lost()
 
 
 class TerminalDriver(LinuxDriver):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable
-from enum import Enum
 from typing import ClassVar, Final
 
 from textual.binding import Binding, BindingType
@@ -23,8 +22,7 @@ from tracelloc.ui.nodes import (
     lay_out,
     module_colour,
 )
-from tracelloc.ui.nodesview import NodesView, maker
-from tracelloc.ui.view import View
+from tracelloc.ui.nodesview import NodesView, nodes_view
 from tracelloc.units import format_size
 from tracelloc.views.metrics import Metric
 
@@ -32,47 +30,36 @@ EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""
 _SMALL: Final = "·"
 """Where functions are that are too narrow for a cell of their own."""
-_MODULES: Final = 6
-
-
-class Colouring(Enum):
-    """What the colour of a box says."""
-
-    MODULE = "module"
-    GROWTH = "growth"
+_COLOURS: Final = {
+    "module": ("#b3541e", "#8a6d1a", "#2f6f4f", "#2b5f86", "#6a4c93", "#8c3b5e"),
+    "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
+    "growth": ("#2b5f86", "#4a4a4a", "#a65d2e", "#b02a2a"),
+}
+"""Of boxes, under white letters."""
+_BOX_CLASSES: Final = {
+    f"flame--{kind}-{n}": colour
+    for kind, colours in _COLOURS.items()
+    for n, colour in enumerate(colours)
+}
+_BOX_CSS: Final = "\n".join(
+    f"& .{name} {{ background: {colour}; color: #ffffff; }}"
+    for name, colour in _BOX_CLASSES.items()
+)
 
 
 class FlameView(NodesView):
     """The icicle. Arrow keys walk, Enter zooms, Esc goes back."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        *(f"flame--module-{number}" for number in range(_MODULES)),
-        *(f"flame--darker-{number}" for number in range(_MODULES)),
-        *(f"flame--growth-{number}" for number in range(4)),
-        "flame--above", "flame--match", "flame--cursor",
+        *_BOX_CLASSES, "flame--above", "flame--match", "flame--cursor",
     }  # fmt: skip
-    DEFAULT_CSS = """
-    FlameView {
-        & .flame--module-0 { background: #b3541e; color: #ffffff; }
-        & .flame--darker-0 { background: #8f4318; color: #ffffff; }
-        & .flame--module-1 { background: #8a6d1a; color: #ffffff; }
-        & .flame--darker-1 { background: #6e5714; color: #ffffff; }
-        & .flame--module-2 { background: #2f6f4f; color: #ffffff; }
-        & .flame--darker-2 { background: #25583f; color: #ffffff; }
-        & .flame--module-3 { background: #2b5f86; color: #ffffff; }
-        & .flame--darker-3 { background: #224c6b; color: #ffffff; }
-        & .flame--module-4 { background: #6a4c93; color: #ffffff; }
-        & .flame--darker-4 { background: #543c75; color: #ffffff; }
-        & .flame--module-5 { background: #8c3b5e; color: #ffffff; }
-        & .flame--darker-5 { background: #702f4b; color: #ffffff; }
-        & .flame--growth-0 { background: #2b5f86; color: #ffffff; }
-        & .flame--growth-1 { background: #4a4a4a; color: #ffffff; }
-        & .flame--growth-2 { background: #a65d2e; color: #ffffff; }
-        & .flame--growth-3 { background: #b02a2a; color: #ffffff; }
-        & .flame--cursor { background: $foreground; color: $background; text-style: bold; }
-        & .flame--match { text-style: bold underline; }
-        & .flame--above { background: $surface; color: $text-muted; }
-    }
+    DEFAULT_CSS = f"""
+    FlameView {{
+        {_BOX_CSS}
+        & .flame--cursor {{ background: $foreground; color: $background; text-style: bold; }}
+        & .flame--match {{ text-style: bold underline; }}
+        & .flame--above {{ background: $surface; color: $text-muted; }}
+    }}
     """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left,h", "side(-1)", "Left", show=False),
@@ -86,7 +73,8 @@ class FlameView(NodesView):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
-        self.colouring = Colouring.MODULE
+        self.colouring = "module"
+        """What the colour of a box says: that, or ``growth``."""
         self.zoomed = ROOT
         """The node that takes the whole width."""
         self._selected = ROOT
@@ -175,12 +163,12 @@ class FlameView(NodesView):
         tree = self._data.tree
         if row < int(tree.depth[self.zoomed]):
             return "flame--above"
-        if self.colouring is Colouring.GROWTH:
+        if self.colouring == "growth":
             growth = int(tree.totals[Metric.GROWTH][node])
             return f"flame--growth-{growth_colour(growth, int(tree.totals[Metric.BYTES][node]))}"
         step = tree.steps[node]
         shade = "darker" if is_darker(step.name) else "module"
-        return f"flame--{shade}-{module_colour(step.module, _MODULES)}"
+        return f"flame--{shade}-{module_colour(step.module, len(_COLOURS['module']))}"
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Below: the figures of the box under the cursor, then its name."""
@@ -199,7 +187,7 @@ class FlameView(NodesView):
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
             *(["inverted"] if nodes.inverted else []),
-            f"colours: {self.colouring.value}",
+            f"colours: {self.colouring}",
         ]
         if nodes.metric.figure.of_freed:
             # Of these it is the share.
@@ -287,18 +275,8 @@ class FlameView(NodesView):
 
     def action_colouring(self) -> None:
         """The other colours."""
-        growth = self.colouring is Colouring.GROWTH
-        self.colouring = Colouring.MODULE if growth else Colouring.GROWTH
+        self.colouring = "module" if self.colouring == "growth" else "growth"
         self.refresh()
 
 
-FLAME: Final = View(
-    name="flame",
-    title="Flame",
-    key="3",
-    maker=maker,
-    widget=FlameView,
-    choose=lambda stack, _settings: stack,
-    keeps=True,
-    by_metric=True,
-)
+FLAME: Final = nodes_view("flame", "Flame", "3", FlameView)

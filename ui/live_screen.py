@@ -17,7 +17,7 @@ from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.plot import Flag, Plot, curves_of
+from tracelloc.ui.plot import Plot, curves_of
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Facts
 from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
@@ -92,9 +92,9 @@ class LiveScreen(Screen[None]):
             self.query_one(HeaderLines).show(picture, self.state.condition)
             if snapshot.series is not None:
                 start_ns = snapshot.now_ns - snapshot.elapsed_ns
-                flags = [Flag(mark.name, mark.now_ns) for mark in picture.settings.marks]
+                flags = [(mark.name, mark.now_ns) for mark in picture.settings.marks]
                 if picture.settings.baseline is not None:
-                    flags.append(Flag("b", picture.settings.baseline.now_ns))
+                    flags.append(("b", picture.settings.baseline.now_ns))
                 curves = curves_of(snapshot.series)
                 self.query_one(Plot).show(curves, flags, start_ns, snapshot.now_ns)
             self.query_one(TabLine).show(self.settings.view, notes_of(picture))

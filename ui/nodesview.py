@@ -13,6 +13,7 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
+from tracelloc.ui.view import View
 from tracelloc.views.calltree import CallTree, Merger, Step
 from tracelloc.views.livetree import LiveTree
 from tracelloc.views.metrics import Metric
@@ -97,3 +98,17 @@ def maker(_source: Source) -> Callable[[Selection], Nodes]:
         )
 
     return nodes
+
+
+def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView]) -> View[Nodes]:
+    """A view of the call tree; all of them share one."""
+    return View(
+        name=name,
+        title=title,
+        key=key,
+        maker=maker,
+        widget=widget,
+        choose=lambda stack, _settings: stack,
+        keeps=True,
+        by_metric=True,
+    )

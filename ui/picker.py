@@ -141,6 +141,7 @@ class PickerScreen(Screen[int | None]):
         self._infos = infos
         self._filter()
 
+    @on(Input.Changed)
     def _filter(self) -> None:
         text = self.query_one(Input).value
         shown = matching(self._infos, text)
@@ -151,10 +152,6 @@ class PickerScreen(Screen[int | None]):
         note = f"   ({self._note})" if self._note else ""
         title = f"tracelloc: which process?   {len(shown)} of {count}{crop(note, 200)}"
         self.query_one("#picker-title", Static).update(title)
-
-    def on_input_changed(self) -> None:
-        """Searches while typing."""
-        self._filter()
 
     @property
     def current(self) -> ProcessInfo | None:

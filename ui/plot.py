@@ -45,14 +45,6 @@ class Curve:
     """The component class it is drawn in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """A moment that is marked."""
-
-    name: str
-    time_ns: int
-
-
 Drawing = list[list[tuple[str, str]]]
 """Rows of (character, name of the style)."""
 
@@ -98,13 +90,10 @@ class _Canvas:
     def __init__(self, width: int, height: int) -> None:
         self.rows = [[(" ", "")] * width for _ in range(height)]
 
-    def put(self, x: int, y: int, character: str, style: str) -> None:
-        if 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y]):
-            self.rows[y][x] = (character, style)
-
-    def put_behind(self, x: int, y: int, character: str, style: str) -> None:
-        """Where nothing else is drawn."""
-        if 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y]) and self.rows[y][x][0] == " ":
+    def put(self, x: int, y: int, character: str, style: str, *, behind: bool = False) -> None:
+        """``behind``: where nothing else is drawn."""
+        inside = 0 <= y < len(self.rows) and 0 <= x < len(self.rows[y])
+        if inside and not (behind and self.rows[y][x][0] != " "):
             self.rows[y][x] = (character, style)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
@@ -114,7 +103,7 @@ class _Canvas:
 
 def draw(
     curves: Sequence[Curve],
-    flags: Sequence[Flag],
+    flags: Sequence[tuple[str, int]],
     start_ns: int,
     end_ns: int,
     *,
@@ -150,22 +139,18 @@ def draw(
             _draw_area(canvas, heights.tolist(), plot_height, curve.style)
         if heights[-1] >= 0:
             _write_name(canvas, names, curve, _row(float(heights[-1]), plot_height))
-    for flag in flags:
-        x = _LABELS + int((flag.time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
+    for name, time_ns in flags:
+        x = _LABELS + int((time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
         if _LABELS <= x < _LABELS + plot_width:
             for y in range(plot_height):
                 canvas.put(x, y, "┆", "plot--mark")
-            canvas.write(x + 1, 0, flag.name, "plot--mark")
+            canvas.write(x + 1, 0, name, "plot--mark")
     return canvas.rows
 
 
 def _row(height: float, plot_height: int) -> int:
     """The line of the screen that a height in lines ends in."""
-    return (
-        min(plot_height - 1, max(0, plot_height - math.ceil(height)))
-        if height > 0
-        else (plot_height - 1)
-    )
+    return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 
 def _write_name(canvas: _Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
@@ -218,12 +203,12 @@ def _draw_line(canvas: _Canvas, heights: Sequence[float], plot_height: int, styl
             continue
         y = _row(height, plot_height)
         if before is None or before == y:
-            canvas.put_behind(x, y, "─", style)
+            canvas.put(x, y, "─", style, behind=True)
         else:
-            canvas.put_behind(x, before, "╯" if y < before else "╮", style)
-            canvas.put_behind(x, y, "╭" if y < before else "╰", style)
+            canvas.put(x, before, "╯" if y < before else "╮", style, behind=True)
+            canvas.put(x, y, "╭" if y < before else "╰", style, behind=True)
             for between in range(min(y, before) + 1, max(y, before)):
-                canvas.put_behind(x, between, "│", style)
+                canvas.put(x, between, "│", style, behind=True)
         before = y
 
 
@@ -246,7 +231,7 @@ class Plot(Widget):
         self._drawing: Drawing = []
 
     def show(
-        self, curves: Sequence[Curve], flags: Sequence[Flag], start_ns: int, end_ns: int
+        self, curves: Sequence[Curve], flags: Sequence[tuple[str, int]], start_ns: int, end_ns: int
     ) -> None:
         """Draws these from now on."""
         self._draw = lambda width, height: draw(

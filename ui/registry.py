@@ -16,15 +16,6 @@ from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import View
 
 VIEWS: Final[tuple[View[Any], ...]] = (
-    STACKS,
-    BLOCKS,
-    FLAME,
-    TREE,
-    SIZES,
-    AGES,
-    THREADS,
-    LOG,
-    PROCESSES,
-    OUTPUT,
-)
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
+)  # fmt: skip
 """The first one is shown first."""

@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from tracelloc.snapshots.analysis import ALL, Limits, Mark
 from tracelloc.ui.view import Sorting, View
-from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.metrics import Metric
 
@@ -87,19 +86,3 @@ class Settings:
     def narrows_stacks(self) -> bool:
         """Whether some stacks are left out as a whole."""
         return bool(self.search or self.verdicts) or self.difference is not None
-
-
-def describe_limits(limits: Limits) -> list[str]:
-    """What limits there are, in words: ``age ≥ 5m``, ``size ≤ 4.00 KiB``."""
-    words = []
-    if limits.min_age_ns > 0:
-        words.append(f"age ≥ {format_duration(limits.min_age_ns / NS_PER_S)}")
-    if limits.max_age_ns is not None:
-        words.append(f"age ≤ {format_duration(limits.max_age_ns / NS_PER_S)}")
-    if limits.min_size_bytes > 0:
-        words.append(f"size ≥ {format_size(limits.min_size_bytes)}")
-    if limits.max_size_bytes is not None:
-        words.append(f"size ≤ {format_size(limits.max_size_bytes)}")
-    if limits.tid is not None:
-        words.append(f"thread {limits.tid}")
-    return words

@@ -34,30 +34,16 @@ class Facts:
 class Source(Protocol):
     """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
 
-    @property
-    def has_many(self) -> bool:
-        """Whether there may be several processes."""
-        ...
-
-    @property
-    def terminal(self) -> ProgramTerminal | None:
-        """That of a program which was started; None: it runs elsewhere."""
-        ...
-
-    @property
-    def filters(self) -> Filters:
-        """Of all namers."""
-        ...
-
-    @property
-    def facts(self) -> Facts:
-        """What does not change."""
-        ...
-
-    @property
-    def caller(self) -> Caller:
-        """Whose filters are written."""
-        ...
+    has_many: bool
+    """Whether there may be several processes."""
+    terminal: ProgramTerminal | None
+    """That of a program which was started; None: it runs elsewhere."""
+    filters: Filters
+    """Of all namers."""
+    facts: Facts
+    """What does not change."""
+    caller: Caller
+    """Whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now. Takes milliseconds. Raises TracellocError."""
@@ -92,14 +78,10 @@ class LiveSource:
     ) -> None:
         self._run = run
         self.facts = facts
+        self.filters = run.namers.filters
         self.caller = caller
         self.terminal = terminal
         self.has_many = run.options.follow
-
-    @property
-    def filters(self) -> Filters:
-        """Of all namers."""
-        return self._run.namers.filters
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now."""

@@ -11,10 +11,11 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.cells import crop
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.settings import describe_limits
 from tracelloc.ui.view import View
+from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.views.metrics import Metric
 
 
@@ -86,7 +87,7 @@ class TabLine(Widget):
 def notes_of(picture: Picture) -> str:
     """For the line of the tabs."""
     settings = picture.settings
-    notes = describe_limits(settings.limits)
+    notes = _limits(settings.limits)
     if settings.view.by_metric and settings.metric is not Metric.BYTES:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:
@@ -102,3 +103,12 @@ def notes_of(picture: Picture) -> str:
     if picture.names_pending:
         notes.append(f"naming {picture.names_pending:,} more")
     return "  ".join(notes)
+
+
+def _limits(limits: Limits) -> list[str]:
+    """In words: ``age ≥ 5m``, ``size ≤ 4.00 KiB``."""
+    ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
+    sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
+    words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]
+    words += [f"size {sign} {format_size(n)}" for sign, n in sizes if n is not None]
+    return words if limits.tid is None else [*words, f"thread {limits.tid}"]

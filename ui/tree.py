@@ -11,8 +11,7 @@ from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
-from tracelloc.ui.nodesview import NodesView, maker
-from tracelloc.ui.view import View
+from tracelloc.ui.nodesview import NodesView, nodes_view
 from tracelloc.views.calltree import Step
 from tracelloc.views.metrics import Metric
 
@@ -220,13 +219,4 @@ def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
     return {node for node in found if node is not None}
 
 
-TREE: Final = View(
-    name="tree",
-    title="Tree",
-    key="4",
-    maker=maker,
-    widget=TreeView,
-    choose=lambda stack, _settings: stack,
-    keeps=True,
-    by_metric=True,
-)
+TREE: Final = nodes_view("tree", "Tree", "4", TreeView)

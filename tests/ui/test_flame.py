@@ -175,7 +175,7 @@ def test_walk_with_keys() -> None:
         assert not view.check_action("zoom_out", ())
         await pilot.press("o", "c")
         assert [message.key for message in app.sent] == [1, 1]
-        assert view.colouring.value == "growth"
+        assert view.colouring == "growth"
         assert "colours: growth" in text_of(app)[-2]
 
     drive(view, (100, 24), steps)
