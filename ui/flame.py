@@ -192,11 +192,9 @@ class FlameView(NodesView):
         if nodes.metric.figure.of_freed:
             # Of these it is the share.
             parts.insert(1, f"{nodes.metric.value} {nodes.figure(nodes.weight(node))}")
-        found = ""
-        if nodes.is_searched:
-            found = f" found: {percent(nodes.matching / max(nodes.weight(ROOT), 1))} "
-            yield found, "lines--match"
-        yield crop("  ".join(parts), width - len(found)), "lines--header"
+        if nodes.found:
+            yield nodes.found, "lines--match"
+        yield crop("  ".join(parts), width - len(nodes.found)), "lines--header"
 
     # Walking.
 

@@ -119,10 +119,8 @@ def size_label(sizes: Bin) -> str:
 
 
 def _whole(size: int) -> str:
-    for power, unit in ((60, "EiB"), (50, "PiB"), (40, "TiB"), (30, "GiB"), (20, "MiB")):
-        if size >= 1 << power:
-            return f"{size >> power} {unit}"
-    return f"{size >> 10} KiB"
+    power = min((size.bit_length() - 1) // 10, 6)
+    return f"{size >> 10 * power} {' KMGTPE'[power]}iB"
 
 
 def age_label(ages: Bin) -> str:

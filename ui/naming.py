@@ -68,32 +68,24 @@ class Names:
         self.pending = 0
         """Stacks whose names may change still."""
 
-    def update(
-        self, snapshot: Snapshot, order: Sequence[int], budget_s: float | None = BUDGET_S
-    ) -> bool:
-        """Names these, the first ones first. Whether anything changed."""
+    def update(self, snapshot: Snapshot, order: Sequence[int]) -> None:
+        """Names these, the first ones first."""
         version = self._namer.version
         outdated = [index for index in order if self._seen.get(index) != version]
-        end_s = None if budget_s is None else self._now_s() + budget_s
-        changed = False
+        end_s = self._now_s() + BUDGET_S
         done = 0
         for index in outdated:
-            if done % _AT_A_TIME == 0 and done and end_s is not None and self._now_s() > end_s:
+            if done % _AT_A_TIME == 0 and done and self._now_s() > end_s:
                 break
             done += 1
-            changed |= self._name(snapshot, index, version)
+            self._name(snapshot, index, version)
         self.pending = len(outdated) - done
-        return changed
 
-    def _name(self, snapshot: Snapshot, index: int, version: tuple[int, int]) -> bool:
+    def _name(self, snapshot: Snapshot, index: int, version: tuple[int, int]) -> None:
         stack = self._namer.stack(snapshot, index)
         self._seen[index] = version
-        new = label(stack, index)
         self._ids[index] = np.array(sorted({self._word(frame) for frame in stack.frames}), np.intp)
-        if self.labels.get(index) == new:
-            return False
-        self.labels[index] = new
-        return True
+        self.labels[index] = label(stack, index)
 
     def _word(self, frame: Frame) -> int:
         key = frame.symbol, frame.module, frame.file

@@ -13,6 +13,7 @@ import numpy as np
 
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
+from tracelloc.ui.cells import percent
 from tracelloc.ui.naming import Search
 from tracelloc.views.calltree import CallTree, Step
 from tracelloc.views.metrics import Metric
@@ -56,6 +57,9 @@ class Nodes:
         self.is_searched = search is not None
         self.matches, self.matching = self._search(search) if search else (frozenset(), 0)
         """Nodes whose name the search finds, and what these weigh together: nothing twice."""
+        share = percent(self.matching / max(self.weight(ROOT), 1))
+        self.found = f" found: {share} " if self.is_searched else ""
+        """What the search finds, in words."""
 
     def __len__(self) -> int:
         return len(self.tree)
@@ -81,9 +85,9 @@ class Nodes:
         """Without what is its own."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
-    def share(self, node: int, of: int = ROOT) -> float:
-        """Of another node's weight."""
-        return int(self.totals[node]) / max(int(self.totals[of]), 1)
+    def share(self, node: int) -> float:
+        """Of the root's weight."""
+        return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
         """How the node is found in another tree."""
@@ -111,12 +115,12 @@ class Nodes:
         found = (self.find(path[:length]) for length in range(len(path), 0, -1))
         return next((node for node in found if node is not None), ROOT)
 
-    def hottest_path(self, node: int, share: float = 0.5) -> list[int]:
-        """Down from a node while one child has at least this share of its parent."""
+    def hottest_path(self, node: int) -> list[int]:
+        """Down from a node while one child has at least half of its parent's weight."""
         found: list[int] = []
         while True:
             children = self.children(node)
-            if not children or self.weight(children[0]) < max(share * self.weight(node), 1):
+            if not children or self.weight(children[0]) < max(self.weight(node) / 2, 1):
                 return found
             node = children[0]
             found.append(node)

@@ -64,7 +64,6 @@ class Details:
 class Picture:
     """Everything that the screen shows."""
 
-    trace: TraceSnapshot
     snapshot: Snapshot
     """Of the process that is shown."""
     settings: Settings
@@ -132,7 +131,6 @@ class Pictures:
         process = self._process_of(snapshot)
         selection = self._select(trace, snapshot, process, settings)
         return Picture(
-            trace=trace,
             snapshot=snapshot,
             settings=settings,
             header=self._header(snapshot, process.moments),

@@ -35,24 +35,18 @@ def _leaks(one: Snapshot) -> int:
     return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
 
 
-_FIGURES: Final[dict[str, Callable[[Snapshot], Any]]] = {
-    "bytes": lambda one: one.live_bytes,
-    "growth": lambda one: int(one.growth_per_min.sum()),
-    "count": lambda one: one.live_count,
-    "rss": lambda one: one.rss_bytes or 0,
-    "leaks": _leaks,
-    "pid": lambda one: one.target.pid,
+_FIGURES: Final[dict[str, tuple[Callable[[Snapshot], Any], Callable[[Any, str], Cell]]]] = {
+    "bytes": (lambda one: one.live_bytes, lambda value, about: about + format_size(value)),
+    "growth": (
+        lambda one: int(one.growth_per_min.sum()),
+        lambda value, _: growth_cell(value, None),
+    ),
+    "count": (lambda one: one.live_count, lambda value, about: f"{about}{value:,}"),
+    "rss": (lambda one: one.rss_bytes or 0, lambda value, _: format_size(value) if value else ""),
+    "leaks": (_leaks, lambda value, _: Text(str(value), "bold red") if value else ""),
+    "pid": (lambda one: one.target.pid, lambda value, _: str(value)),
 }
-
-
-_FORMATS: Final[dict[str, Callable[[int, str], Cell]]] = {
-    "bytes": lambda value, about: about + format_size(value),
-    "growth": lambda value, _about: growth_cell(value, None),
-    "count": lambda value, about: f"{about}{value:,}",
-    "rss": lambda value, _about: format_size(value) if value else "",
-    "leaks": lambda value, _about: Text(str(value), "bold red") if value else "",
-    "pid": lambda value, _about: str(value),
-}
+"""By column: the figure, and how it is written behind what marks estimates."""
 
 
 def tree_order(trace: TraceSnapshot) -> list[tuple[int, Snapshot]]:
@@ -82,7 +76,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
     order: Sequence[int] = [one.target.number for _, one in ordered]
     is_tree = sorting.column == "name"
     if not is_tree:
-        figure = _FIGURES[sorting.column]
+        figure, _ = _FIGURES[sorting.column]
         order = sorted(order, key=lambda n: figure(by_number[n]), reverse=sorting.descending)
     elif sorting.descending:
         order = order[::-1]
@@ -97,7 +91,8 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
             mark = "● " if one.target.number == settings.process else ""
             text = Text(f"{indent}{mark}{clean(one.target.command)}")
             return text.append(" ended", "dim") if one.target.has_ended else text
-        return _FORMATS[column](_FIGURES[column](one), about)
+        value_of, written = _FIGURES[column]
+        return written(value_of(one), about)
 
     footer = [lambda _key: total_line(trace)]
     return Rows(order, cell, sorting.column, sorting.descending, footer=footer)

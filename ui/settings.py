@@ -73,11 +73,6 @@ class Settings:
         return replace(self.limits, born_after_ns=self.baseline.now_ns)
 
     @property
-    def narrows(self) -> bool:
-        """Whether anything keeps stacks out of the views."""
-        return self.narrows_stacks or not self.all_limits.is_open
-
-    @property
     def shows_freed(self) -> bool:
         """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
         return self.view.by_metric and self.metric.figure.of_freed and self.all_limits.is_open

@@ -18,8 +18,7 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.dialogs import FilterDialog, HelpScreen, LimitsDialog
-from tracelloc.ui.export_dialog import ExportDialog
+from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.registry import VIEWS

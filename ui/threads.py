@@ -69,7 +69,8 @@ def maker(_source: Source) -> Callable[[Selection], Rows]:
             snapshot.sample_bytes,
         )
         before = before or (key, threads_then(held, snapshot.now_ns))
-        threads = thread_rows(held, snapshot.threads, narrowed=settings.narrows)
+        narrowed = settings.narrows_stacks or not settings.all_limits.is_open
+        threads = thread_rows(held, snapshot.threads, narrowed=narrowed)
         about = about_of(snapshot.sample_bytes)
         found = table_rows(threads, snapshot.threads, settings.sorting, about)
         return replace(found, empty=selection.why_empty)

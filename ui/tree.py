@@ -106,10 +106,7 @@ class TreeView(NodesView):
             yield f"{title}  function, {below} ↓", "lines--header"
         else:
             step = self._data.tree.steps[self.selected]
-            found = ""
-            if self._data.is_searched:
-                share = self._data.matching / max(self._data.weight(ROOT), 1)
-                found = f" found: {percent(share)} "
+            if found := self._data.found:
                 yield found, "lines--match"
             module = f"  {base_name(step.module)}" if step.module else ""
             yield crop(f" {step.name}{module}", width - len(found)), "lines--header"
