@@ -258,7 +258,8 @@ class Processes:
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
         if tracee is not self.root and not self._is_wanted(tracee.process):
             self._forget(tracee)
-            self._closer.submit(tracee.probes.detach)
+            # Before it runs on: a probe that goes while it runs may leave half a call behind.
+            tracee.probes.detach()
             self._leave_out(tracee.process.pid, is_wanted=False)
             return
         tracee.words.begin(next(self._images))
@@ -284,7 +285,7 @@ class Processes:
         self._capture.unassign(pid)
         if self._is_full() or not is_wanted:
             if probes is not None:
-                self._closer.submit(probes.close)
+                probes.close()
             self._leave_out(pid, is_wanted)
             return
         self._left_out.pop(pid, None)
