@@ -280,3 +280,16 @@ def test_a_stopped_tracer_stops_nobody_else(builder: Builder, tmp_path: Path) ->
     tracer.wait_for("can't be suspended while processes are followed")
     (tmp_path / "fifo").write_text("go on\n")
     assert tracer.finish() == 5
+
+
+def test_after_a_broken_rule_the_command_is_waited_for(tmp_path: Path) -> None:
+    """Its own status gives way to ours, which says so."""
+    script = f"read line <{fifo(tmp_path)}; echo end >{tmp_path}/end; exit 5"
+    tracer = Tracelloc(
+        "--text", "--interval", "100ms", "--fail-if", "live > 1", "--", "sh", "-c", script,
+        directory=tmp_path,
+    )  # fmt: skip
+    tracer.wait_for("not tracing any more; sh runs on")
+    (tmp_path / "fifo").write_text("go on\n")
+    assert tracer.finish() == 3
+    assert (tmp_path / "end").read_text() == "end\n"

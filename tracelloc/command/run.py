@@ -132,9 +132,9 @@ class Run:
         self._is_finishing = False
         self._allocators_said = 0
 
-    def snapshot(self, wanted: Wanted | None = None) -> TraceSnapshot:
+    def snapshot(self) -> TraceSnapshot:
         """The trace as it is now."""
-        return self.snapshots.take(self.namers.patience_s, wanted)
+        return self.snapshots.take(self.namers.patience_s)
 
     def answer_signals(self) -> None:
         """Does what signals have asked for."""
@@ -218,7 +218,8 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
     except BaseException:
         start.finish()
         raise
-    return status or start.finish()
+    ended = start.finish()
+    return status or ended
 
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tracelloc.capture.ring import Events
 from tracelloc.heap.history import History
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.table import Columns, LiveTable
+from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import SOON, Soon
 
 
@@ -52,12 +51,6 @@ class Heap:
         self.stacks.begin_image()
         totals, lives = self.table.totals, self.table.lives
         return Heap(now_ns, self.stacks, totals.sample_bytes, lives.soon)
-
-    def apply(self, events: Events, pairs: Columns, mappings: Events, *, in_order: bool) -> None:
-        """Applies records of this image; see ``LiveTable.apply`` and ``apply_pairs``."""
-        self.table.apply(events, in_order=in_order)
-        self.table.apply_pairs(pairs)
-        self.ranges.apply(mappings)
 
     @property
     def live_bytes(self) -> int:
