@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from textual.app import App, SystemCommand
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.screen import Screen
@@ -127,6 +128,11 @@ class LiveApp(App[str]):
                     break
         finally:
             self.call_after_refresh(self._drawn, message.picture, began_s)
+
+    def pop_screen(self) -> AwaitComplete:
+        """Takes the top screen away, and with it what it was to do once it is drawn."""
+        self.refresher.shown()
+        return super().pop_screen()
 
     def _drawn(self, picture: Picture, began_s: float) -> None:
         """The picture is on its way to the terminal."""

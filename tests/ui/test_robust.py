@@ -17,6 +17,7 @@ from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of
+from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
 from tracelloc.ui.lines import HOLD_S
 from tracelloc.ui.picture import Pictures
@@ -47,6 +48,25 @@ def test_odd_sizes(source: FakeSource, size: tuple[int, int]) -> None:
         assert harmless(app)
 
     drive(source, steps, size)
+
+
+def test_a_screen_that_goes_before_it_is_drawn(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def nothing(_screen: DetailScreen) -> None:
+        """What Textual does for a screen that is removed: what waits is never called."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "enter")
+        monkeypatch.setattr(DetailScreen, "_invoke_and_clear_callbacks", nothing)
+        source.allocate(LEAK, 160)
+        app.refresher.ask(app.state.settings, tick=True)
+        while "_drawn" not in repr(app.screen._callbacks):
+            await asyncio.sleep(0.001)
+        await press(app, pilot, "escape", "5")
+        assert any("2,401" in line for line in text_of(app))
+
+    drive(source, steps)
 
 
 def test_resize(source: FakeSource) -> None:
