@@ -117,10 +117,10 @@ enum stack_flag {
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
 struct stack {
-	__u64 stack_id; /* hash of image, flags and frames, never 0 */
+	__u64 stack_id; /* hash of lineage, flags and frames, never 0 */
 	__u16 n_frames;
 	__u16 flags;              /* enum stack_flag */
-	__u32 image;              /* what the addresses are in: struct space */
+	__u32 image;              /* whose it was: struct space */
 	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
 };
 
@@ -205,6 +205,8 @@ struct space {
 	__u32 image;        /* number of the memory image: another one after each exec */
 	__u32 moves;        /* times that another thread than the first began a program */
 	__u64 loader_calls; /* times that the loader was about to change what is mapped, or had */
+	__u64 lineage;      /* the image that this one was forked off, over all forks, or its own:
+	                       stacks have the same ids in both */
 };
 
 /* Where in a space's tag the generation begins. The generation is loads + changes. */

@@ -402,6 +402,7 @@ int process_execs(u64 *arguments)
 	/* From here on everything is of another image: what is reported later of this one is
 	   of a memory that is no more. */
 	space->image += 1;
+	space->lineage = space->image;
 #endif
 	return 0;
 }

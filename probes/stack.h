@@ -50,12 +50,17 @@ static __always_inline u64 mix(u64 hash, u64 value)
 /* What the hash of a stack begins with: equal addresses of two programs are two stacks. */
 static __always_inline u64 first_hash(struct space *space)
 {
-	return 0x1905 + ((u64)space->image << 32);
+	return 0x1905 + (space->lineage << 32);
 }
 
-/* Finishes a stack that was walked: its id is the hash of all that it is. */
-static __always_inline u64 name_stack(struct stack *stack, u64 hash, u32 n, u32 flags)
+/*
+ * Finishes a stack that was walked: its id is the hash of all that it is. What of it is to be
+ * believed, where it was guessed, depends on what the process has mapped.
+ */
+static __always_inline u64 name_stack(struct stack *stack, u64 hash, u32 n, u32 flags, bool guessed)
 {
+	if (guessed)
+		hash = mix(hash, stack->image);
 	hash = mix(hash, flags);
 	hash = mix(hash, n);
 	stack->stack_id = hash ? hash : 1;

@@ -75,5 +75,5 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 			break;
 		}
 	}
-	return name_stack(stack, hash, n, flags);
+	return name_stack(stack, hash, n, flags, true);
 }

@@ -226,5 +226,6 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 			return id;
 		}
 	}
-	return name_stack(stack, hash, stack->n_frames, stack->flags | call->guessed);
+	return name_stack(stack, hash, stack->n_frames, stack->flags | call->guessed,
+			  call->guessed);
 }

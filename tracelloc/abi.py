@@ -85,6 +85,7 @@ SPACE_FIELDS: Final = [
     ("image", "<u4"),
     ("moves", "<u4"),
     ("loader_calls", "<u8"),
+    ("lineage", "<u8"),
 ]
 """``struct space``."""
 

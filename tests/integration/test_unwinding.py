@@ -136,7 +136,7 @@ def compare(
             continue
         # Innermost is the place of the call itself: of backtrace here, of malloc there.
         expected = tuple(records[number][2 : 1 + count].tolist())
-        index = session.root.heap.stacks._index_of_id.get(stack_id)
+        index = session.root.heap.stacks._index_of(stack_id)
         assert index is not None
         frames, flags = (
             session.root.heap.stacks.frames(index),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.capture.ring import RECORD_DTYPE, Events, SentStacks
 
 Event = tuple[EventKind, int, int, int, int]
 """kind, address, size, stack id, thread id; times are positions."""
@@ -25,6 +25,17 @@ def records(events: list[Event], first_time: int = 1) -> Events:
         out[n]["tid"] = out[n]["image"] = tid
         out[n]["time_ns"] = first_time + n
     return out
+
+
+def sent_stacks(*stacks: tuple[int, int, int, tuple[int, ...]]) -> SentStacks:
+    """Stacks as the ring of stacks holds them: (id, flags, image, frames)."""
+    return SentStacks(
+        np.array([stack_id for stack_id, *_ in stacks], np.uint64),
+        np.array([flags for _, flags, _, _ in stacks], np.uint16),
+        np.array([image for _, _, image, _ in stacks], np.uint32),
+        np.array([len(frames) for *_, frames in stacks], np.int64),
+        np.array([frame for *_, frames in stacks for frame in frames], np.uint64),
+    )
 
 
 Block = tuple[int, int, int, int]

@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.unit.events import Event, records
+from tests.unit.events import Event, records, sent_stacks
 from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkMemory
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, Batch
-from tracelloc.capture.ring import RECORD_DTYPE, SentStack
+from tracelloc.capture.ring import RECORD_DTYPE, Events, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
@@ -50,22 +50,28 @@ class Drain:
     overflows = 0
 
     def __init__(self) -> None:
-        self.batches: list[Batch] = []
+        self.records: list[Events] = []
+        self.blocked_looks = 0
+        """How often there is a record in the way that is not finished."""
 
     def take(self) -> Batch:
-        empty = Batch(np.empty(0, RECORD_DTYPE), np.empty(0, PAIR_DTYPE), 0, False)
-        return self.batches.pop(0) if self.batches else empty
+        records, self.records = self.records, []
+        if self.blocked_looks:
+            self.blocked_looks -= 1
+            self.records, records = records, []
+        events = np.concatenate([np.empty(0, RECORD_DTYPE), *records])
+        return Batch(events, np.empty(0, PAIR_DTYPE), 0, False)
 
 
 class Stacks:
     """The capture's drain of stacks."""
 
     def __init__(self) -> None:
-        self.sent: list[SentStack] = []
+        self.sent: list[SentStacks] = []
 
-    def take(self) -> list[SentStack]:
+    def take(self) -> SentStacks:
         sent, self.sent = self.sent, []
-        return sent
+        return SentStacks.joined([sent_stacks(), *sent])
 
 
 @dataclass
@@ -90,6 +96,13 @@ class FakeCapture:
         self.counts = np.zeros(len(Counter), np.uint64)
         self.events_fd = os.eventfd(0)
         self.drain, self.stacks = Drain(), Stacks()
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        return ()
+
+    def has_read(self, _written: tuple[int, ...]) -> bool:
+        return not self.drain.records
 
     def begin_reading(self) -> None:
         """Nothing wakes anybody here."""
@@ -159,8 +172,8 @@ class Stage:
         self.time += len(events)
         batch["image"] = image
         for stack in stacks:
-            self.capture.stacks.sent.append(SentStack(stack, 0, image, (stack,)))
-        self.capture.drain.batches.append(Batch(batch, np.empty(0, PAIR_DTYPE), 0, False))
+            self.capture.stacks.sent.append(sent_stacks((stack, 0, image, (stack,))))
+        self.capture.drain.records.append(batch)
 
     def fork(self, image: int, tid: int, memory: ForkMemory = ForkMemory.COPIES) -> None:
         """The marker of a fork."""

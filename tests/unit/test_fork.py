@@ -39,8 +39,7 @@ def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
     parent = LiveTable(stacks)
     parent.apply(records([(A, n * 16, n, 11, 1) for n in range(1, 101)]))
     parent.apply(records([(F, n * 16, 0, 0, 1) for n in range(1, 41)], first_time=200))
-    own = stacks.fork()
-    child = parent.fork(own)
+    child = parent.fork()
     before = held(parent)
     assert len(before) == 60
     assert held(child) == before
@@ -49,7 +48,7 @@ def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
     # What came and went before it was born is not the child's.
     assert sums(child) == [60, live_bytes, 0, 0]
     # The same call path has the same index in both, whatever its id is.
-    assert own.add(99, (1, 2), StackFlag(0)) == stacks.add(11, (1, 2), StackFlag(0))
+    assert stacks.add(99, (1, 2), StackFlag(0)) == stacks.add(11, (1, 2), StackFlag(0))
     child.apply(records([(F, 16 * 50, 0, 0, 2), (A, 7, 7, 99, 2)], first_time=300))
     assert held(parent) == before
     assert held(child) == {a: b for a, b in before.items() if a != 16 * 50} | {7: (7, 1)}
@@ -59,23 +58,17 @@ def test_a_child_has_the_same_blocks_and_goes_its_own_way() -> None:
     assert parent.oddities.unmatched_frees == child.oddities.unmatched_frees == 0
 
 
-def test_stacks_after_a_fork_are_told_apart() -> None:
-    """New ones get indices of each process's own."""
-    parent = Stacks()
-    shared = parent.add(1, (5, 6), StackFlag(0))
-    child = parent.fork()
-    mine = parent.add(2, (7,), StackFlag(0))
-    theirs = child.add(3, (8,), StackFlag(0))
-    assert mine == theirs == shared + 1
-    assert (parent.frames(mine), child.frames(theirs)) == ((7,), (8,))
-    assert child.frames(shared) == (5, 6)
-
-
 def test_after_exec_equal_addresses_are_other_stacks() -> None:
-    stacks = Stacks()
-    before = stacks.add(1, (5, 6), StackFlag(0))
-    stacks.begin_image()
-    assert stacks.add(2, (5, 6), StackFlag(0)) != before
+    before = Stacks()
+    first = before.add(1, (5, 6), StackFlag(0))
+    after = Stacks(before)
+    assert after.frames(first) == (5, 6)
+    other = after.add(2, (5, 6), StackFlag(0))
+    assert other == first + 1
+    # The earlier program may have other processes: each of the two goes on by itself.
+    assert before.add(3, (7,), StackFlag(0)) == other
+    assert (before.frames(other), after.frames(other)) == ((7,), (5, 6))
+    assert after.indices(np.array([1], np.uint64)).tolist() == [other + 1]
 
 
 def everything(table: LiveTable) -> tuple[object, ...]:
@@ -88,7 +81,6 @@ def everything(table: LiveTable) -> tuple[object, ...]:
         [getattr(census, name).tolist() for name in columns],
         census.edges_s.tolist(),
         table.lives.threads.totals().allocated_bytes.tolist(),
-        len(table.stacks),
     )
 
 
@@ -101,9 +93,9 @@ def test_what_is_shared_is_copied_before_it_changes(seed: int) -> None:
     books = copy.deepcopy(tables)
     for start, end in pairwise(range(0, len(events) + 1, 250)):
         parent = start // 250 % len(tables)
-        tables.append(tables[parent].fork(tables[parent].stacks.fork()))
+        tables.append(tables[parent].fork())
         whole = copy.deepcopy(books[parent])
-        books.append(whole.fork(whole.stacks.fork()))
+        books.append(whole.fork())
         for number, (table, book) in enumerate(zip(tables, books, strict=True)):
             if (start // 250 + number) % 3:
                 table.apply(events[start:end])

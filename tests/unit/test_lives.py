@@ -83,7 +83,7 @@ def test_fork() -> None:
     """A child begins with what its parent held: its peak, and nobody's work."""
     parent = LiveTable(Stacks(), soon=Soon(4))
     parent.apply(records([(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)]))
-    child = parent.fork(parent.stacks)
+    child = parent.fork()
     child.apply(records([(F, 16, 0, 0, 9)], first_time=4))
     assert child.lives.peaks.peak is not None
     assert child.lives.peaks.peak.size_bytes == 100

@@ -9,7 +9,7 @@ import numpy as np
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.heap.ranges import RangeTable
-from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.heap.stacks import Stacks
 
 PAGE = 4096
 
@@ -76,15 +76,14 @@ def test_what_is_left_keeps_its_birth_and_thread() -> None:
     assert {left.tid, right.tid} == {3}
 
 
-def test_a_child_knows_no_stack_that_came_after_its_fork() -> None:
+def test_a_child_begins_with_what_its_parent_has() -> None:
     stacks = Stacks()
     table = RangeTable(stacks)
     known = stacks.add(11, (1, 2), StackFlag(0))
     table.apply(events((EventKind.MAP, 5, PAGE, 11, 1)))
-    copied = stacks.fork()
-    stacks.add(12, (3, 4), StackFlag(0))
-    table.apply(events((EventKind.MAP, 9, PAGE, 12, 2)))
-    child = table.fork(copied)
-    assert pages_of(child) == {5: known, 9: NO_STACK}
+    child = table.fork()
+    other = stacks.add(12, (3, 4), StackFlag(0))
+    child.apply(events((EventKind.MAP, 9, PAGE, 12, 2)))
+    assert pages_of(child) == {5: known, 9: other}
     assert child.mapped_bytes == 2 * PAGE
-    assert NO_STACK not in pages_of(table).values()
+    assert pages_of(table) == {5: known}

@@ -16,7 +16,6 @@ from tracelloc.capture.ring import (
     RECORD_DTYPE,
     EventRing,
     Ring,
-    SentStack,
     StackRing,
 )
 
@@ -123,8 +122,11 @@ def test_stacks(kernel: Kernel) -> None:
     kernel.produce(stack(9, 2, [40]))
     busy = kernel.produce(stack(10, 0, [50]), BUSY)
     kernel.produce(stack(11, 0, [60]))
-    assert list(ring.take()) == [SentStack(7, 1, 3, (10, 20, 30)), SentStack(9, 2, 3, (40,))]
-    assert list(ring.take()) == []
+    sent = ring.take()
+    assert list(sent.rows()) == [(7, 1, (10, 20, 30)), (9, 2, (40,))]
+    assert sent.images.tolist() == [3, 3]
+    assert list(sent.select(sent.ids == 9).rows()) == [(9, 2, (40,))]
+    assert list(ring.take().rows()) == []
     kernel.finish(busy, 24)
-    assert [sent.stack_id for sent in ring.take()] == [10, 11]
+    assert ring.take().ids.tolist() == [10, 11]
     assert ring.consumed == ring.produced

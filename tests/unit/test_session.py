@@ -54,6 +54,36 @@ def test_a_fork_whose_marker_was_lost_copies_what_is_held_now(stage: Stages) -> 
     assert play.figures()[child] == (100, 1)
 
 
+def test_last_words_behind_an_unfinished_record_are_heard(stage: Stages) -> None:
+    """A process has ended; another one is about to finish a record before its last ones."""
+    play = stage()
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    play.play(play.image(child), (A, 16, 100, 1, child))
+    play.capture.drain.blocked_looks = 3
+    play.session.ended(child, 0)
+    assert play.figures()[child] == (100, 1)
+
+
+def test_a_fork_has_stacks_in_common_with_its_parent(stage: Stages) -> None:
+    """The probes send a stack once for both, whoever comes by it first, also after its end."""
+    play = stage()
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    play.play(play.image(child), (A, 16, 100, 5, child), stacks=(5,))
+    play.session.ended(child, 0)
+    play.play(play.image(play.root), (A, 16, 7, 5, 7), stacks=())
+    root = play.now()[play.root]
+    (stat,) = root.top_stacks()
+    assert (root.frames(stat.index), root.unknown_stacks, stat.live_bytes) == ((5,), 0, 7)
+    lineage = play.capture.spaces["lineage"][play.capture.slot_of[play.root]]
+    assert lineage == play.image(play.root)
+    play.session.executed(play.root, same_thread=True)
+    assert play.now()[play.root].unknown_stacks == 0
+    play.play(play.image(play.root), (A, 16, 7, 5, 7), stacks=())
+    assert play.now()[play.root].unknown_stacks == 1
+
+
 def test_an_executed_program_begins_with_nothing(stage: Stages) -> None:
     play = stage()
     before = play.image(play.root)

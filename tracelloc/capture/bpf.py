@@ -22,7 +22,7 @@ from tracelloc.capture.drain import Drain, Spill, StackDrain
 from tracelloc.capture.precompiled import compiled
 from tracelloc.capture.proginfo import program_info
 from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
-from tracelloc.capture.ring import EventRing, MissRing, StackRing
+from tracelloc.capture.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.capture.rowtable import RowMemory
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
@@ -163,6 +163,7 @@ class Capture:
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
         self.events_fd = self._bpf.map_fd("events")
         """Readable for epoll when the ring is half full."""
+        self._rings: list[Ring] = []
         self.misses: MissRing | None = None
         self.misses_fd = -1
         """Readable for epoll at every miss; -1 if there are none."""
@@ -171,6 +172,7 @@ class Capture:
         if config.use_rows:
             self.misses_fd = self._bpf.map_fd("misses")
             self.misses = MissRing(self.misses_fd, config.misses_size_bytes)
+            self._rings.append(self.misses)
             self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
         self._counters = self._shared("counters", np.dtype(np.uint64), len(abi.Counter))
         self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
@@ -179,6 +181,7 @@ class Capture:
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
             self.mappings = EventRing(self._bpf.map_fd("mappings"), MAPPINGS_SIZE_BYTES)
+            self._rings.append(self.mappings)
         spaces = config.max_spaces if config.follow else 1
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
         self._free_slots = list(range(spaces - 1, -1, -1))
@@ -192,6 +195,7 @@ class Capture:
 
     def _make_drain(self, config: CaptureConfig) -> Drain:
         ring = EventRing(self.events_fd, config.events_size_bytes)
+        self._rings.append(ring)
         if not config.spill_entries:
             return Drain(ring, self._control, None)
         try:
@@ -202,6 +206,7 @@ class Capture:
 
     def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
         ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
+        self._rings.append(ring)
         kept = self._bpf.map_fd("kept_stacks") if config.spill_entries else None
         return StackDrain(ring, self._control, kept, config.max_frames)
 
@@ -270,6 +275,19 @@ class Capture:
         """
         self._control["woken"][0] = 0
         self._control["clock"][0] = 0
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Up to where the probes have come in each ring."""
+        return tuple(ring.produced for ring in self._rings)
+
+    def has_read(self, written: tuple[int, ...]) -> bool:
+        """Whether all that was ``written`` has been taken out of the rings.
+
+        What is behind a record that another processor has not finished stays there.
+        """
+        rings = zip(self._rings, written, strict=True)
+        return all(ring.consumed >= position for ring, position in rings)
 
     def new_space(self) -> SpaceWords:
         """What the probes are told of one more address space. Raises UnsupportedError."""

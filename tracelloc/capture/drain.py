@@ -7,7 +7,6 @@ lost or out of order; this is user space's part.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,7 +26,7 @@ from tracelloc.abi import (
     SpillFlag,
 )
 from tracelloc.capture.bpfmaps import Columns, GracePeriod, HashMap, pick
-from tracelloc.capture.ring import RECORD_DTYPE, EventRing, Events, SentStack, StackRing
+from tracelloc.capture.ring import RECORD_DTYPE, EventRing, Events, SentStacks, StackRing
 
 Mask = npt.NDArray[np.bool_]
 
@@ -149,22 +148,20 @@ class StackDrain:
         value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
-    def take(self) -> Iterator[SentStack]:
-        """Yields all that are there. Raises OSError."""
-        yield from self._ring.take()
+    def take(self) -> SentStacks:
+        """All that are there. Raises OSError."""
+        sent = self._ring.take()
         if self._kept is None or not self._control["kept_stacks"][0]:
-            return
+            return sent
         # Before the map is read: what comes later sets it again.
         self._control["kept_stacks"][0] = 0
-        for _, stacks in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
-            for stack in stacks:
-                frames = stack["frames"][: stack["n_frames"]]
-                yield SentStack(
-                    stack_id=int(stack["stack_id"]),
-                    flags=int(stack["flags"]),
-                    image=int(stack["image"]),
-                    frames=tuple(frames.tolist()),
-                )
+        parts = [sent]
+        for _, kept in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
+            depths = kept["n_frames"].astype(np.int64)
+            used = np.arange(kept["frames"].shape[1]) < depths[:, np.newaxis]
+            columns = kept["stack_id"], kept["flags"], kept["image"], depths
+            parts.append(SentStacks(*columns, kept["frames"][used]))
+        return SentStacks.joined(parts)
 
 
 def late_events(entries: Columns) -> Events:

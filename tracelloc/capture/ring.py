@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,12 +25,15 @@ BUSY: Final = 1 << 31
 DISCARD: Final = 1 << 30
 _LENGTH_MASK: Final = DISCARD - 1
 _PAGE: Final = mmap.PAGESIZE
+_HEAD: Final = struct.Struct("<II")
 
 RECORD_DTYPE: Final = np.dtype([("length", "<u4"), ("page", "<u4"), *abi.EVENT_FIELDS])
 """One record of the event ring with its head: 48 bytes."""
 
 _MISS_DTYPE: Final = np.dtype(abi.MISS_FIELDS)
 
+U64 = npt.NDArray[np.uint64]
+Indices = npt.NDArray[np.int64]
 Events = npt.NDArray[Any]
 """A structured array of RECORD_DTYPE."""
 
@@ -87,43 +90,88 @@ class EventRing(Ring):
 
 
 @dataclass(frozen=True, slots=True)
-class SentStack:
-    """One record of ring ``stacks``: ``struct stack``."""
+class SentStacks:
+    """Records of ring ``stacks``: an element of each column for each ``struct stack``."""
 
-    stack_id: int
-    flags: int
+    ids: U64
+    flags: npt.NDArray[np.uint16]
     """Of ``enum stack_flag``."""
-    image: int
-    """The memory image that the addresses are in."""
-    frames: tuple[int, ...]
-    """Return addresses, innermost first."""
+    images: npt.NDArray[np.uint32]
+    """The memory images that the addresses are in."""
+    depths: npt.NDArray[np.int64]
+    """Frames of each stack."""
+    frames: U64
+    """Return addresses, innermost first, one stack behind the other."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def joined(cls, parts: Sequence[SentStacks]) -> SentStacks:
+        """All of these, in their order."""
+        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
+
+    def rows(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
+        """Yields (id, flags, frames) of each stack."""
+        frames, ends = self.frames.tolist(), np.cumsum(self.depths).tolist()
+        starts = [0, *ends[:-1]]
+        heads = zip(self.ids.tolist(), self.flags.tolist(), starts, ends, strict=False)
+        for stack_id, flags, start, end in heads:
+            yield stack_id, flags, tuple(frames[start:end])
+
+    def select(self, mask: npt.NDArray[np.bool_]) -> SentStacks:
+        """Some of them."""
+        if mask.all():
+            return self
+        return SentStacks(
+            self.ids[mask],
+            self.flags[mask],
+            self.images[mask],
+            self.depths[mask],
+            self.frames[np.repeat(mask, self.depths)],
+        )
 
 
 class StackRing(Ring):
     """The ring of ``struct stack``: few records, of any length."""
 
-    HEAD = struct.Struct("<II")
-    _STACK = struct.Struct("<QHHI")
+    def __init__(self, map_fd: int, size_bytes: int) -> None:
+        super().__init__(map_fd, size_bytes)
+        self._heads = self.data.cast("I")
+        self._words = np.frombuffer(self.data, np.uint64)
 
-    def take(self) -> Iterator[SentStack]:
-        """Yields all finished records, oldest first, giving back their room."""
-        position = self.consumed
-        while position < self.produced:
-            at = self.offset(position)
-            length, _ = self.HEAD.unpack_from(self.data, at)
+    def take(self) -> SentStacks:
+        """Copies out all finished records, oldest first, and gives back their room."""
+        position, end = self.consumed, self.produced
+        places: list[int] = []
+        while position < end:
+            at = position & (self.size_bytes - 1)
+            length = self._heads[at >> 2]
             if length & BUSY:
-                return
+                break
             if not length & DISCARD:
-                stack_id, n_frames, flags, image = self._STACK.unpack_from(
-                    self.data, at + HEAD_BYTES
-                )
-                frames = np.frombuffer(
-                    self.data, np.uint64, n_frames, at + HEAD_BYTES + self._STACK.size
-                )
-                yield SentStack(stack_id, flags, image, tuple(frames.tolist()))
+                places.append(at)
             # Heads stand on multiples of eight.
             position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
-            self.consumed = position
+        words = self._words
+        firsts = np.array(places, np.int64) // 8 + 1
+        heads = words[firsts + 1]
+        depths = (heads & np.uint64(0xFFFF)).astype(np.int64)
+        sent = SentStacks(
+            ids=words[firsts],
+            flags=(heads >> np.uint64(16)).astype(np.uint16),
+            images=(heads >> np.uint64(32)).astype(np.uint32),
+            depths=depths,
+            frames=words[stretches(firsts + 2, depths)],
+        )
+        self.consumed = position
+        return sent
+
+
+def stretches(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Indices:
+    """The numbers from each start on, as many as its length says, one stretch behind the other."""
+    before = np.cumsum(lengths) - lengths
+    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +200,7 @@ class MissRing(Ring):
         position = self.consumed
         while len(found) < most and position < self.produced:
             at = self.offset(position)
-            length, _ = StackRing.HEAD.unpack_from(self.data, at)
+            length, _ = _HEAD.unpack_from(self.data, at)
             if length & BUSY:
                 break
             if not length & DISCARD:

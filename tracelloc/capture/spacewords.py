@@ -22,13 +22,17 @@ class SpaceWords:
         """The number of the memory image: another one after each exec."""
         return int(self._words["image"][0])
 
-    def begin(self, image: int) -> None:
-        """Another program, in memory that nothing is known of. It must be stopped."""
+    def begin(self, image: int, parent: SpaceWords | None = None) -> None:
+        """Another program, in memory that nothing is known of. It must be stopped.
+
+        ``parent``: of the process whose memory it has a copy of, and so its stacks.
+        """
         words = self._words
         for name in ("trampoline", "loader_state", "unloading"):
             words[name][0] = 0
         words["changes"][0] += 1
         words["image"][0] = image
+        words["lineage"][0] = image if parent is None else parent._words["lineage"][0]
 
     @property
     def moves(self) -> int:

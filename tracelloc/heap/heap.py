@@ -37,20 +37,16 @@ class Heap:
         What came and went before is not the child's.
         """
         child = Heap.__new__(Heap)
-        child.stacks = self.stacks.fork()
-        child.table = self.table.fork(child.stacks)
-        child.ranges = self.ranges.fork(child.stacks)
+        child.stacks = self.stacks
+        child.table = self.table.fork()
+        child.ranges = self.ranges.fork()
         child.history = History(now_ns, self.table.totals.live_bytes)
         return child
 
-    def renewed(self, now_ns: int) -> Heap:
-        """An empty heap, of the program that the process begins at ``now_ns``.
-
-        Call stacks are numbered on, so that earlier snapshots keep theirs.
-        """
-        self.stacks.begin_image()
+    def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
+        """An empty heap, of what the process begins at ``now_ns``, with these call stacks."""
         totals, lives = self.table.totals, self.table.lives
-        return Heap(now_ns, self.stacks, totals.sample_bytes, lives.soon)
+        return Heap(now_ns, stacks, totals.sample_bytes, lives.soon)
 
     @property
     def live_bytes(self) -> int:

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind
 from tracelloc.capture.ring import Events
-from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.heap.stacks import Stacks
 
 _PAGE_BYTES: Final = mmap.PAGESIZE
 
@@ -82,19 +82,14 @@ class RangeTable:
     def __len__(self) -> int:
         return len(self._ranges)
 
-    def fork(self, stacks: Stacks) -> RangeTable:
+    def fork(self) -> RangeTable:
         """What a child process has mapped that has a copy of the memory.
 
-        ``stacks``: of the child. What came and went before is not the child's. What another
-        thread has mapped since ``stacks`` were copied may have a stack that is not among them.
+        What came and went before is not the child's.
         """
-        child = RangeTable(stacks)
+        child = RangeTable(self.stacks)
         child.mapped_bytes = self.mapped_bytes - self.unmapped_bytes
-        child._starts = list(self._starts)
-        child._ranges = [
-            each if each.stack < len(stacks) else replace(each, stack=NO_STACK)
-            for each in self._ranges
-        ]
+        child._starts, child._ranges = list(self._starts), list(self._ranges)
         return child
 
     def apply(self, events: Events) -> None:

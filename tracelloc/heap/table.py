@@ -124,12 +124,12 @@ class LiveTable:
         if len(events):
             self.cohorts.note_floor(self.totals.live_bytes)
 
-    def fork(self, stacks: Stacks) -> LiveTable:
+    def fork(self) -> LiveTable:
         """What a child process holds that has a copy of the memory: the same blocks.
 
-        ``stacks``: of the child. What came and went before is not the child's.
+        What came and went before is not the child's.
         """
-        child = LiveTable(stacks, self.totals.sample_bytes, self.lives.soon, self)
+        child = LiveTable(self.stacks, self.totals.sample_bytes, self.lives.soon, self)
         child.lives.inherit(self._newest_ns)
         child.trusting = self.trusting
         return child

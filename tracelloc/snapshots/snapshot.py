@@ -21,7 +21,7 @@ from tracelloc.heap.history import History
 from tracelloc.heap.peak import Peak
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.series import Points
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.stacks import Frames, Mask, Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import I64, Totals
@@ -275,6 +275,12 @@ def take_snapshot(
     table, stacks, lives = heap.table, heap.stacks, heap.table.lives
     now_ns = capture.now_ns
     totals = table.totals.whole(len(stacks))
+
+    def count(of_kind: Mask) -> int:
+        # Other processes may have the stacks in common, and use others of them.
+        used = (totals.allocated_count > 0) | (totals.live_count > 0)
+        return int(np.count_nonzero(used & of_kind[: len(used)]))
+
     top_blocks, old_blocks = _blocks(table, totals, wanted, now_ns)
     losses = take_losses(
         capture.counters, table.oddities, capture.overflows, shared=capture.is_shared
@@ -290,10 +296,10 @@ def take_snapshot(
         events=table.events,
         overhead=process.overhead,
         losses=losses,
-        truncated_stacks=stacks.count(StackFlag.TRUNCATED),
-        broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
-        partial_stacks=stacks.count(PARTIAL),
-        unknown_stacks=stacks.unknown_count,
+        truncated_stacks=count(stacks.have(StackFlag.TRUNCATED)),
+        broken_stacks=count(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
+        partial_stacks=count(stacks.have(PARTIAL)),
+        unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,
         allocators=process.allocators,

@@ -222,13 +222,21 @@ class Processes:
 
     # The ways of a process.
 
-    def _add(self, space: AddressSpace, heap: Heap, *, exec_count: int = 0, **how: Any) -> Tracee:
+    def _add(
+        self,
+        space: AddressSpace,
+        heap: Heap,
+        *,
+        parent: Tracee | None = None,
+        exec_count: int = 0,
+        **how: Any,
+    ) -> Tracee:
         """Takes in what the probes will report of a process. Raises TracellocError."""
         process = space.process
         number = next(self._numbers)
         target = Target(process.pid, process.command(), process.parent_pid(), exec_count, number)
         words = self._capture.new_space()
-        words.begin(next(self._images))
+        words.begin(next(self._images), None if parent is None else parent.words)
         tracee = Tracee(
             target,
             space,
@@ -237,6 +245,7 @@ class Processes:
             words=words,
             config=self._config,
             now_ns=self._clock_ns(),
+            parent=parent,
             **how,
         )
         self._capture.assign(process.pid, words)

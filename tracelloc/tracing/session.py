@@ -57,9 +57,9 @@ _IDLE_SHARE: Final = 6
 """And takes its time below one part in this many: large batches cost least."""
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
-_MARKER_LOOKS: Final = 20
-"""How often a fork's marker is looked for: other threads may not have finished theirs."""
-_MARKER_WAIT_S: Final = 0.001
+_MOST_LOOKS: Final = 20
+"""How often records are looked for that must be there: others before them may be unfinished."""
+_LOOK_AGAIN_S: Final = 0.001
 
 Say = Callable[[str], None]
 
@@ -260,8 +260,8 @@ class Session:
         """A thread has made a process."""
         with self._stopping(forks=1):
             looks = 1
-            while self.processes.awaits_fork(pid, thread_id) and looks < _MARKER_LOOKS:
-                time.sleep(_MARKER_WAIT_S)
+            while self.processes.awaits_fork(pid, thread_id) and looks < _MOST_LOOKS:
+                time.sleep(_LOOK_AGAIN_S)
                 self._drain()
                 looks += 1
             self.processes.forked(pid, thread_id, child_pid, shares=shares)
@@ -281,7 +281,7 @@ class Session:
         """While a process is stopped. Says what is wrong with the first one, once it runs."""
         start_ns = self._clocks.now_ns()
         with self._lock:
-            self._drain()
+            self._drain_all()
             try:
                 yield
             except TracellocError as error:
@@ -296,7 +296,7 @@ class Session:
             # That shows without a follower, who is there until the program is probed only.
             return
         with self._lock:
-            self._drain()
+            self._drain_all()
             self.processes.ended(pid)
             if not self.processes.are_any_left:
                 os.eventfd_write(self.end_fd, 1)
@@ -333,6 +333,16 @@ class Session:
                     wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
                 elif drained_bytes * _IDLE_SHARE < size_bytes:
                     wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
+
+    def _drain_all(self) -> None:
+        """Applies all that a process has reported, which has stopped now."""
+        written = self._capture.written
+        self._drain()
+        looks = 1
+        while not self._capture.has_read(written) and looks < _MOST_LOOKS:
+            time.sleep(_LOOK_AGAIN_S)
+            self._drain()
+            looks += 1
 
     def _drain(self) -> Batch:
         """Applies what the probes have reported. Returns it."""

@@ -16,6 +16,7 @@ from tracelloc.errors import TargetError
 from tracelloc.heap.blocks import BlockStore
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
+from tracelloc.heap.stacks import Stacks
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target, Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import is_runtime
@@ -32,6 +33,8 @@ from tracelloc.verdict.judge import Judge, Losses
 
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
+_FIRST_LOOK_NS: Final = 1_000_000_000
+"""Age at which processes are first judged that the trace did not begin with."""
 _LOOK_NS: Final = 5_000_000
 """Events wait so long for what is found out about stacks, and for one piece more of it."""
 
@@ -109,14 +112,16 @@ class Tracee:
         self._rate = RateMeter()
         self._events_before = 0
         self._loader_calls = 0
-        self._forget_image()
+        self._forget_image(now_ns)
 
-    def _forget_image(self) -> None:
+    def _forget_image(self, now_ns: int) -> None:
         """Nothing was found out about the memory image yet."""
         self.residency = Residency(self.process)
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
-        self._judge = Judge(self._is_in_runtime)
+        # Most of the processes that are made on the way do not live to be judged.
+        first_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
+        self._judge = Judge(self._is_in_runtime, first_ns)
         self._looking: Iterator[Findings | None] | None = None
         self._trampoline: int | None = None
 
@@ -133,7 +138,7 @@ class Tracee:
         self.probes.attach(modules)
         self.source.await_rows(_PREWARM_S)
         self.started_ns = now_ns
-        self.heap = self.heap.renewed(now_ns)
+        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 
     def begin_image(
         self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
@@ -158,11 +163,12 @@ class Tracee:
         self._has_begun = True
         self.image = self.words.image
         self._events_before += self.heap.table.events
-        self.heap = self.heap.renewed(now_ns)
+        # Stacks are numbered on: earlier snapshots keep theirs.
+        self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.thread_names.forget_order()
-        self._forget_image()
+        self._forget_image(now_ns)
         self.space.begin_image(keep_modules=same_thread)
-        self.source.begin_image()
+        self.source.begin_image(self.heap.stacks)
         if not same_thread:
             self.probes.clear()
         self.source.refresh()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, Protocol, TypeVar
+from typing import Final
+
+import numpy as np
 
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.ring import Miss, SentStack
+from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.units import NS_PER_S
 from tracelloc.unwinding.source import StackSource
 
@@ -19,14 +21,6 @@ _LARGE_NS: Final = 5 * NS_PER_S
 """How long misses bring larger copies after one was too short."""
 
 
-class _OfImage(Protocol):
-    @property
-    def image(self) -> int: ...
-
-
-T = TypeVar("T", bound=_OfImage)
-
-
 class StackFeed:
     """Takes stacks out of their rings, for the thread that pumps."""
 
@@ -34,7 +28,7 @@ class StackFeed:
         self._capture = capture
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
-        self._early_stacks: list[SentStack] = []
+        self._early_stacks: list[SentStacks] = []
         """Of images that are not known yet."""
         self._early_misses: list[Miss] = []
         """Likewise."""
@@ -52,10 +46,13 @@ class StackFeed:
     def take(self, now_ns: int) -> None:
         """Notes all stacks that the rings hold. To be called after events were taken."""
         self._take_misses(now_ns)
-        stacks = [*self._early_stacks, *self._capture.stacks.take()]
-        self._early_stacks = [stack for stack in stacks if stack.image > self._newest]
-        for image, new in _by_image(stacks).items():
-            if image in self._sources:
+        stacks = SentStacks.joined([*self._early_stacks, self._capture.stacks.take()])
+        self._early_stacks = []
+        for image in np.unique(stacks.images).tolist():
+            new = stacks.select(stacks.images == image)
+            if image > self._newest:
+                self._early_stacks.append(new)
+            elif image in self._sources:
                 self._sources[image].note(new)
 
     def _take_misses(self, now_ns: int) -> None:
@@ -85,8 +82,8 @@ class StackFeed:
         self._capture.set_large_misses(now_ns < self._large_until_ns)
 
 
-def _by_image(records: Iterable[T]) -> dict[int, list[T]]:
-    found: dict[int, list[T]] = {}
-    for record in records:
-        found.setdefault(record.image, []).append(record)
+def _by_image(misses: Iterable[Miss]) -> dict[int, list[Miss]]:
+    found: dict[int, list[Miss]] = {}
+    for miss in misses:
+        found.setdefault(miss.image, []).append(miss)
     return found

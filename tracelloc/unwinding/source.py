@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
+
+import numpy as np
 
 from tracelloc.abi import StackFlag
 from tracelloc.caller import caller
-from tracelloc.capture.ring import Miss, SentStack
+from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.heap.stacks import Frames, Stacks
@@ -91,8 +93,9 @@ class StackSource:
             self._unwinder.remember()
             self._unwinder.table.close()
 
-    def begin_image(self) -> None:
-        """The process has begun another program; its address space knows."""
+    def begin_image(self, stacks: Stacks) -> None:
+        """The process has begun another program, with these stacks; its address space knows."""
+        self._stacks = stacks
         self._checker = FrameChecker(self._space)
         if self._unwinder is not None:
             self._unwinder.note_passed(self._passed)
@@ -159,16 +162,20 @@ class StackSource:
         if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
             self.refresh()
 
-    def note(self, new: Iterable[SentStack]) -> None:
+    def note(self, new: SentStacks) -> None:
         """Notes stacks that the probes could walk to their end."""
-        new = list(new)
-        frames = set().union(*(stack.frames for stack in new)) - self._passed
+        frames = set(new.frames.tolist()) - self._passed
         if self._checker.has_unknown(frames):
             self.refresh()
         self._passed |= frames
-        settle = self._checker.trim if self._unwinder is None else self._settle
-        for stack in new:
-            self._stacks.add(stack.stack_id, *settle(stack.frames, StackFlag(stack.flags)))
+        if self._unwinder is None:
+            guessed, settle = new, self._checker.trim
+        else:
+            is_guessed = new.flags & np.uint16(StackFlag.GUESSED) != 0
+            guessed, settle = new.select(is_guessed), self._settle
+            self._stacks.add_sent(new.select(~is_guessed))
+        for stack_id, flags, guess in guessed.rows():
+            self._stacks.add(stack_id, *settle(guess, StackFlag(flags)))
 
     def hasten(self, misses: Sequence[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.

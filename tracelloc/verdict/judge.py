@@ -48,10 +48,15 @@ NO_LOSSES: Final = Losses(0, 0, 0)
 class Judge:
     """One per table. Not thread safe."""
 
-    def __init__(self, is_wrapper: Callable[[int], bool] = lambda _: False) -> None:
-        """``is_wrapper``: whether a return address lies where allocations only pass."""
+    def __init__(
+        self, is_wrapper: Callable[[int], bool] = lambda _: False, first_ns: int = 0
+    ) -> None:
+        """``is_wrapper``: whether a return address lies where allocations only pass.
+
+        ``first_ns``: when the first look is due.
+        """
         self._gaps = Gaps()
-        self._due_ns = 0
+        self._due_ns = first_ns
         self._stacks = Memory()
         self._split_leaks = SplitLeaks(is_wrapper)
 
