@@ -89,9 +89,14 @@ class Processes:
         return next(each for each in list(self.every) if each.target.number == number)
 
     @property
-    def are_any_left(self) -> bool:
-        """Whether any process is still there, traced or not."""
-        return bool(self._by_pid or self._sharing or self._left_out)
+    def count_left(self) -> int:
+        """How many processes are still there, traced or not."""
+        return len(self._by_pid) + len(self._sharing) + len(self._left_out)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more processes are traced for now."""
+        return len(self._by_pid) >= self._config.most_processes
 
     # What the probes say.
 
@@ -153,7 +158,7 @@ class Processes:
         known = thread_id in self._forks
         heap = self._forks.pop(thread_id, None)
         parent = self._owner(pid)
-        if parent is None or self._is_full():
+        if parent is None or self.is_full:
             self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
             return
         if not known and not shares:
@@ -292,7 +297,7 @@ class Processes:
         is_wanted = self._is_wanted(process)
         lender, probes = self._sharing.pop(pid, (None, None))
         self._capture.unassign(pid)
-        if self._is_full() or not is_wanted:
+        if self.is_full or not is_wanted:
             if probes is not None:
                 probes.close()
             self._leave_out(pid, is_wanted)
@@ -326,6 +331,12 @@ class Processes:
         self._capture.unassign(pid)
         self._capture.forget_threads(pid, set())
         tracee.end()
+        for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
+            # Whatever it does with that memory until it executes a program, it does alone.
+            _, probes = self._sharing.pop(child_pid)
+            self._capture.unassign(child_pid)
+            self._closer.submit(probes.close)
+            self._leave_out(child_pid, is_wanted=False)
         self._capture.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
@@ -334,9 +345,6 @@ class Processes:
         self.every.remove(tracee)
 
     # Processes that are not traced.
-
-    def _is_full(self) -> bool:
-        return len(self._by_pid) >= self._config.most_processes
 
     def _is_wanted(self, process: Process) -> bool:
         """Whether the program that a process has begun is one of those to be traced."""

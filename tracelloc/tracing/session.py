@@ -106,6 +106,8 @@ class Session:
         self._stopped_ns: int | None = None
         self._swept_ns = 0
         self._fullest_bytes = 0
+        self._ended: list[int] = []
+        """PIDs of processes that have ended, until the pump has taken leave of them."""
         self._is_launching = waiting
         """What goes wrong with the first process is for who launches it."""
         self._say = say
@@ -145,7 +147,6 @@ class Session:
     def begin_upkeep(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
         self._is_launching = False
-        process = self.root.process
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self.processes.living],
             self.method,
@@ -153,7 +154,7 @@ class Session:
             self.root.probes.points,
         )
         if self.method is Method.MULTI and not self._config.follow:
-            self._sweeper = Sweeper(process, self._capture.program)
+            self._sweeper = Sweeper(self.root.process, self._capture.program)
 
     # Snapshots.
 
@@ -162,25 +163,20 @@ class Session:
         with self._outside_lock:
             with self._lock:
                 self._check()
-                looks = [(tracee, self._mapped(tracee)) for tracee in self.processes.every]
+                self._see_off()
+                looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
             outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
             with self._lock:
                 tracees, trace = self._take(wanted, outside)
             if not wanted.usable:
                 return trace
-            measured = (
-                tracee.measuring.measured(one)
-                for tracee, one in zip(tracees, trace.processes, strict=True)
-            )
-            return replace(trace, processes=tuple(measured))
-
-    def _mapped(self, tracee: Tracee) -> list[tuple[int, int]] | None:
-        return tracee.mapped_ranges() if self._config.capture.trace_mappings else None
+            pairs = zip(tracees, trace.processes, strict=True)
+            measured = tuple(tracee.measuring.measured(one) for tracee, one in pairs)
+            return replace(trace, processes=measured)
 
     def _take(
         self, wanted: Wanted, outside: dict[Tracee, Outside]
     ) -> tuple[list[Tracee], TraceSnapshot]:
-        self._check()
         if self._stopped_ns is None:
             self._drain()
         now_ns = self._stopped_ns or self._clocks.now_ns()
@@ -233,6 +229,9 @@ class Session:
         if self._pump_thread.ident is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._pump_thread.join()
+        with self._lock:
+            if self._failure is None:
+                self._see_off()
         self.processes.detach()
         with self._lock:
             if self._failure is None:
@@ -259,16 +258,15 @@ class Session:
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """A thread has made a process."""
         with self._stopping(forks=1):
-            looks = 1
-            while self.processes.awaits_fork(pid, thread_id) and looks < _MOST_LOOKS:
-                time.sleep(_LOOK_AGAIN_S)
-                self._drain()
-                looks += 1
+            self._drain_until(lambda: not self.processes.awaits_fork(pid, thread_id))
+            if child_pid in self._ended:
+                self._see_off()
             self.processes.forked(pid, thread_id, child_pid, shares=shares)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has begun another program. Raises TracellocError if it is launched."""
         with self._stopping(execs=1):
+            self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
 
     def loaded(self, pid: int) -> None:
@@ -281,7 +279,8 @@ class Session:
         """While a process is stopped. Says what is wrong with the first one, once it runs."""
         start_ns = self._clocks.now_ns()
         with self._lock:
-            self._drain_all()
+            if self.processes.is_full:
+                self._see_off()
             try:
                 yield
             except TracellocError as error:
@@ -296,10 +295,21 @@ class Session:
             # That shows without a follower, who is there until the program is probed only.
             return
         with self._lock:
-            self._drain_all()
+            self._ended.append(pid)
+            # Many end at once where many are made: the pump looks after them together.
+            if len(self._ended) >= self.processes.count_left:
+                self._see_off()
+
+    def _see_off(self) -> None:
+        """Takes leave of processes that have ended."""
+        if not self._ended:
+            return
+        self._drain_all()
+        ended, self._ended = self._ended, []
+        for pid in ended:
             self.processes.ended(pid)
-            if not self.processes.are_any_left:
-                os.eventfd_write(self.end_fd, 1)
+        if not self.processes.count_left:
+            os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
         """What happens to the processes is not seen any more: ``snapshot`` raises."""
@@ -326,6 +336,7 @@ class Session:
                 ready = poll.poll(wait_ms / 1000)
                 with self._lock:
                     drained_bytes = self._drain().ring_bytes
+                    self._see_off()
                     self._keep_house()
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
@@ -337,9 +348,13 @@ class Session:
     def _drain_all(self) -> None:
         """Applies all that a process has reported, which has stopped now."""
         written = self._capture.written
+        self._drain_until(lambda: self._capture.has_read(written))
+
+    def _drain_until(self, has_come: Callable[[], bool]) -> None:
+        """Applies what comes until that holds, but not for long."""
         self._drain()
         looks = 1
-        while not self._capture.has_read(written) and looks < _MOST_LOOKS:
+        while not has_come() and looks < _MOST_LOOKS:
             time.sleep(_LOOK_AGAIN_S)
             self._drain()
             looks += 1
@@ -356,9 +371,8 @@ class Session:
             if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
                 for tracee in self.processes.living:
                     tracee.heap.table.trusting = False
-        no_mappings = np.empty(0, RECORD_DTYPE)
-        mappings = no_mappings if capture.mappings is None else capture.mappings.take()
-        self.processes.apply(batch, mappings)
+        rest = np.empty(0, RECORD_DTYPE) if capture.mappings is None else capture.mappings.take()
+        self.processes.apply(batch, rest)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
         return batch
 

@@ -180,6 +180,7 @@ class Tracee:
 
         When these are its first ones, their rows are waited for, but not too long.
         """
+        self._loader_calls = self.words.loader_calls
         self.source.refresh()
         if self.is_starting:
             self.is_starting = False
@@ -271,8 +272,10 @@ class Tracee:
 
     # For snapshots.
 
-    def mapped_ranges(self) -> list[tuple[int, int]]:
-        """First addresses and ends of what the program has mapped by itself."""
+    def mapped_ranges(self) -> list[tuple[int, int]] | None:
+        """First addresses and ends of what the program has mapped by itself, if that is traced."""
+        if not self._capture.config.trace_mappings:
+            return None
         others = allocators_stacks(self.heap.ranges, self.probes.found, self.space)
         ranges = self.heap.ranges.ranges()
         return [(each.start, each.end) for each in ranges if each.stack not in others]

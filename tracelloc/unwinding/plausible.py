@@ -8,10 +8,12 @@ ends the stack: what follows is not shown, and the stack is marked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Final
 
+import numpy as np
+
 from tracelloc.abi import StackFlag
+from tracelloc.heap.stacks import U64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
@@ -33,11 +35,20 @@ class FrameChecker:
         self._space = space
         self._verdicts: dict[int, bool] = {}
 
-    def has_unknown(self, frames: Iterable[int]) -> bool:
-        """Whether a frame lies where nothing was mapped when the maps were last read."""
-        return any(
+    def has_unknown(self, frames: U64) -> bool:
+        """Whether a frame lies where nothing was mapped when the maps were last read.
+
+        ``frames`` are sorted.
+        """
+        mappings = self._space.mappings
+        starts = np.array([mapping.start for mapping in mappings], np.uint64)
+        ends = np.array([mapping.end for mapping in mappings], np.uint64)
+        called = frames - np.uint64(1)
+        inside = np.searchsorted(called, ends) - np.searchsorted(called, starts)
+        # Nearly always all of them are.
+        return int(inside.sum()) < len(frames) and any(
             _LOWEST_CODE <= frame < _HIGHEST_CODE and self._space.find(frame - 1) is None
-            for frame in frames
+            for frame in frames.tolist()
         )
 
     def trim(self, frames: tuple[int, ...], flags: StackFlag) -> tuple[tuple[int, ...], StackFlag]:

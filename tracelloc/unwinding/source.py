@@ -14,7 +14,7 @@ from tracelloc.caller import caller
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.unwinding.plausible import FrameChecker
@@ -65,8 +65,8 @@ class StackSource:
         self._prewarming: threading.Thread | None = None
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
-        self._passed: set[int] = set()
-        """Return addresses in this program's stacks."""
+        self._passed = np.empty(0, np.uint64)
+        """Return addresses in this program's stacks, in their order, each once."""
         if like is not None and like._unwinder is not None:
             table = like._unwinder.table.fork(words.publish_tag, words.generation)
             self._unwinder = like._unwinder.fork(space, table, self.refresh)
@@ -100,7 +100,7 @@ class StackSource:
         if self._unwinder is not None:
             self._unwinder.note_passed(self._passed)
             self._unwinder.begin_image()
-        self._passed.clear()
+        self._passed = np.empty(0, np.uint64)
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""
@@ -164,10 +164,8 @@ class StackSource:
 
     def note(self, new: SentStacks) -> None:
         """Notes stacks that the probes could walk to their end."""
-        frames = set(new.frames.tolist()) - self._passed
-        if self._checker.has_unknown(frames):
+        if self._checker.has_unknown(self._note_passed(new.frames)):
             self.refresh()
-        self._passed |= frames
         if self._unwinder is None:
             guessed, settle = new, self._checker.trim
         else:
@@ -191,12 +189,23 @@ class StackSource:
         As for ``hasten``. Whether a copy of memory was too short.
         """
         assert self._unwinder is not None
-        any_short = False
-        for stack in self._unwinder.finish(misses):
-            any_short |= bool(stack.flags & StackFlag.SHORT_COPY)
-            self._passed.update(stack.frames)
+        finished = self._unwinder.finish(misses)
+        self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
+        for stack in finished:
             self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
-        return any_short
+        return any(stack.flags & StackFlag.SHORT_COPY for stack in finished)
+
+    def _note_passed(self, frames: U64) -> U64:
+        """Notes where stacks came by. Returns those addresses that are new, in their order."""
+        ordered = np.sort(frames)
+        ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
+        passed = self._passed
+        at = np.searchsorted(passed, ordered)
+        new: U64 = ordered[np.append(passed, np.uint64(0))[at] != ordered]
+        if len(new):
+            # Two sorted runs, which a stable sort merges.
+            self._passed = np.sort(np.append(passed, new), kind="stable")
+        return new
 
     def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
         """What is to be believed of a stack that was walked by rows."""

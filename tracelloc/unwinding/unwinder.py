@@ -13,7 +13,7 @@ still mapped move to the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -190,9 +190,12 @@ class Unwinder:
                 met = np.array(self._met.get(id(module), ()), np.uint64)
                 self._memory.remember(module.elf.build_id, met)
 
-    def note_passed(self, frames: Collection[int]) -> None:
-        """Notes for other programs where stacks came by: all return addresses of this one."""
-        sites = np.sort(np.fromiter(frames, np.uint64, len(frames))) - np.uint64(1)
+    def note_passed(self, frames: U64) -> None:
+        """Notes for other programs where stacks came by: all return addresses of this one.
+
+        They are sorted.
+        """
+        sites = frames - np.uint64(1)
         for mapping in self._maps.mappings:
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
