@@ -202,17 +202,20 @@ static __always_inline void emit_restore(struct control *words, u64 id, struct c
 
 #ifdef FOLLOW
 /*
- * A process is being made. Where this stands among the events says which of them its copy
- * of the memory has seen. Events that went to the map have no such place: then there is none
- * for this either, and user space, for which this thread stops, looks by itself.
+ * A process is being made. Where the event stands among the others says which of them its
+ * copy of the memory has seen. Events that went to the map have no such place: then there is
+ * none for this either, and user space, for which this thread stops, looks by itself.
  */
-static __always_inline void mark_fork(struct control *words, u64 id, u32 memory)
+static __always_inline void mark_fork(struct control *words, u64 id, bool shares)
 {
+	u32 tid = id;
+	u32 said = shares ? FORK_SHARES : 0;
 	struct spill_key key = key_now(words, id, 0);
-	struct spilled process = describe(words, id, memory, 0);
+	struct spilled process = describe(words, id, 0, 0);
 	volatile u32 *full = &words->full[key.parity & 1];
 
-	if (!*full)
-		send(words, EVENT_FORK, &key, &process);
+	if (!shares && !*full && send(words, EVENT_FORK, &key, &process))
+		said |= FORK_MARKED;
+	forks.update(&tid, &said);
 }
 #endif

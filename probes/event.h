@@ -29,7 +29,7 @@ enum event_kind {
 	EVENT_UNMAP_FAILED = 9, /* that failed: what this thread was to unmap is still there */
 
 	/* What happened to all blocks of a process: */
-	EVENT_FORK = 14, /* this thread makes a child process; size: enum fork_memory */
+	EVENT_FORK = 14, /* this thread makes a child process with a copy of its memory */
 };
 
 /*
@@ -96,10 +96,11 @@ struct pair_sums {
 	__u64 time_ns; /* of the birth of the last one */
 };
 
-/* What a new process has of its parent's memory. */
-enum fork_memory {
-	FORK_COPIES = 0, /* a copy of it, as it is now */
-	FORK_SHARES = 1, /* the memory itself, until it executes a program (vfork) */
+/* Value of map `forks`: what the probes say of the process that a thread has made. */
+enum fork_flag {
+	FORK_SHARES = 1, /* it has its parent's memory until it executes a program (vfork), else a
+	                    copy of it as it is now */
+	FORK_MARKED = 2, /* EVENT_FORK has been sent */
 };
 
 /* How a stack walk ended. */

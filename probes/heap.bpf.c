@@ -417,14 +417,14 @@ int process_execs(u64 *arguments)
 int process_forks(u64 *arguments)
 {
 	struct control *words = get_control();
-	u64 id = bpf_get_current_pid_tgid();
+	u64 id = current_id();
 	u64 flags = arguments[1];
 
 	use_thread_stack(arguments);
 	if (flags & (CLONE_THREAD | CLONE_UNTRACED))
 		return 0;
 	if (words && words->live && get_space(id))
-		mark_fork(words, id, flags & CLONE_VM ? FORK_SHARES : FORK_COPIES);
+		mark_fork(words, id, flags & CLONE_VM);
 	return 0;
 }
 #endif

@@ -234,6 +234,9 @@ BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, MAP_MMAPABLE);
 #ifdef FOLLOW
 /* tgid -> slot in `spaces`. Processes that share memory share a slot. */
 BPF_F_TABLE("hash", u32, u32, space_of, 2 * MAX_SPACES, 0);
+
+/* tid -> enum fork_flag, of what this thread has just made. Removed by user space. */
+BPF_F_TABLE("hash", u32, u32, forks, MAX_THREADS, MAP_NO_PREALLOC);
 #endif
 
 /* 0 -> the control words. Read and written by user space through mmap. */

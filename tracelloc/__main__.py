@@ -11,6 +11,11 @@ def main() -> int:
         return command()
     except KeyboardInterrupt:
         return 0
+    except RuntimeError as error:
+        # Python 3.11 makes that of whatever is raised while a class is made.
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            return 0
+        raise
 
 
 if __name__ == "__main__":

@@ -133,11 +133,11 @@ class EventKind(IntEnum):
     FORK = 14
 
 
-class ForkMemory(IntEnum):
-    """What a new process has of its parent's memory (``enum fork_memory``)."""
+class ForkFlag(IntFlag):
+    """What the probes say of a process that a thread has made (``enum fork_flag``)."""
 
-    COPIES = 0
     SHARES = 1
+    MARKED = 2
 
 
 class SpillFlag(IntFlag):

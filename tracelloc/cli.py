@@ -30,6 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            # While a class was made, by one of the slow imports: Python 3.11 wraps it.
+            return 0
         if debug:
             traceback.print_exc()
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

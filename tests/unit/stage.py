@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, records, sent_stacks
-from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkMemory
+from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, Batch
@@ -88,6 +88,7 @@ class FakeCapture:
     attached: list[int] = field(default_factory=list)
     closed: list[int] = field(default_factory=list)
     refused: set[int] = field(default_factory=set)
+    forks: dict[int, ForkFlag] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.spaces = np.zeros(self.config.max_spaces, SPACE_DTYPE)
@@ -103,6 +104,9 @@ class FakeCapture:
 
     def has_read(self, _written: tuple[int, ...]) -> bool:
         return not self.drain.records
+
+    def take_fork(self, thread_id: int) -> ForkFlag | None:
+        return self.forks.pop(thread_id, None)
 
     def begin_reading(self) -> None:
         """Nothing wakes anybody here."""
@@ -175,9 +179,10 @@ class Stage:
             self.capture.stacks.sent.append(sent_stacks((stack, 0, image, (stack,))))
         self.capture.drain.records.append(batch)
 
-    def fork(self, image: int, tid: int, memory: ForkMemory = ForkMemory.COPIES) -> None:
-        """The marker of a fork."""
-        self.play(image, (EventKind.FORK, 0, int(memory), 0, tid), stacks=())
+    def fork(self, image: int, tid: int) -> None:
+        """A fork by this thread has its place among the events."""
+        self.play(image, (EventKind.FORK, 0, 0, 0, tid), stacks=())
+        self.capture.forks[tid] = ForkFlag.MARKED
 
     def start(self) -> int:
         """Another process; it sleeps."""

@@ -51,7 +51,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("SPILL_", abi.SpillFlag),
     ("STACK_", abi.StackFlag),
     ("COUNTER_", abi.Counter),
-    ("FORK_", abi.ForkMemory),
+    ("FORK_", abi.ForkFlag),
 ]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,

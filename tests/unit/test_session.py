@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.stage import A, F, Stages
-from tracelloc.abi import Counter, ForkMemory
+from tracelloc.abi import Counter, ForkFlag
 from tracelloc.heap.temporary import Soon
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.tracing.followload import FollowLoad
@@ -44,6 +44,35 @@ def test_a_child_holds_what_its_parent_held_at_the_fork(stage: Stages) -> None:
     assert child in play.capture.attached
     # It has not grown by what it was born with.
     assert int(play.now()[child].growth_per_min.sum()) <= 0
+
+
+def test_a_fork_is_handled_before_its_place_has_come(stage: Stages) -> None:
+    """Nobody waits for the pump; one of the children is not traced."""
+    play = stage(most_processes=3)
+    parent = play.image(play.root)
+    first, second, third = play.start(), play.start(), play.start()
+    play.capture.drain.blocked_looks = 1000
+    play.play(parent, (A, 16, 100, 1, 7))
+    play.fork(parent, 7)
+    play.session.forked(play.root, 7, first, shares=False)
+    play.play(parent, (F, 16, 0, 0, 7), (A, 32, 50, 1, 7))
+    play.play(play.image(first), (F, 16, 0, 0, first), (A, 16, 7, 1, first))
+    play.fork(parent, 7)
+    play.session.forked(play.root, 7, second, shares=False)
+    play.fork(parent, 7)
+    play.session.forked(play.root, 7, third, shares=False)
+    play.play(parent, (A, 64, 1000, 1, 7))
+    play.play(play.image(second), (A, 16, 3, 1, second))
+    play.capture.drain.blocked_looks = 0
+    assert play.figures() == {play.root: (1050, 2), first: (7, 1), second: (53, 2)}
+    assert not any(play.now()[pid].losses.oddities.address_reuses for pid in (first, second))
+    # A fork by that thread is still told from the one that was left out.
+    play.session.ended(first, 0)
+    play.fork(parent, 7)
+    play.now()
+    fourth = play.start()
+    play.session.forked(play.root, 7, fourth, shares=False)
+    assert play.figures()[fourth] == (1050, 2)
 
 
 def test_a_fork_whose_marker_was_lost_copies_what_is_held_now(stage: Stages) -> None:
@@ -112,9 +141,9 @@ def test_without_following_the_probes_tell_of_programs(stage: Stages) -> None:
 def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> None:
     play = stage()
     parent = play.image(play.root)
-    play.fork(parent, 7, ForkMemory.SHARES)
+    play.capture.forks[7] = ForkFlag.SHARES
     child = play.start()
-    play.session.forked(play.root, 7, child, shares=True)
+    play.session.forked(play.root, 7, child, shares=False)
     assert play.image(child) == parent
     play.play(parent, (A, 16, 100, 1, child))
     assert play.figures() == {play.root: (100, 1)}
@@ -130,7 +159,7 @@ def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
     play = stage(soon=soon)
     forked, spawned = play.start(), play.start()
     play.session.forked(play.root, 7, forked, shares=False)
-    play.fork(play.image(play.root), 8, ForkMemory.SHARES)
+    play.capture.forks[8] = ForkFlag.SHARES
     play.session.forked(play.root, 8, spawned, shares=True)
     play.session.executed(spawned, same_thread=True)
     play.session.executed(forked, same_thread=True)

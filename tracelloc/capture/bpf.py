@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
 from tracelloc.capture.attach import Attachment, Method
-from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry
+from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry, take_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
 from tracelloc.capture.precompiled import compiled
@@ -308,6 +308,14 @@ class Capture:
     def unassign(self, pid: int) -> None:
         """The process is not traced any more. For captures that follow."""
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
+
+    def take_fork(self, thread_id: int) -> abi.ForkFlag | None:
+        """What the probes say of the process that this thread has made, which is stopped.
+
+        None: they were not live, or the thread's process is not traced. For captures that follow.
+        """
+        said = take_entry(self._bpf.map_fd("forks"), ctypes.c_uint32(thread_id))
+        return None if said is None else abi.ForkFlag(said)
 
     def watch(self, pid: int) -> None:
         """Has this process report when it begins another program. Raises UnsupportedError."""

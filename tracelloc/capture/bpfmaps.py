@@ -101,6 +101,17 @@ def set_entry(map_fd: int, key: ctypes.c_uint32, value: ctypes.c_uint32) -> None
     syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)
 
 
+def take_entry(map_fd: int, key: ctypes.c_uint32) -> int | None:
+    """Takes an entry out of a hash map of 32-bit values; None: there is none. Raises OSError."""
+    value = ctypes.c_uint32()
+    attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
+    try:
+        syscalls.bpf(syscalls.BPF_MAP_LOOKUP_AND_DELETE_ELEM, attributes)
+    except FileNotFoundError:
+        return None
+    return value.value
+
+
 def delete_entry(map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64) -> None:
     """Takes an entry out of a hash map, if it is there. Raises OSError."""
     with suppress(FileNotFoundError):

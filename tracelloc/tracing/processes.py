@@ -11,6 +11,7 @@ counts for the child as well.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, ForkMemory
+from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EventKind
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch, select_events
@@ -53,19 +54,18 @@ class Processes:
         self._clock_ns = clock_ns
         self._say = say
         self._files = space.files
-        self._images = itertools.count(1)
-        """Numbers of memory images."""
-        self._numbers = itertools.count()
-        """Those of processes."""
+        self._image_numbers = itertools.count(1)
+        self._process_numbers = itertools.count()
         self._by_image: dict[int, Tracee] = {}
         self._by_pid: dict[int, Tracee] = {}
         self._sharing: dict[int, tuple[Tracee, Attachment]] = {}
         """Processes that have their parent's memory: the parent, and their own probes."""
         self._left_out: dict[int, bool] = {}
         """Living processes that are not traced, and whether they should be."""
-        self._forks: dict[int, Heap | None] = {}
-        """By thread: what the process holds that it has just made; None: the memory is the
-        thread's own."""
+        self._forks: dict[int, Heap] = {}
+        """By thread: what the process held at its birth that it has just made."""
+        self._unborn: dict[int, deque[Tracee | None]] = {}
+        """By thread: those whose place among the events is to come; None: not traced."""
         self._moves = 0
         self.feed = StackFeed(capture)
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
@@ -106,12 +106,12 @@ class Processes:
         # They have a ring of their own: first, for a fork copies what is mapped by then.
         for image, tracee in self._known_in(mappings):
             tracee.heap.ranges.apply(mappings[mappings["image"] == image])
-        for stretch, marker in _stretches(batch.events):
-            for image, tracee in self._known_in(stretch):
-                events = select_events(stretch, image)
+        # A child's image has a higher number than its parent's: what it was born with is there.
+        for image, tracee in self._known_in(batch.events):
+            for events, marker in _stretches(select_events(batch.events, image)):
                 tracee.heap.table.apply(events, in_order=not batch.overflowed)
-            if len(marker):
-                self._note_fork(marker)
+                if len(marker):
+                    self._note_fork(tracee, int(marker["tid"][0]))
         for image, tracee in self._known_in(batch.pairs):
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
 
@@ -120,12 +120,16 @@ class Processes:
         images = np.unique(records["image"]).tolist()
         return [(image, self._by_image[image]) for image in images if image in self._by_image]
 
-    def _note_fork(self, marker: Events) -> None:
-        tracee = self._by_image.get(int(marker["image"][0]))
-        if tracee is not None:
-            shares = int(marker["size_tag"][0]) & EVENT_SIZE_MASK == ForkMemory.SHARES
-            heap = None if shares else tracee.heap.fork(self._clock_ns())
-            self._forks[int(marker["tid"][0])] = heap
+    def _note_fork(self, parent: Tracee, thread_id: int) -> None:
+        waiting = self._unborn.get(thread_id)
+        if not waiting:
+            self._forks[thread_id] = parent.heap.fork(self._clock_ns())
+            return
+        child = waiting.popleft()
+        if not waiting:
+            del self._unborn[thread_id]
+        if child is not None:
+            child.heap = parent.heap.fork(self._clock_ns())
 
     def _note_images(self) -> None:
         """Notices programs that were begun by processes that don't stop for it."""
@@ -149,28 +153,26 @@ class Processes:
 
     # What the follower says. The process concerned is stopped.
 
-    def awaits_fork(self, pid: int, thread_id: int) -> bool:
-        """Whether the probes are still to report where a fork of this thread was."""
-        return thread_id not in self._forks and self._owner(pid) is not None
+    def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
+        """A process has made another, ``shares``: which has the same memory.
 
-    def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
-        """A thread has made a process; ``shares``: with the same memory, if nothing else says."""
-        known = thread_id in self._forks
-        heap = self._forks.pop(thread_id, None)
+        ``marked_by``: the thread that did, if the fork has a place among the events, which
+        may still be to come; else all that was before has been applied.
+        """
         parent = self._owner(pid)
-        if parent is None or self.is_full:
-            self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
-            return
-        if not known and not shares:
-            # The ring was full: all that the thread itself has done has been applied by now.
-            heap = parent.heap.fork(self._clock_ns())
+        heap = None if marked_by is None else self._forks.pop(marked_by, None)
+        child = None
         try:
-            if heap is None:
+            if parent is None or self.is_full:
+                self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
+            elif shares:
                 self._share(parent, child_pid)
             else:
-                self._begin_child(parent, child_pid, heap)
+                child = self._begin_child(parent, child_pid, heap, is_marked=marked_by is not None)
         except TracellocError as error:
             self._give_up(child_pid, error)
+        if marked_by is not None and heap is None:
+            self._unborn.setdefault(marked_by, deque()).append(child)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has begun another program. Raises TracellocError for the first process."""
@@ -238,10 +240,10 @@ class Processes:
     ) -> Tracee:
         """Takes in what the probes will report of a process. Raises TracellocError."""
         process = space.process
-        number = next(self._numbers)
+        number = next(self._process_numbers)
         target = Target(process.pid, process.command(), process.parent_pid(), exec_count, number)
         words = self._capture.new_space()
-        words.begin(next(self._images), None if parent is None else parent.words)
+        words.begin(next(self._image_numbers), None if parent is None else parent.words)
         tracee = Tracee(
             target,
             space,
@@ -264,10 +266,16 @@ class Processes:
         shared = self._sharing.get(pid)
         return shared[0] if shared is not None else self._by_pid.get(pid)
 
-    def _begin_child(self, parent: Tracee, child_pid: int, heap: Heap) -> None:
+    def _begin_child(
+        self, parent: Tracee, child_pid: int, heap: Heap | None, *, is_marked: bool
+    ) -> Tracee:
+        now_ns, now = self._clock_ns(), parent.heap
+        if heap is None:
+            # It has nothing before its mark has come, which is before all that it does.
+            heap = now.renewed(now_ns, now.stacks) if is_marked else now.fork(now_ns)
         child = self._add(parent.space.fork(Process(child_pid)), heap, parent=parent)
         child.probes.attach_like(parent.probes)
-        child.source.refresh()
+        return child
 
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
         if tracee is not self.root and not self._is_wanted(tracee.process):
@@ -276,7 +284,7 @@ class Processes:
             tracee.probes.detach()
             self._leave_out(tracee.process.pid, is_wanted=False)
             return
-        tracee.words.begin(next(self._images))
+        tracee.words.begin(next(self._image_numbers))
         self._renew(tracee, execs=1, same_thread=same_thread, is_stopped=True)
         if not tracee.probes.has_loader:
             # All that it consists of is mapped.
@@ -326,6 +334,7 @@ class Processes:
     def _end(self, tracee: Tracee) -> None:
         pid = tracee.process.pid
         del self._by_pid[pid]
+        self._forks.pop(pid, None)
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         self._capture.unassign(pid)

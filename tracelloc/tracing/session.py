@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import UNSEEN_FREE_COUNTERS
+from tracelloc.abi import UNSEEN_FREE_COUNTERS, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
@@ -258,10 +258,15 @@ class Session:
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """A thread has made a process."""
         with self._stopping(forks=1):
-            self._drain_until(lambda: not self.processes.awaits_fork(pid, thread_id))
             if child_pid in self._ended:
                 self._see_off()
-            self.processes.forked(pid, thread_id, child_pid, shares=shares)
+            said = self._capture.take_fork(thread_id)
+            shares = shares if said is None else ForkFlag.SHARES in said
+            marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
+            if marked_by is None or self._capture.mappings is not None:
+                # Mappings have no such mark: nothing may come in between.
+                self._drain_all()
+            self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
 
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has begun another program. Raises TracellocError if it is launched."""
@@ -348,13 +353,9 @@ class Session:
     def _drain_all(self) -> None:
         """Applies all that a process has reported, which has stopped now."""
         written = self._capture.written
-        self._drain_until(lambda: self._capture.has_read(written))
-
-    def _drain_until(self, has_come: Callable[[], bool]) -> None:
-        """Applies what comes until that holds, but not for long."""
         self._drain()
         looks = 1
-        while not has_come() and looks < _MOST_LOOKS:
+        while not self._capture.has_read(written) and looks < _MOST_LOOKS:
             time.sleep(_LOOK_AGAIN_S)
             self._drain()
             looks += 1

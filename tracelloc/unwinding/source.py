@@ -62,6 +62,7 @@ class StackSource:
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
         self._unwinder: Unwinder | None = None
+        self._is_closed = False
         self._prewarming: threading.Thread | None = None
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
@@ -83,15 +84,16 @@ class StackSource:
             self._prewarming.join(timeout_s)
 
     def close(self) -> None:
-        """Ends what is done aside, and drops the rows."""
-        if self._unwinder is not None:
-            self._unwinder.stop()
+        """Ends what is done aside, and drops the rows. May be called twice."""
+        if self._unwinder is None or self._is_closed:
+            return
+        self._is_closed = True
+        self._unwinder.stop()
         if self._prewarming is not None:
             self._prewarming.join()
-        if self._unwinder is not None:
-            self._unwinder.note_passed(self._passed)
-            self._unwinder.remember()
-            self._unwinder.table.close()
+        self._unwinder.note_passed(self._passed)
+        self._unwinder.remember()
+        self._unwinder.table.close()
 
     def begin_image(self, stacks: Stacks) -> None:
         """The process has begun another program, with these stacks; its address space knows."""

@@ -196,12 +196,13 @@ class Unwinder:
         They are sorted.
         """
         sites = frames - np.uint64(1)
-        for mapping in self._maps.mappings:
+        bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
+        inside = np.searchsorted(sites, bounds).reshape(-1, 2).tolist()
+        for mapping, (first, last) in zip(self._maps.mappings, inside, strict=True):
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
             cfi = self._cfi_of(module) if module is not None else None
             if cfi is not None and start is not None:
-                first, last = np.searchsorted(sites, (mapping.start, mapping.end)).tolist()
                 cfi.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 
     def supply_passed(self) -> bool:
