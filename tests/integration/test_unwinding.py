@@ -165,7 +165,7 @@ def answer(process: subprocess.Popen[bytes], session: Session) -> None:
     while process.stdout.readline():
         with session._lock:
             session._drain()
-            session._keep_house()
+            session._upkeep.look(session._clocks.now_ns())
         process.stdin.write(b"\n")
 
 

@@ -29,7 +29,6 @@ from tracelloc.abi import UNSEEN_FREE_COUNTERS, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
-from tracelloc.capture.overhead import OverheadWatch
 from tracelloc.capture.ring import RECORD_DTYPE
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import (
@@ -45,9 +44,8 @@ from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.processes import Processes
-from tracelloc.tracing.sweeper import Sweeper
 from tracelloc.tracing.tracee import Outside, Tracee
-from tracelloc.units import NS_PER_S
+from tracelloc.tracing.upkeep import Upkeep
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
@@ -55,8 +53,6 @@ _FULL_SHARE: Final = 3
 """The reader hurries when it finds more than one part in this many of the ring filled."""
 _IDLE_SHARE: Final = 6
 """And takes its time below one part in this many: large batches cost least."""
-_SWEEP_NS: Final = 5 * NS_PER_S
-"""How often records of threads that have ended are dropped."""
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
@@ -104,7 +100,6 @@ class Session:
         self._outside_lock = threading.Lock()
         self._failure: BaseException | None = None
         self._stopped_ns: int | None = None
-        self._swept_ns = 0
         self._fullest_bytes = 0
         self._ended: list[int] = []
         """PIDs of processes that have ended, until the pump has taken leave of them."""
@@ -119,8 +114,7 @@ class Session:
             capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, say=say
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._overhead: OverheadWatch | None = None
-        self._sweeper: Sweeper | None = None
+        self._upkeep = Upkeep(capture, config, self.processes, say)
 
     @property
     def root(self) -> Tracee:
@@ -145,16 +139,9 @@ class Session:
             self.begin_upkeep()
 
     def begin_upkeep(self) -> None:
-        """Begins what needs the first probes: estimates of cost, care for other children."""
+        """The first probes are in place."""
         self._is_launching = False
-        self._overhead = OverheadWatch(
-            lambda: [tracee.process for tracee in self.processes.living],
-            self.method,
-            self._capture.programs,
-            self.root.probes.points,
-        )
-        if self.method is Method.MULTI and not self._config.follow:
-            self._sweeper = Sweeper(self.root.process, self._capture.program)
+        self._upkeep.begin()
 
     # Snapshots.
 
@@ -188,7 +175,7 @@ class Session:
             self._capture.drain.overflows,
             self._config.follow or self.root.target.exec_count > 0,
         )
-        share = None if self._overhead is None else self._overhead.probe_share
+        share = self._upkeep.probe_share
 
         def taken(tracee: Tracee) -> Snapshot:
             last = tracee.last_snapshots.get(wanted)
@@ -224,8 +211,7 @@ class Session:
             return
         self._capture.set_live(False)
         stopped_ns = self._clocks.now_ns()
-        if self._overhead is not None:
-            self._overhead.cancel()
+        self._upkeep.stop()
         if self._pump_thread.ident is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._pump_thread.join()
@@ -244,10 +230,7 @@ class Session:
     def close(self) -> None:
         """Stops, and frees maps and files. No snapshot can be taken any more."""
         self.stop()
-        if self._overhead is not None:
-            self._overhead.join()
-        if self._sweeper is not None:
-            self._sweeper.close()
+        self._upkeep.close()
         self.processes.close()
         self._capture.close()
         os.close(self._wake_fd)
@@ -342,7 +325,7 @@ class Session:
                 with self._lock:
                     drained_bytes = self._drain().ring_bytes
                     self._see_off()
-                    self._keep_house()
+                    self._upkeep.look(self._clocks.now_ns())
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
                 if drained_bytes * _FULL_SHARE > size_bytes:
@@ -376,18 +359,6 @@ class Session:
         self.processes.apply(batch, rest)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
         return batch
-
-    def _keep_house(self) -> None:
-        now_ns = self._clocks.now_ns()
-        is_sweep_due = now_ns - self._swept_ns > _SWEEP_NS
-        if is_sweep_due:
-            self._swept_ns = now_ns
-        for tracee in self.processes.living:
-            tracee.keep_house(now_ns, self._say)
-            if is_sweep_due:
-                tracee.drop_ended_threads()
-        if is_sweep_due and self._sweeper is not None:
-            self._sweeper.look(self.root.probes.points)
 
 
 def _open_end(pid: int, *, follow: bool) -> int:

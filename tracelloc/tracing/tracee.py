@@ -35,8 +35,6 @@ _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which processes are first judged that the trace did not begin with."""
-_LOOK_NS: Final = 5_000_000
-"""Events wait so long for what is found out about stacks, and for one piece more of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +104,8 @@ class Tracee:
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
+        self.judged_ns = 0
+        """When some of its stacks were looked at last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Once it has ended nothing changes, so one snapshot of each kind will do."""
         self._capture = capture
@@ -222,20 +222,17 @@ class Tracee:
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
             self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
+
+    def judge_on(self, now_ns: int, until_ns: int) -> None:
+        """Looks at some more stacks if that is due, until this thread has used that much time."""
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
-        if self._looking is not None:
-            self._look_on(self._looking)
-
-    def _look_on(self, looking: Iterator[Findings | None]) -> None:
-        """Looks at some more stacks: events must not wait for all of them."""
-        until_ns = time.thread_time_ns() + _LOOK_NS
-        while time.thread_time_ns() < until_ns:
+        while self._looking is not None and time.thread_time_ns() < until_ns:
+            self.judged_ns = now_ns
             try:
-                self.findings = next(looking) or self.findings
+                self.findings = next(self._looking) or self.findings
             except StopIteration:
                 self._looking = None
-                return
 
     def judge(self, now_ns: int) -> None:
         """Looks at all stacks at once: which of them leak."""

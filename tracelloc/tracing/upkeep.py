@@ -1,0 +1,84 @@
+"""What a trace does now and then beside applying events: samples, judgements, care for others."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.overhead import OverheadWatch
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.processes import Processes
+from tracelloc.tracing.sweeper import Sweeper
+from tracelloc.units import NS_PER_S
+
+_SWEEP_NS: Final = 5 * NS_PER_S
+"""How often records of threads that have ended are dropped."""
+_JUDGE_NS: Final = 5_000_000
+"""Events and forks wait so long for what is found out about the stacks of all processes."""
+
+
+class Upkeep:
+    """For the thread that pumps, which holds the session's lock; ``begin`` and the end apart."""
+
+    def __init__(
+        self,
+        capture: Capture,
+        config: TraceConfig,
+        processes: Processes,
+        say: Callable[[str], None],
+    ) -> None:
+        self._capture = capture
+        self._config = config
+        self._processes = processes
+        self._say = say
+        self._swept_ns = 0
+        self._overhead: OverheadWatch | None = None
+        self._sweeper: Sweeper | None = None
+
+    def begin(self) -> None:
+        """Begins what needs the first probes: estimates of cost, care for other children."""
+        root, program = self._processes.root, self._capture.program
+        self._overhead = OverheadWatch(
+            lambda: [tracee.process for tracee in self._processes.living],
+            self._capture.method,
+            self._capture.programs,
+            root.probes.points,
+        )
+        if self._capture.method is Method.MULTI and not self._config.follow:
+            self._sweeper = Sweeper(root.process, program)
+
+    @property
+    def probe_share(self) -> float | None:
+        """The share of the processes' time that the probes take; None: not known yet."""
+        return None if self._overhead is None else self._overhead.probe_share
+
+    def look(self, now_ns: int) -> None:
+        """Does what is due."""
+        living = self._processes.living
+        for tracee in living:
+            tracee.keep_house(now_ns, self._say)
+        until_ns = time.thread_time_ns() + _JUDGE_NS
+        for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
+            tracee.judge_on(now_ns, until_ns)
+        if now_ns - self._swept_ns <= _SWEEP_NS:
+            return
+        self._swept_ns = now_ns
+        for tracee in living:
+            tracee.drop_ended_threads()
+        if self._sweeper is not None:
+            self._sweeper.look(self._processes.root.probes.points)
+
+    def stop(self) -> None:
+        """Begins no more measurements."""
+        if self._overhead is not None:
+            self._overhead.cancel()
+
+    def close(self) -> None:
+        """Waits until no program is in use."""
+        if self._overhead is not None:
+            self._overhead.join()
+        if self._sweeper is not None:
+            self._sweeper.close()
