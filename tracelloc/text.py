@@ -1,4 +1,7 @@
-"""Text for terminals: names from the target are hostile until proven printable."""
+"""Text for people: names made printable, and sizes, ages and counts, read and written.
+
+Names from the target are hostile until proven printable.
+"""
 
 from __future__ import annotations
 
@@ -67,3 +70,101 @@ class Progress:
             print(f"\rtracelloc: {self._text}…\x1b[K", end="", file=sys.stderr, flush=True)
         else:
             print(f"tracelloc: {self._text}…", file=sys.stderr, flush=True)
+
+
+NS_PER_S: Final = 1_000_000_000
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?", re.IGNORECASE)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|ms|s|m|min|h|d)?", re.IGNORECASE)
+_SECONDS: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "ms": 1e-3,
+    "": 1.0,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
+
+
+def parse_size(text: str) -> int:
+    """Bytes from ``4096``, ``4k``, ``8MiB``, ``1.5g``: letters are powers of 1024.
+
+    Raises ValueError with a sentence that says what is accepted.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size: write bytes, or 4k, 8MiB, 1.5g")
+    number, letter = match[1], match[2].lower()
+    scale = 1 << (10 * (" kmgtpe".index(letter) if letter else 0))
+    size = int(number) * scale if number.isdigit() else round(float(number) * scale)
+    if size >= 1 << 64:
+        raise ValueError(f"{text!r} is too large: sizes end below 16 EiB")
+    return size
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from ``500ms``, ``30s``, ``5m``, ``1.5h``; a bare number is seconds.
+
+    Raises ValueError with a sentence that says what is accepted.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration: write seconds, or 500ms, 30s, 5m, 2h")
+    return float(match[1]) * _SECONDS[(match[2] or "").lower()]
+
+
+def format_size(size_bytes: int) -> str:
+    """Three significant digits in binary units: ``512 B``, ``3.25 MiB``, ``96.3 MiB``."""
+    sign = "-" if size_bytes < 0 else ""
+    value = float(abs(size_bytes))
+    if value < 1024:
+        return f"{sign}{abs(size_bytes)} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB", "PiB", "EiB"):
+        value /= 1024
+        # 1023.5 and more would be shown as 1024 of this unit.
+        if value < 1023.5 or unit == "EiB":
+            break
+    digits = 2 if value < 9.995 else 1 if value < 99.95 else 0
+    return f"{sign}{value:.{digits}f} {unit}"
+
+
+def format_age(age_ns: int) -> str:
+    """Seconds with a tenth: ``682.6s``."""
+    return f"{max(age_ns, 0) / NS_PER_S:.1f}s"
+
+
+def format_duration(seconds: float) -> str:
+    """As it could be typed: ``500ms``, ``30s``, ``5m``, ``1h30m``."""
+    if seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    if seconds < 60 or seconds % 60:
+        return f"{seconds:g}s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes}m"
+    return f"{minutes // 60}h{minutes % 60}m" if minutes % 60 else f"{minutes // 60}h"
+
+
+def format_roughly(seconds: float) -> str:
+    """``40s``, ``12m``, ``3h05m``, ``2d03h``: as precise as an estimate may be."""
+    minutes = round(seconds / 60)
+    if seconds < 90:
+        return f"{round(seconds)}s"
+    if minutes < 60:
+        return f"{minutes}m"
+    if minutes < 24 * 60:
+        return f"{minutes // 60}h{minutes % 60:02}m"
+    return f"{minutes // 1440}d{minutes % 1440 // 60:02}h"
+
+
+def about_of(sample_bytes: int | None) -> str:
+    """What stands before figures: ``~`` where blocks were sampled, and they are estimates."""
+    return "" if sample_bytes is None else "~"
+
+
+def plural(count: int, noun: str) -> str:
+    """``1 free``, ``12 frees``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

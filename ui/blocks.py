@@ -9,13 +9,13 @@ from typing import Any, Final
 from tracelloc.heap.blocks import BlockCopy
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
+from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.cells import clean, span
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import name_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
-from tracelloc.units import NS_PER_S, format_size
 
 MOST_BLOCKS: Final = 2_000
 COLUMNS: Final = (

@@ -11,8 +11,7 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_size
+from tracelloc.text import NS_PER_S, format_size, printable
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that are looked at for drawing: no terminal shows more."""

@@ -19,6 +19,7 @@ from textual.widgets import Footer, Static
 from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
+from tracelloc.text import NS_PER_S, about_of, format_size
 from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keys import bindings
@@ -35,7 +36,6 @@ from tracelloc.ui.stackpane import (
 )
 from tracelloc.ui.table import Table
 from tracelloc.ui.view import Sorting
-from tracelloc.units import NS_PER_S, about_of, format_size
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State

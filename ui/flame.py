@@ -9,6 +9,7 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
+from tracelloc.text import format_size
 from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import (
@@ -23,7 +24,6 @@ from tracelloc.ui.nodes import (
     module_colour,
 )
 from tracelloc.ui.nodesview import NodesView, nodes_view
-from tracelloc.units import format_size
 from tracelloc.views.metrics import Metric
 
 EDGE: Final = "▏"

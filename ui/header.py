@@ -6,6 +6,7 @@ from rich.text import Text
 from textual.widget import Widget
 
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S, about_of, format_roughly, format_size
 from tracelloc.ui.cells import (
     clean,
     clock,
@@ -20,7 +21,6 @@ from tracelloc.ui.cells import (
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.stacks import VERDICT_STYLES
-from tracelloc.units import NS_PER_S, about_of, format_roughly, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.memory import Forecast
 from tracelloc.views.suspects import suspects_of

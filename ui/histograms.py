@@ -11,13 +11,13 @@ from rich.text import Text
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import Bin, SizeCount, age_bins, frequent_sizes, size_bins
 from tracelloc.snapshots.waste import Waste, total_waste
+from tracelloc.text import NS_PER_S, about_of, format_size
 from tracelloc.ui.cells import percent, span
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table
 from tracelloc.ui.view import Sorting, View
-from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.views.waste import waste_line
 
 MOST_SIZES: Final = 32

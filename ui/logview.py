@@ -10,13 +10,12 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from tracelloc.target.found import unseen_lines
-from tracelloc.text import printable
+from tracelloc.text import format_size, plural, printable
 from tracelloc.ui.cells import clock, short_count
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Facts
 from tracelloc.ui.view import View
-from tracelloc.units import format_size, plural
 from tracelloc.views.losslines import losses_line, overhead_line
 from tracelloc.views.memory import memory_lines
 

@@ -18,12 +18,12 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
+from tracelloc.text import NS_PER_S
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.view import View
-from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF
 from tracelloc.views.memory import Account, Forecast, account, forecast

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.text import about_of, format_size
 from tracelloc.ui.cells import clean
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
-from tracelloc.units import about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 
 COLUMNS: Final = (

@@ -12,10 +12,10 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.snapshots.analysis import Limits
+from tracelloc.text import NS_PER_S, format_duration, format_size
 from tracelloc.ui.cells import crop
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.view import View
-from tracelloc.units import NS_PER_S, format_duration, format_size
 from tracelloc.views.metrics import Metric
 
 

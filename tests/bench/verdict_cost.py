@@ -20,7 +20,7 @@ import numpy as np
 from tests.corpus.replay import START_NS, events_of, stacks_of
 from tests.corpus.streams import NEVER, Stream
 from tracelloc.heap.table import LiveTable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judge import Judge
 
 STACKS = 10_000

@@ -23,7 +23,7 @@ from tests.corpus.streams import F64
 from tracelloc.abi import EVENT_SIZE_BITS, EventKind
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
-from tracelloc.units import NS_PER_S, format_size
+from tracelloc.text import NS_PER_S, format_size
 from tracelloc.verdict.judgement import Verdict
 
 END_S = 600.0

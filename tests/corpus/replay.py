@@ -12,7 +12,7 @@ from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 from tracelloc.verdict.judgement import Suspect, Verdict

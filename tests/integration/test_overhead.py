@@ -12,7 +12,7 @@ from tests.integration.test_attach import METHODS
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.overhead import RateMeter, measure_traps
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 

@@ -30,10 +30,10 @@ from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.found import MainAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
+from tracelloc.text import NS_PER_S
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.source import Facts
-from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
 from tracelloc.views.naming import Namer

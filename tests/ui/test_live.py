@@ -25,6 +25,7 @@ from tests.ui.source import (
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.residency import Limit, Memory, Resident
+from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
@@ -33,7 +34,6 @@ from tracelloc.ui.lines import LIST_KEYS
 from tracelloc.ui.stacks import GROWING, STACKS, growth_cell
 from tracelloc.ui.table import Table
 from tracelloc.ui.tree import TREE
-from tracelloc.units import format_size
 from tracelloc.verdict.judgement import Verdict
 
 

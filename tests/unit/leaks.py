@@ -20,7 +20,7 @@ from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.views.naming import Namer
 

@@ -40,7 +40,7 @@ from tracelloc.snapshots.spread import (
     threads_of,
     threads_then,
 )
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True)
 

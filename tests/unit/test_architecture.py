@@ -16,7 +16,7 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "units", "text", "probes", "abi", "sampling", "syscalls"},
+    {"errors", "text", "probes", "abi", "sampling", "syscalls"},
     {"caller", "demangle", "elf"},
     {"cfi", "dwarf"},
     {"target"},

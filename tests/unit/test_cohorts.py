@@ -14,7 +14,7 @@ from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 LONG_S = 20_000
 

@@ -12,7 +12,7 @@ from tests.unit.events import random_program, records
 from tracelloc.abi import EventKind, StackFlag
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 A, F = EventKind.ALLOC, EventKind.FREE
 

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 
 from tracelloc.heap.history import SAMPLES, History
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 
 def held(*sizes: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from tracelloc.heap import threads as threads_module
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import Soon
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 A, F, R, X, L = (
     EventKind.ALLOC,

@@ -34,7 +34,7 @@ from tracelloc.target.residency import (
     read_pss,
     read_resident,
 )
-from tracelloc.units import format_roughly, format_size
+from tracelloc.text import format_roughly, format_size
 from tracelloc.views.facts import summary
 from tracelloc.views.memory import account, forecast, memory_facts
 

@@ -14,7 +14,7 @@ from tests.harness import Builder
 from tracelloc.target import processes
 from tracelloc.target.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
 from tracelloc.target.procfs import Mapping, Process
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Cohorts, Population
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.survival import (
     FEWEST_AT_RISK,

@@ -24,7 +24,7 @@ from tests.unit.leaks import (
 )
 from tests.unit.reports import json_report, text_report
 from tracelloc.export import EXPORTERS
-from tracelloc.units import format_size
+from tracelloc.text import format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.combined import difference
 from tracelloc.views.profile import profile_of

@@ -10,7 +10,7 @@ import pytest
 from tests.corpus.programs import HELD_OUT, PROGRAMS
 from tests.corpus.replay import START_NS, Course, Truth, stacks_of, truths, watch
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Verdict
 
 END_S = 600.0

@@ -16,7 +16,7 @@ from tests.unit.reports import text_report
 from tracelloc.command.options import Mode, parse_options
 from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
-from tracelloc.units import format_size
+from tracelloc.text import format_size
 from tracelloc.views.facts import summary
 from tracelloc.watching.command import LeakCommand
 from tracelloc.watching.rules import WatchRule, parse_rule

@@ -20,7 +20,7 @@ from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.errors import TracellocError
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 _STRETCH_S: Final = 0.25
 """How long programs are timed at a time."""

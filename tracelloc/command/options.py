@@ -23,7 +23,7 @@ from tracelloc.heap.temporary import Soon
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.report.sections import wanted_by
 from tracelloc.snapshots.snapshot import Wanted
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.views.metrics import METRICS
 
 _LARGEST_RING: Final = 1 << 30

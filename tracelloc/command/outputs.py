@@ -20,8 +20,7 @@ from tracelloc.command.messages import Messages
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import printable
-from tracelloc.units import format_duration, format_size
+from tracelloc.text import format_duration, format_size, printable
 from tracelloc.views.combined import joined, trace_profiles
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namers

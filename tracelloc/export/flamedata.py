@@ -17,8 +17,7 @@ import numpy as np
 
 from tracelloc.heap.totals import I64
 from tracelloc.symbols import Frame
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, about_of, format_duration
+from tracelloc.text import NS_PER_S, about_of, format_duration, printable
 from tracelloc.views.calltree import (
     Merged,
     Merger,

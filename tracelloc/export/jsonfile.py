@@ -43,7 +43,7 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from tracelloc.symbols import Frame
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.views.facts import frame_facts, suspect_facts
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile, Sample, figures_of

@@ -18,8 +18,7 @@ import numpy as np
 from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
-from tracelloc.text import printable
-from tracelloc.units import about_of, format_size, plural
+from tracelloc.text import about_of, format_size, plural, printable
 from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.profile import Profile
 

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.counterrows import CounterRows
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]

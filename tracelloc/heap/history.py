@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 I64 = npt.NDArray[np.int64]
 

@@ -28,8 +28,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.export import pprof
 from tracelloc.live.address import PushConfig
 from tracelloc.snapshots.snapshot import Target
-from tracelloc.text import printable
-from tracelloc.units import plural
+from tracelloc.text import plural, printable
 from tracelloc.views.combined import joined
 from tracelloc.views.metrics import Metric
 from tracelloc.views.profile import Profile

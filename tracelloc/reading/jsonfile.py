@@ -12,7 +12,7 @@ from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.views.metrics import FIGURES, Metric
 from tracelloc.views.profile import MappedFile, Profile, Sample
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_duration, plural
+from tracelloc.text import NS_PER_S, format_duration, plural, printable
 from tracelloc.views.calltree import shown_frames
 from tracelloc.views.metrics import Metric, Unit
 from tracelloc.views.profile import Profile, Sample

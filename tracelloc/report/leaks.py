@@ -6,8 +6,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tracelloc.report.part import Entry, Part, Request
-from tracelloc.text import printable
-from tracelloc.units import plural
+from tracelloc.text import plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import suspect_facts
 from tracelloc.views.losslines import losses_line, overhead_line

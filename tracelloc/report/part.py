@@ -15,7 +15,7 @@ import numpy as np
 
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.units import about_of, format_size, plural
+from tracelloc.text import about_of, format_size, plural
 from tracelloc.views.facts import stack_facts
 from tracelloc.views.naming import Namer
 from tracelloc.views.stacklines import stack_lines

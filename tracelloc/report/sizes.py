@@ -8,7 +8,7 @@ from tracelloc.heap.blocks import Blocks
 from tracelloc.report.part import Entry, Part, Request
 from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
 from tracelloc.snapshots.waste import StackWaste, Waste, total_waste, wasteful_stacks
-from tracelloc.units import plural
+from tracelloc.text import plural
 from tracelloc.views.waste import waste_line, waste_text, why_uncertain
 
 

@@ -6,7 +6,7 @@ from tracelloc.heap.temporary import Soon
 from tracelloc.report.part import Entry, Part, Request, largest
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
-from tracelloc.units import NS_PER_S, format_age, format_duration, format_size, plural
+from tracelloc.text import NS_PER_S, format_age, format_duration, format_size, plural
 from tracelloc.views.facts import peak_facts, temporary_facts
 
 _TEMPORARY = "temporary allocation"

@@ -10,8 +10,7 @@ from typing import Any
 from tracelloc.report.part import Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, about_of, format_duration, format_size, plural
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
 from tracelloc.views.naming import Namers
 
 

@@ -19,7 +19,7 @@ from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
 from tracelloc.sampling import weights
 from tracelloc.snapshots.blocks import BlockSelection, block_stats
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 F64 = npt.NDArray[np.float64]
 U64 = npt.NDArray[np.uint64]

@@ -14,7 +14,7 @@ from tracelloc.snapshots.analysis import ALL, Amounts, Limits, amounts, choose, 
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.usable import Usable
 from tracelloc.snapshots.waste import Waste, waste_by
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 _POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
 AGE_STEPS_S: Final = (0, 1, 3, 10, 30, 60, 180, 600, 1800, 3600, 10_800, 36_000, 86_400)

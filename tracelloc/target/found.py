@@ -14,8 +14,7 @@ from tracelloc.elf import ElfFile
 from tracelloc.target.allocators import Allocator, Module, Unseen
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family
 from tracelloc.target.procfs import base_name, is_c_library
-from tracelloc.text import printable
-from tracelloc.units import plural
+from tracelloc.text import plural, printable
 
 
 class Provider(Enum):

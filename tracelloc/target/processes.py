@@ -25,8 +25,7 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.target.allocators import families_in
 from tracelloc.target.families import OPERATORS
 from tracelloc.target.procfs import PROC, FileId, Mapping, Process, base_name
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S, printable
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000

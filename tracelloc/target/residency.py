@@ -29,7 +29,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.target.procfs import PROC, Process
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 Ranges = Sequence[tuple[int, int]]
 """First addresses and ends, in whole pages."""

@@ -10,7 +10,7 @@ from tracelloc.capture.breakpoints import are_in_place
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Process
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 
 class Attachments:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tracelloc.snapshots.snapshot import FollowCounts
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 _WINDOW_NS: Final = 5 * NS_PER_S
 _MOST_SHARE: Final = 0.5

@@ -19,7 +19,7 @@ from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.chunks import read_chunks
 from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.space import AddressSpace
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 _LONGEST_S: Final = 0.25
 """What reading may take each time; the blocks left over are read the next time."""

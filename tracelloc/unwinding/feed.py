@@ -10,7 +10,7 @@ import numpy as np
 
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.ring import Miss, SentStacks
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Member, Suspect, Verdict
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sentences import explain

@@ -11,7 +11,7 @@ import numpy as np
 from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings, Group, Moment, list_suspects
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.memory import Memory

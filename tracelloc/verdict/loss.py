@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.cohorts import F64
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 
 _BUSY: Final = 1000
 """Births that make a site busy enough to take part."""

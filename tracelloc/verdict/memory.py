@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.cohorts import I64
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.sites import CODE_OF, Sites
 

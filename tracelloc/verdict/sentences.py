@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from tracelloc.units import format_duration, format_size
+from tracelloc.text import format_duration, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.sites import VERDICTS, Sites

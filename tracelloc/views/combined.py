@@ -9,8 +9,7 @@ from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S, printable
 from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.metrics import FIGURES

@@ -15,7 +15,7 @@ from tracelloc.snapshots.activity import ThreadActivity
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.views.memory import memory_facts
 from tracelloc.views.suspects import Caller, NamedSuspect
 

@@ -18,7 +18,7 @@ from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
-from tracelloc.units import NS_PER_S
+from tracelloc.text import NS_PER_S
 from tracelloc.views.calltree import CallTree, Merger, Step, steps
 from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer

@@ -8,8 +8,7 @@ from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import printable
-from tracelloc.units import plural
+from tracelloc.text import plural, printable
 
 _LOSS_TEXTS = {
     Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),

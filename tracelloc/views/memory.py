@@ -23,7 +23,7 @@ from tracelloc.snapshots.waste import total_waste
 from tracelloc.target.found import main_allocator
 from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
-from tracelloc.units import NS_PER_S, format_roughly, format_size, plural
+from tracelloc.text import NS_PER_S, format_roughly, format_size, plural
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import suspects_of
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
-from tracelloc.units import format_size
+from tracelloc.text import format_size
 
 
 class Unit(Enum):

@@ -15,7 +15,7 @@ from tracelloc.heap.ranges import MappedStack
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Place
-from tracelloc.units import format_size
+from tracelloc.text import format_size
 from tracelloc.views.facts import target_facts
 from tracelloc.views.losslines import losses_line
 from tracelloc.views.metrics import FIGURES, Metric

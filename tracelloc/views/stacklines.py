@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.symbols import Frame
-from tracelloc.text import printable
-from tracelloc.units import plural
+from tracelloc.text import plural, printable
 
 
 def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:

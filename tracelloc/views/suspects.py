@@ -13,8 +13,7 @@ from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
-from tracelloc.text import printable
-from tracelloc.units import NS_PER_S, format_duration, format_roughly, format_size, plural
+from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
 from tracelloc.verdict.judgement import Judgement, Suspect, Verdict
 from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.sites import CODE_OF, Codes

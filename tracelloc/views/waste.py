@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from tracelloc.snapshots.usable import UsableSizes
 from tracelloc.snapshots.waste import TotalWaste, Waste
 from tracelloc.target.procfs import base_name
-from tracelloc.text import printable
-from tracelloc.units import format_size
+from tracelloc.text import format_size, printable
 
 
 def waste_text(waste: Waste, about: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.units import NS_PER_S, format_size, parse_size
+from tracelloc.text import NS_PER_S, format_size, parse_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import suspects_of
 
