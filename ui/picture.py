@@ -24,8 +24,7 @@ from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.view import View
-from tracelloc.verdict.judgement import Judgement
-from tracelloc.verdict.sites import CODE_OF
+from tracelloc.verdict.judgement import CODE_OF, Judgement
 from tracelloc.views.memory import Account, Forecast, account, forecast
 from tracelloc.views.naming import NamedStack
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes

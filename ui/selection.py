@@ -17,7 +17,7 @@ from tracelloc.snapshots.analysis import Limits, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.view import View
-from tracelloc.verdict.sites import Codes
+from tracelloc.verdict.judgement import Codes
 from tracelloc.views.naming import Namer
 
 _COSTS: Final = 32

@@ -15,8 +15,7 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
-from tracelloc.verdict.judgement import Verdict
-from tracelloc.verdict.sites import VERDICTS
+from tracelloc.verdict.judgement import VERDICTS, Verdict
 from tracelloc.views.suspects import suspect_ranks
 
 MOST_ROWS: Final = 10_000

@@ -20,9 +20,8 @@ import numpy as np
 from tracelloc.heap.cohorts import F64, Census
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.grouping import Groups, common_length, suspects_in
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.sites import CODE_OF, Sites
 from tracelloc.verdict.survival import Mask
 
 _KEPT_S: Final = 30.0

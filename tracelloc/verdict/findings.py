@@ -14,10 +14,18 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.judgement import Judgement, Member, Suspect, Verdict
+from tracelloc.verdict.judgement import (
+    CODE_OF,
+    VERDICTS,
+    Codes,
+    Judgement,
+    Member,
+    Sites,
+    Suspect,
+    Verdict,
+)
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.sentences import explain
-from tracelloc.verdict.sites import CODE_OF, VERDICTS, Codes, Sites
 
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.WATCHING,

@@ -25,9 +25,8 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.sites import CODE_OF, Sites
 from tracelloc.verdict.survival import Mask
 
 DEPTHS: Final = (1, 2, 3, 5, 8, 12)

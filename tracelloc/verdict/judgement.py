@@ -1,12 +1,35 @@
-"""What is said of a site, and how sure one can be: the answers, apart from how they come.
+"""What kind of memory a site's blocks are, judged by its figures alone, and how sure one can be.
 
-A *site* is a call stack, or several that share frames and are looked at as one.
+A *site* is a call stack, or several that share frames and are looked at as one. Sites that
+pile up survivors leak or grow (``rule``). Others are rising, start-up memory, busy, caches,
+or unclear: the floor (the least that was outstanding from some moment on) rises where blocks
+are replaced but more and more are held: old ones die, so no survival tail is flat, and yet it
+grows. By Little's law (blocks held = births per second x mean lifetime) a rising load raises
+the floor of an innocent site as well; that is allowed for.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, fields, replace
 from enum import Enum
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.verdict.rule import (
+    FEWEST_SURVIVORS,
+    LOSS_MARGIN,
+    NEVER_FREED,
+    Curve,
+    Growth,
+    Rows,
+    find_growth,
+    find_onset,
+)
+from tracelloc.verdict.survival import Mask, Tail, find_tails
 
 
 class Verdict(Enum):
@@ -79,3 +102,285 @@ class Suspect:
     def stack(self) -> int:
         """The stack with the largest share."""
         return self.members[0].stack
+
+
+WATCH_FIRST_S: Final = 60.0
+"""Before, little can be said of what does not grow."""
+_STEP: Final = 1.08
+"""By which factor the floor rises at least from one quarter of the time to the next."""
+_LAST_STEP: Final = 1.02
+"""And in the last eighth: what has stopped rising does not rise."""
+_RISE: Final = 1.25
+_LEAST_RISE_BYTES: Final = 2048
+_RISING_FROM_S: Final = 30.0
+"""Before, nearly everything rises."""
+_LIVES: Final = 0.05
+"""A site with blocks that live shorter than this part of the time watched just churns."""
+_FEW_BLOCKS: Final = 8
+_BULK: Final = 0.8
+_START_UP_S: Final = 15.0
+_START_UP_PART: Final = 0.15
+_START_UP_KEPT: Final = 0.7
+_SHORT_LIFE_S: Final = 12.0
+_MOST_FREED: Final = 0.97
+_TAIL_AGE_S: Final = 10.0
+_FEWEST_TO_WATCH: Final = 2
+_ENOUGH_TO_JUDGE: Final = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """A row per site."""
+
+    rising: Mask
+    """The floor rises, beyond what the load explains."""
+    rise_bytes_per_min: F64
+    start_up: Mask
+    busy: Mask
+    unclear: Mask
+    """A few old survivors, also new ones: too few to say that all is well."""
+
+
+def look_at_others(population: Population, tail: Tail, loss_share: F64) -> Others:
+    """Looks at every site, whether it leaks or not."""
+    now_s = population.now_s
+    alive = population.alive.sum(axis=1)
+    born = population.born.sum(axis=1)
+    life_s = alive / np.maximum(born / now_s, 1e-9)
+    rising, rate = _rising(population, life_s, alive)
+    early_s = max(_START_UP_S, _START_UP_PART * now_s)
+    bytes_until = Curve(population.edges_s, population.alive_bytes)
+    moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
+    early = bytes_until.between(moments)[:, 0]
+    in_bulk = early > _BULK * np.maximum(population.alive_bytes.sum(axis=1), 1)
+    freed = 1 - alive / np.maximum(born, 1)
+    kept = np.where(tail.found, tail.kept, freed < 1 - _START_UP_KEPT)
+    return Others(
+        rising=rising,
+        rise_bytes_per_min=rate,
+        start_up=in_bulk & (kept >= _START_UP_KEPT) & (freed < 0.5),
+        busy=(life_s < _SHORT_LIFE_S) | (freed > _MOST_FREED),
+        unclear=_unclear(population, tail, born, loss_share),
+    )
+
+
+def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]:
+    """Whether the floor rises over the quarters of the time watched, and by how much a minute."""
+    now_s = population.now_s
+    lowest_from = np.minimum.accumulate(population.floor_bytes[:, ::-1], axis=1)[:, ::-1]
+    moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
+    at = np.searchsorted(population.edges_s, moments, side="right") - 1
+    one, two, three, four = lowest_from[:, at].T
+    births = Curve(population.edges_s, population.born).at(
+        np.tile(now_s * np.array([1, 2, 3, 4]) / 4, (len(alive), 1))
+    )
+    second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
+    load = np.maximum(1, fourth / np.maximum(second, 1))
+    rising: Mask = (
+        (four > _LAST_STEP * three)
+        & (three > _STEP * two)
+        & (two > _STEP * one)
+        & (three > _RISE * load * one)
+        & (three - one > _LEAST_RISE_BYTES)
+        & (now_s >= _RISING_FROM_S)
+        & ((life_s > _LIVES * now_s) | (alive <= _FEW_BLOCKS))
+    )
+    return rising, (three - one) / max(now_s / 2, 1e-3) * 60
+
+
+def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:
+    now_s = population.now_s
+    end_s = now_s - np.maximum(tail.age_s, _TAIL_AGE_S)
+    moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
+    older, newer = Curve(population.edges_s, population.alive).between(moments).T
+    old = older + newer
+    unclear: Mask = (
+        (old >= _FEWEST_TO_WATCH)
+        & (old < _ENOUGH_TO_JUDGE)
+        & (newer >= 0.5)
+        & (old > LOSS_MARGIN * loss_share * born)
+    )
+    return unclear
+
+
+Codes = npt.NDArray[np.uint8]
+
+VERDICTS: Final = tuple(Verdict)
+"""The verdict of each code."""
+CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
+PART: Final = 500
+"""Sites judged at a time: some 10 ms."""
+_STRANGERS_SHARE: Final = 0.5
+"""So many frees of old blocks for each survivor, and a site may be a cache that was full
+when tracing began: what it replaces was never seen to be made."""
+_INCOMPLETE: Final = 0.7
+"""Confidence is less once events were lost."""
+_SAMPLING_ERROR: Final = 0.5
+"""And where n samples stand for all blocks, by so many times their relative error, 1 / sqrt(n)."""
+_QUANTILE: Final = 0.99
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What else there is to know at this moment."""
+
+    loss_share: float
+    """Share of frees that are known to be lost."""
+    loss_floor: F64
+    """Per site, the share of blocks that other sites seem to lose (``loss``)."""
+    clean_from_s: float
+    """Events are complete from here on, seconds since tracing began."""
+    sampled: bool = False
+    """Blocks are samples: counts are of samples, bytes are scaled."""
+
+    def select(self, rows: Rows) -> Circumstances:
+        """For some of the sites."""
+        return replace(self, loss_floor=self.loss_floor[rows])
+
+
+@dataclass(frozen=True, slots=True)
+class Sites:
+    """What is known of each site: a column per figure, a row per site."""
+
+    code: Codes
+    """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
+    rate_bytes_per_min: F64
+    since_s: F64
+    confidence: F64
+    watch_more_s: F64
+    never_freed: Mask
+    rising_only: Mask
+    """Growing by its floor: old blocks still get freed."""
+    replaces_old: Mask
+    """Would be leaking, but may be a cache that was full at the start."""
+    survivors: F64
+    born_in_window: F64
+    alive: F64
+    alive_bytes: F64
+    born: F64
+    most_live_s: F64
+    """Nearly all blocks that died had lived no longer than this."""
+    loss_share: F64
+
+    def __len__(self) -> int:
+        return len(self.code)
+
+    def select(self, rows: Rows) -> Sites:
+        """Some of the sites."""
+        return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    @classmethod
+    def concatenate(cls, parts: list[Sites]) -> Sites:
+        """All sites of some parts, at least one."""
+        return cls(
+            *(
+                np.concatenate([getattr(part, field.name) for part in parts])
+                for field in fields(cls)
+            )
+        )
+
+
+def judge_in_parts(
+    count: int, population_of: Callable[[Rows], Population], circumstances: Circumstances
+) -> Generator[None, None, Sites]:
+    """Judges some sites, lets others have a turn, and so on."""
+    parts = []
+    for start in range(0, count, PART):
+        rows = np.arange(start, min(start + PART, count))
+        parts.append(judge_sites(population_of(rows), circumstances.select(rows)))
+        yield None
+    return Sites.concatenate(parts)
+
+
+def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
+    """Judges all sites of a population."""
+    loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
+    tail = find_tails(population)
+    growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
+    others = look_at_others(population, tail, loss_share)
+    since_s, rate = _since(population, growth)
+    watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
+    never_freed = growth.survivors >= NEVER_FREED * growth.born
+    replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
+    leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
+    growing = growth.growing & ~leaking
+    alive = population.alive.sum(axis=1)
+    rising_only = others.rising & ~growth.growing
+    if circumstances.sampled:
+        # Few samples may stand for a lot, and that may be chance.
+        rising_only &= alive >= FEWEST_SURVIVORS
+    certainty = _certainty(growth, loss_share, circumstances)
+    return Sites(
+        code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
+        rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
+        since_s=since_s,
+        confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
+        watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
+        never_freed=never_freed & growth.growing,
+        rising_only=rising_only,
+        replaces_old=replaces_old,
+        survivors=growth.survivors,
+        born_in_window=growth.born,
+        alive=alive,
+        alive_bytes=population.alive_bytes.sum(axis=1),
+        born=population.born.sum(axis=1),
+        most_live_s=_quantile_of_lives(population),
+        loss_share=loss_share,
+    )
+
+
+def _codes(  # noqa: PLR0917
+    leaking: Mask,
+    growing: Mask,
+    growth: Growth,
+    others: Others,
+    population: Population,
+    circumstances: Circumstances,
+) -> Codes:
+    """The first that holds."""
+    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < WATCH_FIRST_S)
+    return np.select(
+        [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
+        [
+            CODE_OF[verdict]
+            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.WATCHING,
+                            Verdict.START_UP, Verdict.BUSY)
+        ],
+        CODE_OF[Verdict.CACHE_OR_POOL],
+    ).astype(np.uint8)  # fmt: skip
+
+
+def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
+    """What is left of the confidence: not all events, or not all blocks, may be known."""
+    survivors = np.maximum(growth.survivors, 1)
+    # So many of the survivors may be blocks whose frees were lost.
+    certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
+    if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
+        certainty *= _INCOMPLETE
+    if circumstances.sampled:
+        certainty *= 1 - _SAMPLING_ERROR / np.sqrt(survivors)
+    return certainty
+
+
+def _since(population: Population, growth: Growth) -> tuple[F64, F64]:
+    """Since when sites grow, and at how many bytes a minute since then."""
+    since, rate = np.zeros(len(growth.growing)), np.zeros(len(growth.growing))
+    rows = np.flatnonzero(growth.growing)
+    if len(rows):
+        chosen, end_s = population.select(rows), growth.end_s[rows]
+        since[rows] = find_onset(chosen, growth.start_s[rows], end_s)
+        from_s = np.maximum(since[rows], growth.start_s[rows])
+        kept = Curve(chosen.edges_s, chosen.alive_bytes).between(np.stack([from_s, end_s], axis=1))
+        rate[rows] = kept[:, 0] / np.maximum(end_s - from_s, 1e-3) * 60
+    return since, rate
+
+
+def _quantile_of_lives(population: Population) -> F64:
+    """The upper bound of the class up to which nearly all deaths are."""
+    freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
+    longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
+    allowed = (1 - _QUANTILE) * freed
+    classes = np.count_nonzero(longer > allowed[:, None], axis=1)
+    bounds = np.append(LIFETIME_EDGES_S, np.inf)
+    quantile: F64 = bounds[classes]
+    return quantile

@@ -9,8 +9,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import I64
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.judgement import Verdict
-from tracelloc.verdict.sites import CODE_OF, Sites
+from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 
 _HOLD_NS: Final = 9 * NS_PER_S
 """A leak has to hold on two looks so far apart."""

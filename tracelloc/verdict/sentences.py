@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tracelloc.text import format_duration, format_size
-from tracelloc.verdict.judgement import Verdict
-from tracelloc.verdict.others import WATCH_FIRST_S
-from tracelloc.verdict.sites import VERDICTS, Sites
+from tracelloc.verdict.judgement import VERDICTS, WATCH_FIRST_S, Sites, Verdict
 
 Blocks = Callable[[float], str]
 """How so many blocks are called."""

@@ -22,11 +22,17 @@ from tracelloc.verdict.grouping import (
     suspects_in,
     worth_judging,
 )
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.judgement import (
+    CODE_OF,
+    PART,
+    WATCH_FIRST_S,
+    Circumstances,
+    Sites,
+    Verdict,
+    judge_in_parts,
+)
 from tracelloc.verdict.memory import Memory
-from tracelloc.verdict.others import WATCH_FIRST_S
 from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.sites import CODE_OF, PART, Circumstances, Sites, judge_in_parts
 from tracelloc.verdict.survival import Mask
 from tracelloc.verdict.together import shared_caller
 

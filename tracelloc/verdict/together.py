@@ -17,9 +17,8 @@ import numpy as np
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.grouping import common_length
-from tracelloc.verdict.judgement import Verdict
+from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.sites import CODE_OF, Sites
 
 _MOST: Final = 50
 """Leaking stacks that are compared with each other, by rate."""

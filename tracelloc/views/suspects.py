@@ -14,9 +14,7 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
-from tracelloc.verdict.judgement import Judgement, Suspect, Verdict
-from tracelloc.verdict.others import WATCH_FIRST_S
-from tracelloc.verdict.sites import CODE_OF, Codes
+from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
 from tracelloc.views.calltree import frame_name
 from tracelloc.views.naming import Namer
 
