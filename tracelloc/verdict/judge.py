@@ -12,10 +12,9 @@ from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings, Group, Moment, list_suspects
+from tracelloc.verdict.findings import Findings, Group, Memory, Moment, list_suspects
 from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.memory import Memory
 from tracelloc.verdict.split import Look, SplitLeaks
 from tracelloc.verdict.together import find_tied, shared_caller
 

@@ -10,7 +10,7 @@ import numpy as np
 from tracelloc.heap.cohorts import I64, Census
 from tracelloc.heap.stacks import Stacks
 from tracelloc.verdict.callers import Callers, may_leak, parts_of_nodes
-from tracelloc.verdict.findings import Group
+from tracelloc.verdict.findings import Group, Memory
 from tracelloc.verdict.grouping import (
     EXPLAINED,
     Groups,
@@ -31,7 +31,6 @@ from tracelloc.verdict.judgement import (
     Verdict,
     judge_in_parts,
 )
-from tracelloc.verdict.memory import Memory
 from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.survival import Mask
 from tracelloc.verdict.together import shared_caller
