@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from tests.unit.test_grouping import any_stacks
-from tracelloc.verdict.callers import _FEWEST_STACKS, Callers, nodes_of
-from tracelloc.verdict.grouping import common_length
+from tracelloc.verdict.grouping import _FEWEST_STACKS, Callers, common_length, nodes_of
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -11,6 +11,7 @@ import pytest
 from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Cohorts, Population
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
+from tracelloc.verdict.split import in_proportion
 from tracelloc.verdict.survival import (
     FEWEST_AT_RISK,
     ages_reached,
@@ -18,7 +19,6 @@ from tracelloc.verdict.survival import (
     find_tails,
     kept_from,
 )
-from tracelloc.verdict.together import in_proportion
 
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:

@@ -15,8 +15,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings, Group, Memory, Moment, list_suspects
 from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.split import Look, SplitLeaks
-from tracelloc.verdict.together import find_tied, shared_caller
+from tracelloc.verdict.split import Look, SplitLeaks, find_tied, shared_caller
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _MOST_SUSPECTS: Final = 200
