@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from tracelloc.views.calltree import CallTree, Merger, Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 
 def build_tree(

@@ -24,7 +24,7 @@ from tracelloc.ui.nodes import (
     module_colour,
 )
 from tracelloc.ui.nodesview import NodesView, nodes_view
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"
 """At the left of each box: neighbours differ even without colours."""

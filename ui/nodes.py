@@ -16,7 +16,7 @@ from tracelloc.target.procfs import base_name
 from tracelloc.ui.cells import percent
 from tracelloc.ui.naming import Search
 from tracelloc.views.calltree import CallTree, Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 ROOT: Final = 0
 _DEEPEST: Final = 2048

@@ -16,7 +16,7 @@ from tracelloc.ui.source import Source
 from tracelloc.ui.view import View
 from tracelloc.views.calltree import CallTree, Merger, Step
 from tracelloc.views.livetree import LiveTree
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 _NO_STACKS: Final = np.zeros(0, np.int64)
 _NOTHING: Final = Nodes(

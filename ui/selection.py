@@ -54,7 +54,7 @@ class Selection:
     change: I64 | None
     """Per stack how many bytes have come between the marks, if a difference is asked for."""
     verdicts: Codes | None
-    """Per stack an index of ``sites.VERDICTS``; None before there was time to look."""
+    """Per stack an index of ``judgement.VERDICTS``; None before there was time to look."""
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64

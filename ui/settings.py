@@ -9,7 +9,7 @@ from typing import Any, Final
 from tracelloc.snapshots.analysis import ALL, Limits, Mark
 from tracelloc.ui.view import Sorting, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (),

@@ -27,7 +27,7 @@ from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
 from tracelloc.ui.table import Column
 from tracelloc.ui.view import Sorting
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 LEFT_TO_PICKER = "processes"
 """What the application returns if another process is wanted."""

@@ -16,7 +16,7 @@ from tracelloc.text import NS_PER_S, format_duration, format_size
 from tracelloc.ui.cells import crop
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.view import View
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 
 class TabLine(Widget):

@@ -13,7 +13,7 @@ from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, Path
 from tracelloc.ui.nodesview import NodesView, nodes_view
 from tracelloc.views.calltree import Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 _WORTH_OPENING: Final = 0.01
 """Share of all from which on ``open all`` opens a function."""

@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from tests.trees import build_tree
 from tracelloc.views.calltree import CallTree, Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 SCREENS = Path(__file__).parents[1] / "data" / "screens"
 SIZES = [(60, 20), (80, 24), (120, 40)]

@@ -27,7 +27,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.nodes import ROOT, Nodes
 from tracelloc.ui.table import Table
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 PAGE_BYTES = 50_000
 PEAK_BYTES = sum(LIVE.values()) + PAGE_BYTES

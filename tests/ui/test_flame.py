@@ -26,7 +26,7 @@ from tracelloc.ui.flame import FlameView
 from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, lay_out, module_colour
 from tracelloc.views.calltree import CallTree, Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 
 def name_of(view: FlameView) -> str:

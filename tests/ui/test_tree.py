@@ -23,7 +23,7 @@ from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.tree import TreeView
 from tracelloc.views.calltree import Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 
 def shown(view: TreeView) -> list[str]:

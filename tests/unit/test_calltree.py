@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.trees import build_tree
 from tracelloc.views.calltree import Step
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 
 def path(*names: str) -> list[Step]:

@@ -12,9 +12,8 @@ from tests.unit.test_export_formats import decoded, go_pprof, written
 from tracelloc.export.flamedata import page_data
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.combined import difference, joined
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile, profile_of
+from tracelloc.views.combined import difference, joined, profile_of
+from tracelloc.views.profile import Metric, Profile
 
 YOUNG_S, OLD_S = 100.0, 400.0
 

@@ -29,8 +29,7 @@ from tests.unit.profiles import (
 from tracelloc.export import EXPORTERS
 from tracelloc.export.pprof import varint
 from tracelloc.views.combined import difference
-from tracelloc.views.metrics import FIGURES, Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import FIGURES, Metric, Profile
 
 SUMS = {
     Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,

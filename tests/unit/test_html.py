@@ -15,9 +15,8 @@ from tests.unit.leaks import watched
 from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
 from tracelloc.export import EXPORTERS
 from tracelloc.text import printable
-from tracelloc.views.combined import difference
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile, profile_of
+from tracelloc.views.combined import difference, profile_of
+from tracelloc.views.profile import Metric, Profile
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,8 @@ from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.views.calltree import CallTree, steps
 from tracelloc.views.livetree import LiveTree
-from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
+from tracelloc.views.profile import Metric
 
 
 class SlowSymbolizer(FakeSymbolizer):

@@ -8,7 +8,7 @@ import pytest
 
 from tests.unit.leaks import watched
 from tracelloc.snapshots.snapshot import StackStat
-from tracelloc.views.metrics import (
+from tracelloc.views.profile import (
     FIGURES,
     GROWTH_PER_MIN,
     LIVE_COUNT,

@@ -18,8 +18,7 @@ from tracelloc.export import EXPORTERS
 from tracelloc.export.folded import fold
 from tracelloc.reading import read_profile
 from tracelloc.views.combined import difference
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 
 def save(path: Path, found: Profile) -> Path:

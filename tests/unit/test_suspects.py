@@ -26,8 +26,7 @@ from tests.unit.reports import json_report, text_report
 from tracelloc.export import EXPORTERS
 from tracelloc.text import format_size
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.combined import difference
-from tracelloc.views.profile import profile_of
+from tracelloc.views.combined import difference, profile_of
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 

@@ -13,8 +13,7 @@ from tests.unit.profiles import HOSTILE, hostile, large, profile, small
 from tracelloc.export import EXPORTERS
 from tracelloc.text import printable
 from tracelloc.views.combined import difference
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -24,7 +24,7 @@ from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.report.sections import wanted_by
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.text import NS_PER_S
-from tracelloc.views.metrics import METRICS
+from tracelloc.views.profile import METRICS
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024

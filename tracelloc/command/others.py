@@ -17,7 +17,7 @@ from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inv
 from tracelloc.target.processes import open_target
 from tracelloc.text import Progress, printable
 from tracelloc.views.combined import difference
-from tracelloc.views.metrics import METRICS
+from tracelloc.views.profile import METRICS
 
 
 def symbols(arguments: Sequence[str]) -> int:

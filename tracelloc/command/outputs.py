@@ -22,9 +22,8 @@ from tracelloc.export import Exporter, exporter_for
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import format_duration, format_size, printable
 from tracelloc.views.combined import joined, trace_profiles
-from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namers
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 PRIVATE: Final = 0o600
 """Call stacks tell what a program does: for its owner's eyes unless asked otherwise."""

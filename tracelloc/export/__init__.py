@@ -9,9 +9,9 @@ from typing import Final
 from tracelloc.errors import UsageError
 from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
-from tracelloc.views.metrics import Metric
+from tracelloc.views.combined import profile_of
 from tracelloc.views.naming import Namer
-from tracelloc.views.profile import Profile, profile_of
+from tracelloc.views.profile import Metric, Profile
 
 __all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "exporter_for"]
 

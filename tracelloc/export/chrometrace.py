@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tracelloc.text import printable
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: ARG001 - bytes only

@@ -10,8 +10,7 @@ from typing import Final
 from tracelloc.export.folded import fold
 from tracelloc.text import printable
 from tracelloc.views.calltree import shown_frames
-from tracelloc.views.metrics import FIGURES, Metric
-from tracelloc.views.profile import Profile, Sample, figures_of
+from tracelloc.views.profile import FIGURES, Metric, Profile, Sample, figures_of
 
 PLACE: Final = ("stack_id", "verdict", "function", "module", "file", "line", "stack")
 _PIECE: Final = 256

@@ -27,8 +27,7 @@ from tracelloc.views.calltree import (
     shown_frames,
     steps,
 )
-from tracelloc.views.metrics import Metric, Unit
-from tracelloc.views.profile import Profile, Sample
+from tracelloc.views.profile import Metric, Profile, Sample, Unit
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1

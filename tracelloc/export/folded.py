@@ -13,9 +13,8 @@ from collections.abc import Iterator
 
 from tracelloc.text import printable
 from tracelloc.views.calltree import steps
-from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import NamedStack
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from tracelloc.export.flamedata import asset, page_data
 from tracelloc.text import printable
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 _SCRIPTS: Final = ("model.js", "draw.js", "page.js")
 _ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})

@@ -45,8 +45,7 @@ from typing import Any, Final
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S
 from tracelloc.views.facts import frame_facts, suspect_facts
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile, Sample, figures_of
+from tracelloc.views.profile import Metric, Profile, Sample, figures_of
 
 FORMAT: Final = "tracelloc-snapshot"
 VERSION: Final = 1

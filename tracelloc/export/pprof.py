@@ -18,15 +18,17 @@ from typing import Final
 from tracelloc.symbols import Frame
 from tracelloc.text import printable
 from tracelloc.views.calltree import UNKNOWN, outer_steps, shown_frames
-from tracelloc.views.metrics import (
+from tracelloc.views.profile import (
     ALLOCATED_BYTES,
     ALLOCATED_COUNT,
     LIVE_BYTES,
     LIVE_COUNT,
+    MappedFile,
     Metric,
+    Profile,
+    Sample,
     Unit,
 )
-from tracelloc.views.profile import MappedFile, Profile, Sample
 
 _GO_FIGURES: Final = (LIVE_COUNT, LIVE_BYTES, ALLOCATED_COUNT, ALLOCATED_BYTES)
 _PIECE_BYTES: Final = 1 << 16

@@ -11,8 +11,7 @@ from typing import Any
 
 from tracelloc.text import printable
 from tracelloc.views.calltree import outer_steps, shown_frames
-from tracelloc.views.metrics import Metric, Unit
-from tracelloc.views.profile import Profile, Sample
+from tracelloc.views.profile import Metric, Profile, Sample, Unit
 
 
 def write(profile: Profile, metric: Metric) -> Iterator[bytes]:

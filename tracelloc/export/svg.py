@@ -19,8 +19,7 @@ from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import about_of, format_size, plural, printable
-from tracelloc.views.metrics import Metric, Unit
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile, Unit
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10

@@ -22,8 +22,7 @@ from tracelloc.export.flamedata import page_data
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
 from tracelloc.views.combined import joined, since
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 REFRESH_S: Final = 5.0
 """How often a page in a browser asks for new figures."""

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from tracelloc.export.folded import fold
 from tracelloc.text import printable
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 CONTENT_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 TOP_STACKS: Final = 10

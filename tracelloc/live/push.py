@@ -30,8 +30,7 @@ from tracelloc.live.address import PushConfig
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.text import plural, printable
 from tracelloc.views.combined import joined
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
 MOST_WAITING: Final = 16
 """Profiles kept while the server doesn't answer; the oldest goes first."""

@@ -9,8 +9,7 @@ from typing import Final
 
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.reading import folded, jsonfile, pprof
-from tracelloc.views.metrics import FIGURES
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import FIGURES, Profile
 
 __all__ = ["LARGEST_BYTES", "read_profile"]
 

@@ -9,8 +9,7 @@ from tracelloc.errors import MalformedError
 from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
-from tracelloc.views.metrics import Metric
-from tracelloc.views.profile import Profile, Sample
+from tracelloc.views.profile import Metric, Profile, Sample
 
 _LINE: Final = re.compile(r"(?P<stack>.*?)(?: (?P<before>\d+))? (?P<after>\d+)")
 

@@ -13,8 +13,7 @@ from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S
-from tracelloc.views.metrics import FIGURES, Metric
-from tracelloc.views.profile import MappedFile, Profile, Sample
+from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 _TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
 _NUMBERS: Final = ("offset", "size", "module_offset", "line")

@@ -14,8 +14,7 @@ from tracelloc.errors import MalformedError
 from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
-from tracelloc.views.metrics import FIGURES, Metric
-from tracelloc.views.profile import MappedFile, Profile, Sample
+from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)

@@ -7,8 +7,7 @@ from typing import Final
 
 from tracelloc.text import NS_PER_S, format_duration, plural, printable
 from tracelloc.views.calltree import shown_frames
-from tracelloc.views.metrics import Metric, Unit
-from tracelloc.views.profile import Profile, Sample
+from tracelloc.views.profile import Metric, Profile, Sample, Unit
 
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"

@@ -1,12 +1,10 @@
 """Telling leaks from caches, pools, busy and start-up memory, by births and deaths.
 
-``cohorts`` keeps the figures, ``survival`` finds the age from which on blocks stop dying,
-``rule`` tests windows of time and says since when, ``others`` tells apart what is no
-leak, ``loss`` allows for what was lost, and ``sites`` puts these together for any sites.
-``split`` finds leaks that are split over many stacks, by the innermost frames that they
-share (``grouping``) or the outermost ones (``callers``), ``together`` stacks that leak
-together. ``judge`` does it all every few seconds, with a ``memory`` of what was said before.
-``judgement``, ``findings`` and ``sentences`` hold the answers.
+``survival`` finds the age from which on blocks stop dying, ``rule`` tests windows of time
+and says since when, ``loss`` allows for what was lost, and ``judgement`` puts these together
+for any sites and tells apart what is no leak. ``split`` finds leaks that are split over many
+stacks, by the frames that they share (``grouping``), and stacks that leak together. ``judge``
+does it all every few seconds; ``findings`` holds the answers, and what was said before.
 
 What it cannot tell: if nothing from a site was ever freed, a leak and a container that only
 grows make the same events, so the confidence stays below 0.8 and the evidence says so. A

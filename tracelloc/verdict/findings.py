@@ -87,7 +87,7 @@ class Findings:
 
     @property
     def codes(self) -> Codes:
-        """Per stack, looked at by itself, an index of ``sites.VERDICTS``."""
+        """Per stack, looked at by itself, an index of ``judgement.VERDICTS``."""
         return self.sites.code
 
     def verdict(self, stack: int) -> Verdict:

@@ -17,7 +17,7 @@ from tracelloc.heap.stacks import NO_STACK
 from tracelloc.heap.totals import I64
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name, is_c_library
-from tracelloc.views.metrics import Metric
+from tracelloc.views.profile import Metric
 
 UNKNOWN = "[unknown]"
 

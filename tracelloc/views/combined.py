@@ -1,21 +1,108 @@
-"""Profiles from others: those of a trace, all of them as one, and the difference of two."""
+"""Profiles of snapshots and of traces, all of a trace as one, and the difference of two."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tracelloc.filters import NamedStack
+from tracelloc.heap.ranges import MappedStack
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.text import NS_PER_S, printable
+from tracelloc.target.space import Place
+from tracelloc.text import NS_PER_S, format_size, printable
 from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
-from tracelloc.views.metrics import FIGURES
-from tracelloc.views.naming import Namers
-from tracelloc.views.profile import Profile, Progress, Sample, profile_of
-from tracelloc.views.suspects import NamedSuspect
+from tracelloc.views.facts import target_facts
+from tracelloc.views.losslines import losses_line
+from tracelloc.views.naming import Namer, Namers
+from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
+from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, of how much."""
+
+MAPPED = "[mmap]"
+"""The outermost frame of stacks whose figures are mappings and not blocks."""
+
+_STEP = 512
+"""Stacks between two notes of progress."""
+
+
+def profile_of(
+    snapshot: Snapshot,
+    namer: Namer,
+    *,
+    freed: bool = True,
+    progress: Progress | None = None,
+    patience_s: float | None = None,
+) -> Profile:
+    """The snapshot with names; waits for them, at most ``patience_s``.
+
+    Without ``freed`` only stacks that hold a block.
+    """
+    stats = snapshot.top_stacks(freed=freed)
+    mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
+    namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
+    samples = []
+    addresses: set[int] = set()
+    findings = snapshot.findings
+    for number, stat in enumerate(stats):
+        if progress is not None and number % _STEP == 0:
+            progress(number, len(stats))
+        verdict = None if findings is None else findings.verdict(stat.index).value
+        samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
+        addresses.update(snapshot.frames(stat.index))
+    for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
+        samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
+        addresses.update(snapshot.frames(held.stack))
+    return Profile(
+        target=snapshot.target,
+        time_s=snapshot.time_s,
+        elapsed_ns=snapshot.elapsed_ns,
+        sample_bytes=snapshot.sample_bytes,
+        samples=samples,
+        files=_files(namer, addresses),
+        notes=_notes(snapshot),
+        suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
+        series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
+        facts=target_facts(snapshot),
+    )
+
+
+def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
+    """What a stack has mapped, under a frame that says so and keeps it apart from blocks."""
+    stat = StackStat(
+        held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
+    )
+    return Sample(stat, stack.below(Frame(0, MAPPED, None, None, None, None, None)))
+
+
+def _notes(snapshot: Snapshot) -> list[str]:
+    notes = [losses_line(snapshot)]
+    if snapshot.sample_bytes is not None:
+        notes.append(f"estimated from samples, one in {format_size(snapshot.sample_bytes)}")
+    return notes
+
+
+def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
+    files: dict[tuple[int, str], MappedFile] = {}
+    for address in addresses:
+        place = namer.place(address - 1)
+        if not isinstance(place, Place) or place.module is None:
+            continue
+        mapping = place.mapping
+        key = mapping.start, mapping.path
+        if key not in files:
+            files[key] = MappedFile(
+                path=mapping.path,
+                start=mapping.start,
+                end=mapping.end,
+                offset=mapping.offset,
+                build_id=place.module.elf.build_id,
+            )
+    return [files[key] for key in sorted(files)]
 
 
 def trace_profiles(

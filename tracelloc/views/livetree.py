@@ -20,8 +20,8 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S
 from tracelloc.views.calltree import CallTree, Merger, Step, steps
-from tracelloc.views.metrics import Metric
 from tracelloc.views.naming import Namer
+from tracelloc.views.profile import Metric
 
 _BUDGET_S: Final = 0.02
 """How long one update goes on asking for names again that it had already."""

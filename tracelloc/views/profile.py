@@ -1,35 +1,133 @@
-"""A profile: what each call stack weighs, by name. Files are written from it and read into it.
+"""Profiles: what each call stack weighs, by name. Files are written from them and read into them.
 
-It comes from a snapshot, from a file, or is the difference of two others: then the
-figures are what the later one has more, and may be negative.
+A profile comes from a snapshot, from a file, or is the difference of two others: then the
+figures are what the later one has more, and may be negative. A metric is a figure that users
+choose by name to draw, compare and export stacks by. Figures of several stacks are added up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
 
 from tracelloc.filters import NamedStack
-from tracelloc.heap.ranges import MappedStack
+from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
-from tracelloc.symbols import Frame
-from tracelloc.target.space import Place
 from tracelloc.text import format_size
-from tracelloc.views.facts import target_facts
-from tracelloc.views.losslines import losses_line
-from tracelloc.views.metrics import FIGURES, Metric
-from tracelloc.views.naming import Namer
-from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
-Progress = Callable[[int, int], None]
-"""Told how much is done, of how much."""
+if TYPE_CHECKING:
+    from tracelloc.views.suspects import NamedSuspect
 
-MAPPED = "[mmap]"
-"""The outermost frame of stacks whose figures are mappings and not blocks."""
 
-_STEP = 512
-"""Stacks between two notes of progress."""
+class Unit(Enum):
+    """What a figure counts. The value is for people."""
+
+    BYTES = "bytes"
+    BLOCKS = "blocks"
+    RATE = "bytes/min"
+
+    def format(self, value: int) -> str:
+        """A figure in words; without its time if it is a rate."""
+        return f"{value:,}" if self is Unit.BLOCKS else format_size(value)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Figure:
+    """A figure that every stack has."""
+
+    name: str
+    """In JSON and CSV files."""
+    attribute: str
+    """Of ``StackStat``."""
+    unit: Unit = Unit.BYTES
+    sample_type: str | None = None
+    """In pprof files; None: they don't have it."""
+    of_freed: bool = True
+    """Whether stacks that hold nothing any more may have some."""
+    optional: bool = True
+    """Whether there are files without it. It is shown if there is any or if it is asked for."""
+
+    def of(self, stat: StackStat) -> int:
+        """The figure of one stack."""
+        value: int = getattr(stat, self.attribute)
+        return value
+
+
+# fmt: off
+FIGURES: Final = (
+    Figure("bytes", "live_bytes", Unit.BYTES, "inuse_space", of_freed=False, optional=False),
+    Figure("allocations", "live_count", Unit.BLOCKS, "inuse_objects",
+           of_freed=False, optional=False),
+    Figure("allocated_bytes", "allocated_bytes", Unit.BYTES, "alloc_space", optional=False),
+    Figure("allocated", "allocated_count", Unit.BLOCKS, "alloc_objects", optional=False),
+    Figure("growth_bytes_per_min", "growth_bytes_per_min", Unit.RATE,
+           of_freed=False, optional=False),
+    Figure("peak_bytes", "peak_bytes", Unit.BYTES, "peak_space"),
+    Figure("peak_allocations", "peak_count", Unit.BLOCKS),
+    Figure("temporary_bytes", "temporary_bytes"),
+    Figure("temporary_allocations", "temporary_count", Unit.BLOCKS, "temporary_objects"),
+    Figure("remote_freed_bytes", "remote_bytes"),
+    Figure("remote_frees", "remote_count", Unit.BLOCKS),
+)
+"""In the order in which files have them."""
+(
+    LIVE_BYTES, LIVE_COUNT, ALLOCATED_BYTES, ALLOCATED_COUNT, GROWTH_PER_MIN, PEAK_BYTES,
+    PEAK_COUNT, TEMPORARY_BYTES, TEMPORARY_COUNT, REMOTE_BYTES, REMOTE_COUNT,
+) = FIGURES
+# fmt: on
+
+
+class Metric(Enum):
+    """What a stack weighs. The value is the name for users; ``noun`` goes after a figure."""
+
+    BYTES = "bytes", LIVE_BYTES, "outstanding"
+    BLOCKS = "blocks", LIVE_COUNT, "outstanding blocks"
+    ALLOCATED = "allocated", ALLOCATED_BYTES, "allocated"
+    GROWTH = "growth", GROWTH_PER_MIN, "growth"
+    PEAK = "peak", PEAK_BYTES, "outstanding at the peak"
+    TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations"
+
+    figure: Figure
+    noun: str
+
+    def __new__(cls, name: str, figure: Figure, noun: str) -> Metric:
+        """A member of this name."""
+        metric = object.__new__(cls)
+        metric._value_ = name
+        metric.figure = figure
+        metric.noun = noun
+        return metric
+
+    @property
+    def unit(self) -> Unit:
+        """What its figures count."""
+        return self.figure.unit
+
+    @property
+    def heading(self) -> str:
+        """Above a narrow column."""
+        if self is Metric.BYTES:
+            return self.noun
+        return f"{self.value}/min" if self.unit is Unit.RATE else str(self.value)
+
+    @property
+    def title(self) -> str:
+        """Standing alone: the noun with its unit."""
+        return self.noun if self.unit is Unit.BLOCKS else f"{self.unit.value} {self.noun}"
+
+    def of(self, stat: StackStat) -> int:
+        """The weight of one stack."""
+        return self.figure.of(stat)
+
+    def column(self, snapshot: Snapshot) -> I64:
+        """The weight of each stack."""
+        return snapshot.column(self.figure.attribute)
+
+
+METRICS: Final = {metric.value: metric for metric in Metric}
+"""By name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,78 +208,3 @@ class Profile:
 def figures_of(stat: StackStat) -> dict[str, int]:
     """As files have them."""
     return {figure.name: figure.of(stat) for figure in FIGURES}
-
-
-def profile_of(
-    snapshot: Snapshot,
-    namer: Namer,
-    *,
-    freed: bool = True,
-    progress: Progress | None = None,
-    patience_s: float | None = None,
-) -> Profile:
-    """The snapshot with names; waits for them, at most ``patience_s``.
-
-    Without ``freed`` only stacks that hold a block.
-    """
-    stats = snapshot.top_stacks(freed=freed)
-    mapped = [] if snapshot.mappings is None else [m.stack for m in snapshot.mappings.stacks]
-    namer.prepare(snapshot, [*(stat.index for stat in stats), *mapped], patience_s)
-    samples = []
-    addresses: set[int] = set()
-    findings = snapshot.findings
-    for number, stat in enumerate(stats):
-        if progress is not None and number % _STEP == 0:
-            progress(number, len(stats))
-        verdict = None if findings is None else findings.verdict(stat.index).value
-        samples.append(Sample(stat, namer.stack(snapshot, stat.index), verdict=verdict))
-        addresses.update(snapshot.frames(stat.index))
-    for held in snapshot.mappings.stacks if snapshot.mappings is not None else ():
-        samples.append(_mapped(held, namer.stack(snapshot, held.stack)))
-        addresses.update(snapshot.frames(held.stack))
-    return Profile(
-        target=snapshot.target,
-        time_s=snapshot.time_s,
-        elapsed_ns=snapshot.elapsed_ns,
-        sample_bytes=snapshot.sample_bytes,
-        samples=samples,
-        files=_files(namer, addresses),
-        notes=_notes(snapshot),
-        suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
-        series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
-        facts=target_facts(snapshot),
-    )
-
-
-def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
-    """What a stack has mapped, under a frame that says so and keeps it apart from blocks."""
-    stat = StackStat(
-        held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
-    )
-    return Sample(stat, stack.below(Frame(0, MAPPED, None, None, None, None, None)))
-
-
-def _notes(snapshot: Snapshot) -> list[str]:
-    notes = [losses_line(snapshot)]
-    if snapshot.sample_bytes is not None:
-        notes.append(f"estimated from samples, one in {format_size(snapshot.sample_bytes)}")
-    return notes
-
-
-def _files(namer: Namer, addresses: set[int]) -> list[MappedFile]:
-    files: dict[tuple[int, str], MappedFile] = {}
-    for address in addresses:
-        place = namer.place(address - 1)
-        if not isinstance(place, Place) or place.module is None:
-            continue
-        mapping = place.mapping
-        key = mapping.start, mapping.path
-        if key not in files:
-            files[key] = MappedFile(
-                path=mapping.path,
-                start=mapping.start,
-                end=mapping.end,
-                offset=mapping.offset,
-                build_id=place.module.elf.build_id,
-            )
-    return [files[key] for key in sorted(files)]

@@ -126,7 +126,7 @@ def _next_shown(stack: NamedStack, at: int, way: int) -> str:
 
 
 def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Per stack an index of ``sites.VERDICTS``, as ``Findings.verdict``; None before a look."""
+    """Per stack an index of ``judgement.VERDICTS``, as ``Findings.verdict``; None before a look."""
     findings = snapshot.findings
     if findings is None:
         return None
