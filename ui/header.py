@@ -23,7 +23,7 @@ from tracelloc.ui.source import Facts
 from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.memory import Forecast
-from tracelloc.views.suspects import suspects_of
+from tracelloc.views.naming import suspects_of
 
 _BAD = "bold red"
 _GAP = "   "

@@ -16,7 +16,7 @@ from tracelloc.ui.selection import Selection
 from tracelloc.ui.table import Cell, Column, Rows, Table
 from tracelloc.ui.view import Sorting, View
 from tracelloc.verdict.judgement import VERDICTS, Verdict
-from tracelloc.views.suspects import suspect_ranks
+from tracelloc.views.naming import suspect_ranks
 
 MOST_ROWS: Final = 10_000
 """Nobody scrolls further; searching looks at everything."""

@@ -27,8 +27,8 @@ from tracelloc.views.calltree import (
     shown_frames,
     steps,
 )
+from tracelloc.views.naming import NamedSuspect, headline, sentences
 from tracelloc.views.profile import Metric, Profile, Sample, Unit
-from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
 _MOST_SUSPECTS: Final = 20

@@ -11,7 +11,7 @@ from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import suspect_facts
 from tracelloc.views.losslines import losses_line, overhead_line
 from tracelloc.views.memory import memory_lines
-from tracelloc.views.suspects import (
+from tracelloc.views.naming import (
     headline,
     name_suspects,
     nobody_line,

@@ -16,9 +16,8 @@ from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
 from tracelloc.views.losslines import losses_line
-from tracelloc.views.naming import Namer, Namers
+from tracelloc.views.naming import NamedSuspect, Namer, Namers, name_suspects, suspects_of
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
-from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
 Progress = Callable[[int, int], None]
 """Told how much is done, of how much."""

@@ -22,8 +22,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import printable
 from tracelloc.verdict.judgement import Suspect, Verdict
 from tracelloc.views.facts import stack_facts, summary, suspect_facts
-from tracelloc.views.naming import Namer
-from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.views.naming import NamedSuspect, Namer, name_suspects, suspects_of
 
 PATIENCE_S: Final = 30.0
 """How long the command may take for one leak; at the end, for all that are left."""

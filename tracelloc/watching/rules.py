@@ -10,7 +10,7 @@ from typing import Final
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_size, parse_size
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.suspects import suspects_of
+from tracelloc.views.naming import suspects_of
 
 RULES_HELP: Final = (
     "'leak' (anything is called leaking), 'leak > 1MiB/min' (what leaks, together), "
