@@ -14,8 +14,7 @@ from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Source
 from tracelloc.ui.view import View
-from tracelloc.views.calltree import CallTree, Merger, Step
-from tracelloc.views.livetree import LiveTree
+from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.views.profile import Metric
 
 _NO_STACKS: Final = np.zeros(0, np.int64)

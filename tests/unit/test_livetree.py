@@ -18,8 +18,7 @@ from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
-from tracelloc.views.calltree import CallTree, steps
-from tracelloc.views.livetree import LiveTree
+from tracelloc.views.calltree import CallTree, LiveTree, steps
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
 
