@@ -22,8 +22,8 @@ from tracelloc.ui.picture import Picture
 from tracelloc.ui.source import Facts
 from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.memory import Forecast
 from tracelloc.views.naming import suspects_of
+from tracelloc.views.process import Forecast
 
 _BAD = "bold red"
 _GAP = "   "

@@ -18,7 +18,7 @@ from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table
 from tracelloc.ui.view import Sorting, View
-from tracelloc.views.waste import waste_line
+from tracelloc.views.process import waste_line
 
 MOST_SIZES: Final = 32
 _BY_BYTES: Final = Sorting("bytes")

@@ -16,8 +16,7 @@ from tracelloc.ui.lines import LineView, Piece
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Facts
 from tracelloc.ui.view import View
-from tracelloc.views.losslines import losses_line, overhead_line
-from tracelloc.views.memory import memory_lines
+from tracelloc.views.process import losses_line, memory_lines, overhead_line
 
 
 class TextLines(LineView[Sequence[str]]):

@@ -25,8 +25,8 @@ from tracelloc.ui.settings import Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.view import View
 from tracelloc.verdict.judgement import CODE_OF, Judgement
-from tracelloc.views.memory import Account, Forecast, account, forecast
 from tracelloc.views.naming import NamedStack, NamedSuspect, name_suspects, verdict_codes
+from tracelloc.views.process import Account, Forecast, account, forecast
 
 _RATE_NS: Final = 2 * NS_PER_S
 """Rates are those of the last seconds, this many at least once there are."""

@@ -26,7 +26,7 @@ from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.source import Facts, LiveSource
 from tracelloc.ui.state import LEFT_TO_PICKER
-from tracelloc.views.losslines import losses_line
+from tracelloc.views.process import losses_line
 
 
 class PickerApp(App[int]):

@@ -14,7 +14,7 @@ from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.report.trace import ReportStyle, progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import TraceSnapshot
-from tracelloc.views.losslines import losses_line
+from tracelloc.views.process import losses_line
 
 
 class Reports:

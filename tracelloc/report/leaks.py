@@ -9,8 +9,6 @@ from tracelloc.report.part import Entry, Part, Request
 from tracelloc.text import plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import suspect_facts
-from tracelloc.views.losslines import losses_line, overhead_line
-from tracelloc.views.memory import memory_lines
 from tracelloc.views.naming import (
     headline,
     name_suspects,
@@ -21,6 +19,7 @@ from tracelloc.views.naming import (
     suppressed_line,
     suspects_of,
 )
+from tracelloc.views.process import losses_line, memory_lines, overhead_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from tracelloc.report.part import Entry, Part, Request
 from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
 from tracelloc.snapshots.waste import StackWaste, Waste, total_waste, wasteful_stacks
 from tracelloc.text import plural
-from tracelloc.views.waste import waste_line, waste_text, why_uncertain
+from tracelloc.views.process import waste_line, waste_text, why_uncertain
 
 
 def sizes_part(given: Request) -> Part:

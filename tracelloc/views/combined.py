@@ -15,8 +15,8 @@ from tracelloc.text import NS_PER_S, format_size, printable
 from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
-from tracelloc.views.losslines import losses_line
 from tracelloc.views.naming import NamedSuspect, Namer, Namers, name_suspects, suspects_of
+from tracelloc.views.process import losses_line
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
 
 Progress = Callable[[int, int], None]

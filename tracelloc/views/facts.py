@@ -16,8 +16,8 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.text import NS_PER_S
-from tracelloc.views.memory import memory_facts
 from tracelloc.views.naming import Caller, NamedSuspect
+from tracelloc.views.process import memory_facts
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (

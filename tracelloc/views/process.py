@@ -1,6 +1,6 @@
-"""Resident memory against what is traced, and when memory will run out.
+"""What is said of a whole process: its memory, what the allocator wastes, what tracing misses.
 
-What a process has grown by since tracing began is compared with the blocks that it has
+What the process has grown by since tracing began is compared with the blocks that it has
 allocated since and still holds, with what the allocator adds to each of them: rounding up
 and, in glibc, headers. A snapshot with usable sizes says it to the byte, if all are known.
 Without them it is worked out from the mean size of each stack's blocks (``target/usable.py``),
@@ -17,13 +17,18 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.abi import Counter
+from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.totals import Totals
+from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.waste import total_waste
+from tracelloc.snapshots.usable import UsableSizes
+from tracelloc.snapshots.waste import TotalWaste, Waste, total_waste
 from tracelloc.target.found import main_allocator
+from tracelloc.target.procfs import base_name
 from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
-from tracelloc.text import NS_PER_S, format_roughly, format_size, plural
+from tracelloc.text import NS_PER_S, format_roughly, format_size, plural, printable
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.naming import suspects_of
 
@@ -230,3 +235,120 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "limit_reached_in_s": None if ahead is None else round(ahead.left_s),
         "limit_rate_bytes_per_min": None if ahead is None else round(ahead.rate_bytes_per_min, 1),
     }
+
+
+def waste_text(waste: Waste, about: str) -> str:
+    """Of a bin, a size or a stack. ``about``: ``~`` before estimates."""
+    known = f"{about}{format_size(waste.waste_bytes)} wasted ({waste.share:.1%})"
+    if not waste.unknown_count:
+        return known
+    unknown = f"{about}{waste.unknown_count} of unknown usable size"
+    return f"{known}, {unknown}" if waste.usable_bytes else unknown
+
+
+def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
+    """Of all blocks, with how their sizes became known and what speaks against them."""
+    return printable(", ".join(_parts(sizes, total, about)))
+
+
+def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
+    usable = format_size(total.waste.usable_bytes)
+    yield f"usable sizes ({sizes.main.provider.value}): {about}{usable}"
+    yield waste_text(total.waste, about)
+    if total.header_bytes:
+        yield f"{about}{format_size(total.header_bytes)} more in headers"
+    if total.read_count:
+        yield f"{about}{total.read_count} read from the process"
+    if total.computed_count:
+        yield f"{about}{total.computed_count} computed"
+    why = why_uncertain(sizes)
+    if why is not None:
+        yield why
+
+
+def why_uncertain(sizes: UsableSizes) -> str | None:
+    """What speaks against usable sizes; None if nothing does."""
+    main = sizes.main
+    if not sizes.has_sizes:
+        return f"those of {main.provider.value} in {base_name(main.file)} are not known"
+    if main.others:
+        others = ", ".join(main.others)
+        return f"all blocks are taken for {main.provider.value}'s, there is also {others}"
+    return None
+
+
+_LOSS_TEXTS = {
+    Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
+    Counter.LOST_MAPPINGS: ("mapping or its end lost", "mappings or their ends lost"),
+    Counter.LOST_STACKS: ("stack lost", "stacks lost"),
+    Counter.LOST_MISSES: ("stack cut short", "stacks cut short"),
+    Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
+    Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
+    Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
+    Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
+    Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
+    Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
+}
+_MOST_DEAR = 4
+"""Names of dear probes in a line."""
+
+
+def overhead_line(overhead: Overhead) -> str:
+    """What tracing costs the target, and which probes cost more than they could."""
+    parts = [f"{overhead.events_per_s:.0f} events/s"]
+    if overhead.probe_share is not None:
+        parts.append(f"probes take about {overhead.probe_share:.1%} of the target's CPU time")
+    if overhead.dear_probes:
+        shown = [printable(name) for name in overhead.dear_probes[:_MOST_DEAR]]
+        more = len(overhead.dear_probes) - len(shown)
+        if more:
+            shown.append(f"and {more} more")
+        parts.append(f"dear probes: {', '.join(shown)}")
+    return ", ".join(parts)
+
+
+def losses_line(snapshot: Snapshot) -> str:
+    """What was missed, in one line: the three standing figures, then whatever else isn't 0."""
+    losses = snapshot.losses
+    parts = [
+        f"lost {plural(losses.events, 'event')}",
+        f"{plural(losses.oddities.unmatched_frees, 'free')} of earlier allocations",
+        f"{plural(snapshot.truncated_stacks, 'truncated stack')}",
+    ]
+    if snapshot.broken_stacks:
+        parts.append(plural(snapshot.broken_stacks, "broken stack"))
+    if snapshot.partial_stacks:
+        parts.append(plural(snapshot.partial_stacks, "partial stack"))
+    parts.extend(_rare_losses(losses))
+    if losses.overflows:
+        parts.append(_overflows(losses))
+    if snapshot.count_bounds is not None:
+        least, most = snapshot.count_bounds
+        parts.append(
+            f"at least {least} and at most {most} allocations are outstanding, bytes unknown"
+        )
+    elif losses.events:
+        parts.append("outstanding figures are not certain")
+    return ", ".join(parts)
+
+
+def _overflows(losses: Losses) -> str:
+    """How it went when the reader fell behind."""
+    text = (
+        f"{plural(losses.overflows, 'overflow')} of the event buffer, "
+        f"{plural(losses.spilled_events, 'event')} kept aside"
+    )
+    if losses.events:
+        return f"{text} or lost"
+    return f"{text}: figures are exact, peaks meanwhile unseen"
+
+
+def _rare_losses(losses: Losses) -> Iterator[str]:
+    for counter, (one, many) in _LOSS_TEXTS.items():
+        count = losses.counters[counter]
+        if count:
+            yield f"{count} {one if count == 1 else many}"
+    if losses.oddities.address_reuses:
+        yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
+    if losses.oddities.odd_restores:
+        yield plural(losses.oddities.odd_restores, "unmatched failed realloc")
