@@ -16,7 +16,7 @@ The way of one event, from the target's malloc to the eye, with the files that i
     views/naming.py          names for its stacks: symbols/, dwarf/, demangle/, filters/
     command/reports.py       text and JSON: report/trace.py, report/sections.py
     command/outputs.py       files: views/profile.py, export/
-    live/                    HTTP and push; watching/: rules and commands
+    live/                    HTTP and push; watching.py: rules and commands
     ui/                      the screen: refresher, picture, the views of ui/registry.py
 
 How a trace begins: command/starts.py, tracing/begin.py (a running process: its allocators,

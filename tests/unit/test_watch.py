@@ -18,9 +18,7 @@ from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
 from tracelloc.text import format_size
 from tracelloc.views.facts import summary
-from tracelloc.watching.command import LeakCommand
-from tracelloc.watching.rules import WatchRule, parse_rule
-from tracelloc.watching.suppressions import read_suppressions
+from tracelloc.watching import LeakCommand, WatchRule, parse_rule, read_suppressions
 
 PATIENCE_S = 30.0
 

@@ -23,8 +23,7 @@ from tracelloc.live.address import parse_label, parse_listen, parse_push_url
 from tracelloc.report.sections import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
-from tracelloc.watching.command import PATIENCE_S
-from tracelloc.watching.rules import RULES_HELP, parse_rule
+from tracelloc.watching import PATIENCE_S, RULES_HELP, parse_rule
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 

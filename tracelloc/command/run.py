@@ -33,7 +33,7 @@ from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
-from tracelloc.watching.suppressions import Suppressions
+from tracelloc.watching import Suppressions
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""

@@ -12,9 +12,7 @@ from typing import Final
 from tracelloc.errors import UsageError
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.views.naming import Namer
-from tracelloc.watching.command import LeakCommand
-from tracelloc.watching.rules import WatchRule
-from tracelloc.watching.suppressions import Suppressions, read_suppressions
+from tracelloc.watching import LeakCommand, Suppressions, WatchRule, read_suppressions
 
 FAILED_STATUS: Final = 3
 """Exit status when a rule was broken."""

@@ -1,0 +1,314 @@
+"""What is watched while tracing: rules that end it, a command told of leaks, suppressions.
+
+A rule is a condition such as ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``.
+
+The command is run once for each leak, in the background: directly, not by a shell, so that
+nothing in it is expanded; names from the target only come in the JSON on its standard input.
+Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
+bounded time.
+
+Suppressions are suspects that are known and put up with, by files in LeakSanitizer's syntax.
+A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
+file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
+text, ``^`` and ``$`` hold it to the beginning and the end. Lines that begin with ``#`` are
+comments (clang's AddressSanitizer documentation, "Suppressions"). What is suppressed is no
+suspect any more, but is added up and said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from tracelloc.errors import UsageError
+from tracelloc.filters import NamedStack
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import NS_PER_S, format_size, parse_size, printable
+from tracelloc.verdict.findings import Suppressed
+from tracelloc.verdict.judgement import Member, Suspect, Verdict
+from tracelloc.views.facts import stack_facts, summary, suspect_facts
+from tracelloc.views.naming import (
+    REPORT_PATIENCE_S,
+    NamedSuspect,
+    Namer,
+    name_suspects,
+    suspects_of,
+)
+
+RULES_HELP: Final = (
+    "'leak' (anything is called leaking), 'leak > 1MiB/min' (what leaks, together), "
+    "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
+    "'live > 2GiB' (outstanding bytes), 'peak > 2GiB' (at any moment, also between reports), "
+    "'rss > 4GiB' (resident memory)"
+)
+_FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
+_FIRST_GROWTH_NS: Final = 60 * NS_PER_S
+
+
+def _leak(snapshot: Snapshot) -> float | None:
+    judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
+    rates = [j.rate_bytes_per_min for j in judgements if j.verdict is Verdict.LEAKING]
+    return sum(rates) if rates else None
+
+
+def _growth(snapshot: Snapshot) -> float | None:
+    if snapshot.elapsed_ns < _FIRST_GROWTH_NS:
+        return None
+    return float(snapshot.growth_per_min.sum())
+
+
+_QUANTITIES: Final[dict[str, tuple[bool, Callable[[Snapshot], float | None]]]] = {
+    "leak": (True, _leak),
+    "growth": (True, _growth),
+    "live": (False, lambda snapshot: snapshot.live_bytes),
+    "peak": (False, lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes),
+    "rss": (False, lambda snapshot: snapshot.rss_bytes),
+}
+"""By name: whether it is per minute, and its value; None where there is none yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRule:
+    """One condition."""
+
+    quantity: str
+    limit_bytes: int
+    """Per minute, if the quantity is."""
+
+    def broken_by(self, snapshot: Snapshot) -> str | None:
+        """Says what is too much; None while nothing is."""
+        per_min, value_of = _QUANTITIES[self.quantity]
+        value = value_of(snapshot)
+        if value is None or value <= self.limit_bytes:
+            return None
+        unit = "/min" if per_min else ""
+        return (
+            f"{self.quantity} is {format_size(round(value))}{unit}, more than "
+            f"{format_size(self.limit_bytes)}{unit}"
+        )
+
+
+def parse_rule(text: str) -> WatchRule:
+    """Raises ValueError with a sentence that says what is accepted."""
+    match = _FORM.fullmatch(text)
+    if match is None or match[1] not in _QUANTITIES:
+        raise ValueError(f"{text!r} is no rule: write {RULES_HELP}")
+    quantity, size, per_min = match.groups()
+    if size is None:
+        if quantity != "leak":
+            raise ValueError(f"{quantity!r} needs a limit, such as '{quantity} > 1GiB'")
+        return WatchRule(quantity, 0)
+    if bool(per_min) != _QUANTITIES[quantity][0]:
+        rate = "a size per minute (/min)" if not per_min else "a size, not one per minute"
+        raise ValueError(f"{text!r}: {quantity} is {rate}")
+    return WatchRule(quantity, parse_size(size))
+
+
+PATIENCE_S: Final = 30.0
+"""How long the command may take for one leak; at the end, for all that are left."""
+_MOST_WAITING: Final = 64
+
+
+class LeakCommand:
+    """A command that is run for each leak; see the module."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        say: Callable[[str], None],
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._command = list(command)
+        self._name = printable(command[0])
+        self._say = say
+        self._patience_s = patience_s
+        self._told: set[tuple[int, int]] = set()
+        """(process, stack) of leaks that the command was run for."""
+        self._waiting: queue.Queue[str | None] = queue.Queue()
+        self._closing = threading.Event()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = threading.Thread(target=self._work, name="on-leak", daemon=True)
+        self._thread.start()
+
+    def look(self, snapshot: Snapshot, namer: Namer) -> None:
+        """Runs the command soon for what is called leaking and was not before."""
+        number = snapshot.target.number
+        fresh = [suspect for suspect in suspects_of(snapshot) if self._is_new(number, suspect)]
+        for named in name_suspects(snapshot, namer, fresh):
+            if self._waiting.qsize() >= _MOST_WAITING:
+                # They are not told yet: the next look finds them again.
+                return
+            self._told.update((number, member.stack) for member in named.suspect.members)
+            self._waiting.put(json.dumps(_leak_facts(snapshot, named)))
+
+    def _is_new(self, number: int, suspect: Suspect) -> bool:
+        stacks = {(number, member.stack) for member in suspect.members}
+        return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self._told
+
+    def close(self) -> None:
+        """Lets it finish what is waiting, for as long as it may take for one leak."""
+        self._waiting.put(None)
+        self._thread.join(self._patience_s)
+        self._closing.set()
+        self._kill()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            report = self._waiting.get()
+            if report is None:
+                return
+            self._run(report)
+
+    def _run(self, report: str) -> None:
+        # Standard output carries the reports: what the command prints goes beside it.
+        streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": sys.stderr.fileno()}
+        try:
+            process = subprocess.Popen(self._command, start_new_session=True, **streams)
+        except OSError as error:
+            self._say(f"error: {self._name} could not be run for a leak: {error.strerror}")
+            return
+        self._process = process
+        try:
+            process.communicate(report.encode() + b"\n", self._patience_s)
+        except subprocess.TimeoutExpired:
+            self._kill()
+            process.wait()
+            seconds = f"{self._patience_s:g} s"
+            self._say(f"error: {self._name} took more than {seconds}: ended")
+        else:
+            if process.returncode and not self._closing.is_set():
+                self._say(f"error: {self._name} ended with status {process.returncode}")
+        finally:
+            self._process = None
+
+    def _kill(self) -> None:
+        process = self._process
+        # Its children too: they are in its session. Until it is waited for, its id is its own.
+        if process is not None and process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _leak_facts(snapshot: Snapshot, named: NamedSuspect) -> dict[str, Any]:
+    """A suspect with its stack, and the figures of its process."""
+    suspect = suspect_facts(named) | {"stack": stack_facts(named.stack)}
+    return summary(snapshot) | {"suspect": suspect}
+
+
+_KIND: Final = "leak:"
+_LARGEST_BYTES: Final = 1 << 20
+
+
+def read_suppressions(paths: Iterable[Path]) -> Suppressions:
+    """Raises UsageError for files that can't be read and lines that are none of these."""
+    patterns = []
+    for path in paths:
+        try:
+            with path.open("rb") as stream:
+                text = stream.read(_LARGEST_BYTES).decode(errors="replace")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+        for number, line in enumerate(text.splitlines(), 1):
+            entry = line.strip()
+            if not entry or entry.startswith("#"):
+                continue
+            if not entry.startswith(_KIND) or not entry.removeprefix(_KIND):
+                raise UsageError(
+                    f"{path}:{number}: {printable(entry[:80])!r} is no suppression",
+                    hint="lines are leak:PATTERN",
+                )
+            patterns.append(entry.removeprefix(_KIND))
+    return Suppressions(patterns)
+
+
+class Suppressions:
+    """Patterns, and what they match. For one thread at a time."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._matches = [_compiled(pattern).search for pattern in patterns]
+        self._known: dict[tuple[int, int], tuple[NamedStack, bool]] = {}
+        """By process and stack."""
+
+    def apply(
+        self, snapshot: Snapshot, namer: Namer, patience_s: float = REPORT_PATIENCE_S
+    ) -> Snapshot:
+        """The snapshot without suspects that are suppressed, and what these are together.
+
+        Waits ``patience_s`` at most for names; what has none yet is not suppressed.
+        """
+        findings = snapshot.findings
+        if not self._matches or findings is None:
+            return snapshot
+        namer.prepare(snapshot, findings.suspect_of, patience_s)
+        kept: list[Suspect] = []
+        suppressed: list[int] = []
+        rate = 0.0
+        for suspect in findings.suspects:
+            matched = [m for m in suspect.members if self._is_known(snapshot, namer, m.stack)]
+            suppressed += [member.stack for member in matched]
+            lost = sum(member.rate_bytes_per_min for member in matched)
+            rate += lost
+            if len(matched) < len(suspect.members):
+                kept.append(_without(suspect, matched, lost) if matched else suspect)
+        return replace(
+            snapshot,
+            findings=replace(
+                findings,
+                suspects=tuple(kept),
+                suspect_of={m.stack: s for s in kept for m in s.members},
+                suppressed=Suppressed(
+                    stacks=len(suppressed),
+                    rate_bytes_per_min=rate,
+                    live_bytes=int(snapshot.totals.live_bytes[suppressed].sum()),
+                ),
+            ),
+        )
+
+    def _is_known(self, snapshot: Snapshot, namer: Namer, index: int) -> bool:
+        stack = namer.stack(snapshot, index)
+        key = snapshot.target.number, index
+        known = self._known.get(key)
+        # The same stack is another object as soon as more of its names are known.
+        if known is None or known[0] is not stack:
+            known = self._known[key] = stack, self._is_matched(stack)
+        return known[1]
+
+    def _is_matched(self, stack: NamedStack) -> bool:
+        names = {
+            name
+            for frame in stack.frames
+            for name in (frame.symbol, frame.raw_symbol, frame.file, frame.module)
+            if name is not None
+        }
+        return any(match(name) for match in self._matches for name in names)
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    start, end = pattern.startswith("^"), pattern.endswith("$")
+    middle = pattern[start : len(pattern) - end]
+    text = ".*".join(map(re.escape, middle.split("*")))
+    return re.compile(f"{'^' * start}{text}{'$' * end}", re.DOTALL)
+
+
+def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
+    """A group without some of its stacks."""
+    left = tuple(member for member in suspect.members if member not in gone)
+    rate = max(0.0, suspect.judgement.rate_bytes_per_min - lost)
+    shares = max(sum(member.share for member in left), 1e-9)
+    return Suspect(
+        replace(suspect.judgement, rate_bytes_per_min=rate),
+        tuple(replace(member, share=member.share / shares) for member in left),
+        suspect.frame if len(left) > 1 else None,
+    )
