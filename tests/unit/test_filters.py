@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tracelloc.errors import UsageError
-from tracelloc.export.folded import fold
+from tracelloc.export.listings import fold
 from tracelloc.filters import REVEALED, Filters, NamedStack
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import LONGEST_SUBJECT, Action, Match, On, Rule, RuleFile, parse_rules

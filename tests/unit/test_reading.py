@@ -15,7 +15,7 @@ from tests.unit import profiles
 from tests.unit.profiles import PprofProfile, large, peaked, profile, sample, small
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
-from tracelloc.export.folded import fold
+from tracelloc.export.listings import fold
 from tracelloc.reading import read_profile
 from tracelloc.views.combined import difference
 from tracelloc.views.profile import Metric, Profile

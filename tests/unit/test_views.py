@@ -16,7 +16,7 @@ from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.capture.overhead import Overhead
 from tracelloc.errors import UsageError
 from tracelloc.export import EXPORTERS, exporter_for
-from tracelloc.export.folded import fold
+from tracelloc.export.listings import fold
 from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.errors import UsageError
-from tracelloc.export import chrometrace, csvtable, folded, html, jsonfile, pprof, speedscope, svg
+from tracelloc.export import flamegraph, jsonfile, pprof
+from tracelloc.export.listings import write_csv, write_folded, write_speedscope, write_trace
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.views.combined import profile_of
 from tracelloc.views.naming import Namer
@@ -40,19 +41,19 @@ class Exporter:
         return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
 
 
-FOLDED: Final = Exporter("folded stacks", folded.write, one_metric=True)
+FOLDED: Final = Exporter("folded stacks", write_folded, one_metric=True)
 PPROF: Final = Exporter("pprof", pprof.write)
 
 EXPORTERS: Final[dict[str, Exporter]] = {
     ".fg": FOLDED,
     ".folded": FOLDED,
-    ".svg": Exporter("flame graph as a picture", svg.write, one_metric=True),
-    ".html": Exporter("flame graph as a page", html.write),
+    ".svg": Exporter("flame graph as a picture", flamegraph.write_svg, one_metric=True),
+    ".html": Exporter("flame graph as a page", flamegraph.write_html),
     ".pb.gz": PPROF,
-    ".speedscope.json": Exporter("speedscope", speedscope.write),
-    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", chrometrace.write),
+    ".speedscope.json": Exporter("speedscope", write_speedscope),
+    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", write_trace),
     ".json": Exporter("full snapshot as JSON", jsonfile.write, wanted=Wanted(threads=True)),
-    ".csv": Exporter("table of stacks as CSV", csvtable.write),
+    ".csv": Exporter("table of stacks as CSV", write_csv),
 }
 """By suffix; where one ends in another, the longer one comes first."""
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from tracelloc import __version__
 from tracelloc.errors import TracellocError
-from tracelloc.export import html, pprof
+from tracelloc.export import flamegraph, pprof
 from tracelloc.export.flamedata import page_data
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.metrics import CONTENT_TYPE, metrics
@@ -154,9 +154,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._send(CONTENT_TYPE, [metrics(self.server.take()).encode()])
         elif parts.path == "/flamegraph.json":
             data = page_data(joined(self.server.take()), Metric.BYTES, REFRESH_S)
-            self._send("application/json", [html.embedded(data).encode()])
+            self._send("application/json", [flamegraph.embedded(data).encode()])
         elif parts.path == "/":
-            page = html.write(joined(self.server.take()), Metric.BYTES, REFRESH_S)
+            page = flamegraph.write_html(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("text/html; charset=utf-8", page)
         else:
             self._refuse(404, "there are /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")

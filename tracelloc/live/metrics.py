@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from tracelloc.export.folded import fold
+from tracelloc.export.listings import fold
 from tracelloc.text import printable
 from tracelloc.views.profile import Metric, Profile
 

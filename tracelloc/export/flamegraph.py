@@ -1,21 +1,31 @@
-"""A flame graph as one SVG picture: as it is in a ticket, alive in a browser.
+"""Flame graphs: one SVG picture, alive in a browser, and one HTML page.
 
-Callers lie above what they call. Each frame has a tooltip; in a browser a click zooms,
-and ``/`` searches. Frames too narrow to be seen at full width are left out, and counted.
+In the picture callers lie above what they call. Each frame has a tooltip; in a browser a
+click zooms, and ``/`` searches. Frames too narrow to be seen at full width are left out, and
+counted.
+
+The page needs nothing else: no network, no other file. Names get into it in one place, as
+JSON in which nothing can end the element that it stands in; the page's own script puts them
+into text only. Should that ever fail, the page's policy runs no script but that one, by its
+hash, and fetches nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 from xml.sax.saxutils import escape, quoteattr
 
 import numpy as np
 
-from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree
+from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree, page_data
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import about_of, format_size, plural, printable
@@ -41,7 +51,7 @@ class _Box:
     depth: int
 
 
-def write(profile: Profile, metric: Metric) -> Iterator[bytes]:
+def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
     """The file."""
     tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
@@ -170,4 +180,41 @@ def _tail(profile: Profile, hidden: int, height: int) -> str:
     return (
         f'</g>\n<text class="soft" x="{_LEFT}" y="{height - 9}">{text}</text>\n'
         f"<script><![CDATA[{script}]]></script>\n</svg>\n"
+    )
+
+
+_SCRIPTS: Final = ("model.js", "draw.js", "page.js")
+_ESCAPES: Final = str.maketrans({"<": "\\u003c", ">": "\\u003e", "&": "\\u0026"})
+
+
+def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None) -> Iterator[bytes]:
+    """The file; with ``refresh_s`` it asks its server for ``flamegraph.json`` that often."""
+    data = page_data(profile, metric, refresh_s)
+    script = "".join(map(asset, _SCRIPTS))
+    title = html.escape(f"{printable(profile.target.command)} – heap")
+    # Cut, then filled: what is filled in is never searched for further places.
+    head, rest = asset("page.html").split("@POLICY@")
+    middle, rest = rest.split("@TITLE@")
+    style, rest = rest.split("@STYLE@")
+    body, rest = rest.split("@DATA@")
+    between, end = rest.split("@SCRIPT@")
+    parts = [head, policy(script, live=refresh_s is not None), middle, title, style]
+    parts += [asset("style.css"), body]
+    yield "".join(parts).encode()
+    yield embedded(data).encode()
+    yield "".join([between, script, end]).encode()
+
+
+def embedded(data: dict[str, Any]) -> str:
+    """JSON that may stand between any two tags."""
+    return json.dumps(data, separators=(",", ":")).translate(_ESCAPES)
+
+
+def policy(script: str, *, live: bool) -> str:
+    """The Content-Security-Policy: this script, any style, nothing from elsewhere."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    asks = "'self'" if live else "'none'"
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        f"connect-src {asks}; base-uri 'none'; form-action 'none'"
     )
