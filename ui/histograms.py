@@ -9,8 +9,15 @@ from typing import Final
 from rich.text import Text
 
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import Bin, SizeCount, age_bins, frequent_sizes, size_bins
-from tracelloc.snapshots.waste import Waste, total_waste
+from tracelloc.snapshots.spread import (
+    Bin,
+    SizeCount,
+    Waste,
+    age_bins,
+    frequent_sizes,
+    size_bins,
+    total_waste,
+)
 from tracelloc.text import NS_PER_S, about_of, format_size
 from tracelloc.ui.cells import percent, span
 from tracelloc.ui.selection import Selection

@@ -19,8 +19,7 @@ from tests.ui.screens import (
     text_of,
 )
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat
-from tracelloc.snapshots.waste import Waste
+from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat, Waste
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.histograms import AGES as AGES_VIEW
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW

@@ -10,8 +10,8 @@ import pytest
 
 from tests.unit.test_dwarf_programs import number, section
 from tracelloc.dwarf import forms
+from tracelloc.dwarf.forms import Budget, DwarfError
 from tracelloc.dwarf.ranges import Range, list_at, unit_ranges
-from tracelloc.dwarf.reader import Budget, DwarfError
 
 BASE = 0x10000
 GONE = (1 << 64) - 1

@@ -13,9 +13,14 @@ from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
 from tracelloc.sampling import weights
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import frequent_sizes, size_bins
+from tracelloc.snapshots.spread import (
+    Waste,
+    frequent_sizes,
+    size_bins,
+    total_waste,
+    wasteful_stacks,
+)
 from tracelloc.snapshots.usable import ReadSizes, Usable, UsableSizes
-from tracelloc.snapshots.waste import Waste, total_waste, wasteful_stacks
 from tracelloc.target.found import MainAllocator, Provider
 
 GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())

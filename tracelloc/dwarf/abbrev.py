@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.dwarf import forms
-from tracelloc.dwarf.forms import Encoding, Value
-from tracelloc.dwarf.reader import Budget, DwarfError, sleb, uleb
+from tracelloc.dwarf.forms import Budget, DwarfError, Encoding, Value, sleb, uleb
 from tracelloc.elf.sections import Section
 
 TAG_INLINED_SUBROUTINE: Final = 0x1D

@@ -14,13 +14,14 @@ from typing import Final
 
 from tracelloc.dwarf import abbrev, forms
 from tracelloc.dwarf.abbrev import AbbreviationTable, attributes_of
-from tracelloc.dwarf.forms import Encoding, Value
-from tracelloc.dwarf.reader import (
+from tracelloc.dwarf.forms import (
     DAMAGE,
     U16,
     U64,
     Budget,
     DwarfError,
+    Encoding,
+    Value,
     initial_length,
     offset_at,
     reason_of,

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.dwarf import forms
-from tracelloc.dwarf.forms import Encoding
-from tracelloc.dwarf.info import DebugInfo
-from tracelloc.dwarf.reader import (
+from tracelloc.dwarf.forms import (
     U16,
     DwarfError,
+    Encoding,
     initial_length,
     offset_at,
     string_in,
     string_of,
     uleb,
 )
+from tracelloc.dwarf.info import DebugInfo
 
 _LNCT_PATH: Final = 1
 _LNCT_DIRECTORY: Final = 2

@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.dwarf.forms import TOMBSTONES, U16, U64, DwarfError, sleb, uleb
 from tracelloc.dwarf.info import DebugInfo
 from tracelloc.dwarf.lineheader import LineHeader, file_name, read_header
-from tracelloc.dwarf.reader import TOMBSTONES, U16, U64, DwarfError, sleb, uleb
 
 _COPY, _ADVANCE_PC, _ADVANCE_LINE, _SET_FILE, _SET_COLUMN = range(1, 6)
 _CONST_ADD_PC, _FIXED_ADVANCE_PC = 8, 9

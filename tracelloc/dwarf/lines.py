@@ -9,10 +9,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.dwarf.index import UnitIndex
+from tracelloc.dwarf.forms import DAMAGE, reason_of
 from tracelloc.dwarf.info import DebugInfo, Unit
 from tracelloc.dwarf.lineprogram import LineProgram
-from tracelloc.dwarf.reader import DAMAGE, reason_of
+from tracelloc.dwarf.ranges import UnitIndex
 
 
 @dataclass(frozen=True, slots=True)

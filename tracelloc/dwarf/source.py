@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from tracelloc.dwarf.forms import DAMAGE, reason_of
 from tracelloc.dwarf.info import DebugInfo, Unit
 from tracelloc.dwarf.inlines import InlineReader
 from tracelloc.dwarf.lines import Chain, LineIndex, SourceFrame
 from tracelloc.dwarf.pipe import SymbolizerPipe, reachable_path
-from tracelloc.dwarf.reader import DAMAGE, reason_of
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 

@@ -1,20 +1,253 @@
-"""The endpoint and the push of one trace, started and ended together, and their profiles."""
+"""Profiles pushed to a server at intervals; the endpoint and the push of one trace.
+
+The server is one that is compatible with Pyroscope. The protocol is ``POST /ingest`` of
+Pyroscope's HTTP API
+(https://grafana.com/docs/pyroscope/latest/reference-server-api/), format pprof: query
+parameters say whose profile it is and from when, the body is a form of the profile and
+how its sample types add up over time.
+"""
 
 from __future__ import annotations
 
+import base64
+import http.client
+import json
+import secrets
+import socket
 import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
+from tracelloc import __version__
+from tracelloc.errors import TracellocError
+from tracelloc.export import pprof
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.live.endpoint import Endpoint, listen_on
-from tracelloc.live.push import Pusher
 from tracelloc.snapshots.snapshot import Target, TraceSnapshot
-from tracelloc.views.combined import trace_profiles
+from tracelloc.text import plural, printable
+from tracelloc.views.combined import joined, trace_profiles
 from tracelloc.views.naming import Namers
-from tracelloc.views.profile import Profile
+from tracelloc.views.profile import Metric, Profile
 
-_PATIENCE_S: Final = 5.0
+MOST_WAITING: Final = 16
+"""Profiles kept while the server doesn't answer; the oldest goes first."""
+_PATIENCE_S: Final = 10.0
+_LAST_PATIENCE_S: Final = 3.0
+"""For each of the last attempts, when tracing has ended."""
+_FIRST_DELAY_S: Final = 1.0
+_LONGEST_DELAY_S: Final = 60.0
+_CONFIG: Final = "sample_type_config"
+_TYPES: Final[dict[str, dict[str, object]]] = {
+    "inuse_objects": {"units": "objects", "aggregation": "average"},
+    "inuse_space": {"units": "bytes", "aggregation": "average"},
+    "alloc_objects": {"units": "objects", "aggregation": "sum"},
+    "alloc_space": {"units": "bytes", "aggregation": "sum"},
+}
+_UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
+
+
+_Parcel = tuple[int, int, bytes]
+"""A profile, ready to be sent: its first and last second since 1970, and the file."""
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *_args: Any) -> None:
+        """None: a POST would be repeated as a GET without its body."""
+
+
+class Pusher:
+    """A thread that takes profiles and sends them, from ``start`` to ``close``."""
+
+    def __init__(
+        self,
+        config: PushConfig,
+        target: Target,
+        take: Callable[[], Sequence[Profile]],
+        say: Callable[[str], None],
+        first_delay_s: float = _FIRST_DELAY_S,
+    ) -> None:
+        """``take`` gives the profile of each process; ``target``: the first of these.
+
+        ``say`` gets a line when the server starts or ends failing, from any thread.
+        """
+        self._config = config
+        self._target = target
+        self._take = take
+        self._say = say
+        self._first_delay_s = first_delay_s
+        self._waiting: deque[_Parcel] = deque()
+        self._allocated: dict[tuple[int, int], tuple[int, int]] = {}
+        """By process and stack: what it had allocated when the last profile was taken, bytes
+        and blocks."""
+        self._since_s = time.time()
+        self._failing = False
+        self.sent = 0
+        """Profiles that the server took."""
+        self.dropped = 0
+        """Profiles that it will never get."""
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="push", daemon=True)
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def start(self) -> None:
+        """Begins; the first profile is sent after one interval."""
+        self._since_s = time.time()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Sends what there is a last time, and ends."""
+        self._ending.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _work(self) -> None:
+        next_take = time.monotonic() + self._config.interval_s
+        delay_s, next_try = self._first_delay_s, 0.0
+        while not self._ending.wait(max(0.0, self._until(next_take, next_try))):
+            if time.monotonic() >= next_take:
+                next_take += self._config.interval_s * (
+                    1 + max(0.0, time.monotonic() - next_take) // self._config.interval_s
+                )
+                self._pack()
+            if not self._waiting or time.monotonic() < next_try:
+                continue
+            if self._send_all(_PATIENCE_S):
+                delay_s, next_try = self._first_delay_s, 0.0
+            else:
+                next_try = time.monotonic() + delay_s
+                delay_s = min(2 * delay_s, _LONGEST_DELAY_S)
+        self._pack()
+        self._send_all(_LAST_PATIENCE_S)
+        self.dropped += len(self._waiting)
+        if self.dropped:
+            self._say(f"{plural(self.dropped, 'profile')} could not be pushed")
+
+    def _until(self, next_take: float, next_try: float) -> float:
+        return (min(next_take, next_try) if self._waiting else next_take) - time.monotonic()
+
+    def _pack(self) -> None:
+        """Takes a profile and puts it in the queue."""
+        try:
+            profiles = self._take()
+        except TracellocError as error:
+            self._fail(str(error))
+            return
+        until_s = time.time()
+        profile = joined([self._with_new_allocations(profile) for profile in profiles])
+        content = b"".join(pprof.write(profile, Metric.BYTES))
+        if len(self._waiting) == MOST_WAITING:
+            self._waiting.popleft()
+            self.dropped += 1
+        self._waiting.append((int(self._since_s), max(1, round(until_s)), content))
+        self._since_s = until_s
+
+    def _with_new_allocations(self, profile: Profile) -> Profile:
+        """What is allocated adds up over time at the server: only what is new is sent."""
+        samples = []
+        for sample in profile.samples:
+            stat, key = sample.stat, (profile.target.number, sample.stat.index)
+            size, count = self._allocated.get(key, (0, 0))
+            self._allocated[key] = stat.allocated_bytes, stat.allocated_count
+            new = replace(
+                stat,
+                allocated_bytes=stat.allocated_bytes - size,
+                allocated_count=stat.allocated_count - count,
+            )
+            if new.live_count or new.allocated_count:
+                samples.append(replace(sample, stat=new))
+        return replace(profile, samples=samples)
+
+    def _send_all(self, patience_s: float) -> bool:
+        """Sends the oldest first. Whether nothing has to be tried again."""
+        while self._waiting:
+            trouble, again = self._send(self._waiting[0], patience_s)
+            if trouble and again:
+                self._fail(trouble)
+                return False
+            self._waiting.popleft()
+            if trouble:
+                self.dropped += 1
+                self._fail(trouble)
+                continue
+            self.sent += 1
+            if self._failing:
+                self._failing = False
+                self._say(f"{self._config.url} takes profiles again")
+        return True
+
+    def _fail(self, trouble: str) -> None:
+        if not self._failing:
+            self._failing = True
+            self._say(f"error: cannot push to {self._config.url}: {printable(trouble)}")
+
+    def _send(self, parcel: _Parcel, patience_s: float) -> tuple[str, bool]:
+        """(what went wrong, whether to try again); nothing if it is there."""
+        from_s, until_s, content = parcel
+        body, boundary = _form(content)
+        headers = {
+            "Content-Type": f"multipart/form-data; boundary={boundary}",
+            "User-Agent": f"tracelloc/{__version__}",
+        }
+        if self._config.authorization is not None:
+            token = base64.b64encode(self._config.authorization.encode()).decode()
+            headers["Authorization"] = f"Basic {token}"
+        query = urllib.parse.urlencode(
+            {"name": self._name(), "from": from_s, "until": until_s}
+            | {"format": "pprof", "spyName": "tracelloc"}
+        )
+        request = urllib.request.Request(  # noqa: S310 - http and https only
+            f"{self._config.url}?{query}", data=body, headers=headers, method="POST"
+        )
+        try:
+            with self._opener.open(request, timeout=patience_s) as answer:
+                answer.read(1 << 16)
+        except urllib.error.HTTPError as error:
+            with error:
+                return f"it answers {error.code} {error.reason}", error.code in (408, 429) or (
+                    error.code >= 500
+                )
+        except urllib.error.URLError as error:
+            return str(getattr(error.reason, "strerror", None) or error.reason), True
+        except (OSError, http.client.HTTPException) as error:
+            return str(getattr(error, "strerror", None) or error or type(error).__name__), True
+        return "", False
+
+    def _name(self) -> str:
+        labels = {"hostname": socket.gethostname(), "pid": str(self._target.pid)}
+        labels.update(self._config.labels)
+        pairs = ",".join(f"{key}={_plain(value)}" for key, value in labels.items())
+        return f"{_plain(self._config.name or self._target.command or 'unknown')}{{{pairs}}}"
+
+
+def _plain(name: str) -> str:
+    """Without what divides names and labels."""
+    return printable(name).translate(_UNSAFE_IN_NAMES)
+
+
+def _form(content: bytes) -> tuple[bytes, str]:
+    """A multipart/form-data body (RFC 7578) and its boundary."""
+    boundary = secrets.token_hex(16)
+    parts = (
+        ("profile", "profile.pb.gz", "application/octet-stream", content),
+        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(_TYPES).encode()),
+    )
+    body = b""
+    for name, file, kind, part in parts:
+        head = (
+            f"--{boundary}\r\nContent-Disposition: form-data; "
+            f'name="{name}"; filename="{file}"\r\nContent-Type: {kind}\r\n\r\n'
+        )
+        body += head.encode() + part + b"\r\n"
+    return body + f"--{boundary}--\r\n".encode(), boundary
+
+
+_NAMES_PATIENCE_S: Final = 5.0
 """How long names are waited for; scrapers give up after ten seconds."""
 
 
@@ -33,7 +266,9 @@ class ProfileSource:
         with self._lock:
             trace = self._take()
             if self._made[0] is not trace:
-                profiles = trace_profiles(trace, self._namers, freed=True, patience_s=_PATIENCE_S)
+                profiles = trace_profiles(
+                    trace, self._namers, freed=True, patience_s=_NAMES_PATIENCE_S
+                )
                 self._made = trace, profiles
             return self._made[1]
 

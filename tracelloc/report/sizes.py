@@ -6,8 +6,16 @@ from typing import Any
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.part import Entry, Part, Request
-from tracelloc.snapshots.spread import Bin, SizeCount, frequent_sizes, size_bins
-from tracelloc.snapshots.waste import StackWaste, Waste, total_waste, wasteful_stacks
+from tracelloc.snapshots.spread import (
+    Bin,
+    SizeCount,
+    StackWaste,
+    Waste,
+    frequent_sizes,
+    size_bins,
+    total_waste,
+    wasteful_stacks,
+)
 from tracelloc.text import plural
 from tracelloc.views.process import waste_line, waste_text, why_uncertain
 
