@@ -1,17 +1,19 @@
-"""The sections of reports, in one list."""
+"""The sections of reports, in one list, and those on leaks, sizes, threads, memory and losses.
+
+The section of sizes is a histogram, exact sizes, and what the allocator wastes; that of
+threads says who allocates, who frees, and what goes from one to another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
 from typing import Any, Final
 
-from tracelloc.report.leaks import losses_part, memory_part, suspects_part
-from tracelloc.report.part import Part, Request
-from tracelloc.report.sizes import sizes_part
-from tracelloc.report.threads import threads_part
+from tracelloc.heap.blocks import Blocks
+from tracelloc.report.part import Entry, Part, Request, largest
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -21,8 +23,230 @@ from tracelloc.report.top import (
     since_mark_part,
     temporary_part,
 )
+from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
-from tracelloc.views.facts import summary
+from tracelloc.snapshots.spread import (
+    Bin,
+    SizeCount,
+    StackWaste,
+    Waste,
+    frequent_sizes,
+    size_bins,
+    total_waste,
+    wasteful_stacks,
+)
+from tracelloc.text import plural, printable
+from tracelloc.verdict.judgement import Suspect
+from tracelloc.views.facts import summary, suspect_facts, thread_facts
+from tracelloc.views.naming import (
+    headline,
+    name_suspects,
+    nobody_line,
+    sentences,
+    stacks_to_name,
+    summary_line,
+    suppressed_line,
+    suspects_of,
+)
+from tracelloc.views.process import (
+    losses_line,
+    memory_lines,
+    overhead_line,
+    waste_line,
+    waste_text,
+    why_uncertain,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _SuspectsPart(Part):
+    """Entries say who calls what the stacks of a suspect share: they need names."""
+
+    suspects: Sequence[Suspect] = ()
+
+    @property
+    def stacks(self) -> Set[int]:
+        """Those of each suspect's group as well."""
+        return stacks_to_name(self.suspects)
+
+    def entries(self, given: Request) -> Sequence[Entry]:
+        """One per suspect, the best first."""
+        snapshot = given.snapshot
+        return [
+            Entry(
+                named.suspect.stack,
+                headline(named.judgement, snapshot.now_ns, about=given.about),
+                suspect_facts(named),
+                more=[f"      {sentence}" for sentence in sentences(named)],
+            )
+            for named in name_suspects(snapshot, given.namer, self.suspects)
+        ]
+
+
+def suspects_part(given: Request) -> Part:
+    """Without a line if there are none."""
+    shown, lines = suspects_of(given.snapshot, given.top), []
+    findings = given.snapshot.findings
+    if findings is not None and findings.suspects:
+        left_out = findings.suspects_left_out
+        lines.append(f"==> {summary_line(findings.suspects, len(shown), left_out)}")
+    return _SuspectsPart(lines, key="suspects", suspects=shown)
+
+
+def memory_part(given: Request) -> Part:
+    """What there is to be said of leaks and of memory, and which program it is of."""
+    snapshot = given.snapshot
+    lines = [nobody_line(snapshot), suppressed_line(snapshot), *memory_lines(snapshot)]
+    if snapshot.target.exec_count:
+        programs = plural(snapshot.target.exec_count, "other program")
+        lines.append(f"{programs} begun (exec), now {printable(snapshot.target.command)}")
+    return Part([f"==> {line}" for line in lines if line is not None])
+
+
+def losses_part(given: Request) -> Part:
+    """What tracing costs, and what it has missed."""
+    snapshot = given.snapshot
+    return Part([f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"])
+
+
+def sizes_part(given: Request) -> Part:
+    """Outstanding blocks by what was asked for, and the stacks that waste most.
+
+    In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
+    bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
+    ``usable_bytes`` and ``waste_bytes`` are of blocks whose usable size is known, all but
+    ``unknown_allocations``; null if it was not looked for. ``dropped_allocations`` are in
+    nothing of this, as their process has ended.
+    """
+    snapshot = given.snapshot
+    blocks = snapshot.blocks.blocks() if snapshot.blocks is not None else Blocks.empty()
+    sampled, sizes = snapshot.sample_bytes, snapshot.usable
+    usable = None if sizes is None else sizes.of(blocks)
+    total = None
+    if sizes is not None and usable is not None and len(blocks):
+        total = total_waste(blocks, sampled, usable, sizes.header_bytes)
+    bins = size_bins(blocks, sampled, usable)
+    frequent = frequent_sizes(blocks, given.top, sampled, usable)
+    dropped_count = 0 if len(blocks) else snapshot.live_count
+    facts: dict[str, Any] = {
+        "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
+        "top_sizes": [{"size_bytes": size.size, **_held(size)} for size in frequent],
+        "dropped_allocations": dropped_count,
+        **_waste(None if total is None else total.waste),
+    }
+    if dropped_count:
+        count = plural(dropped_count, "allocation")
+        gone = f"==> sizes of {given.about}{count} are not kept: the process has ended"
+        return Part([gone], facts)
+    lines = ["==> outstanding blocks by size:"]
+    lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
+    lines.append(f"==> {len(frequent)} sizes that hold most:")
+    lines += [_line(f"{size.size} B", size, given) for size in frequent]
+    if sizes is None or usable is None or total is None:
+        return Part(lines, facts)
+    wasteful = wasteful_stacks(blocks, sampled, usable, given.top)
+    lines.append(f"==> {waste_line(sizes, total, given.about)}")
+    lines.append(f"==> {len(wasteful)} stacks that waste most:")
+    facts |= {
+        "allocator": sizes.main.provider.value,
+        "uncertain": why_uncertain(sizes),
+        "header_bytes": total.header_bytes,
+        "read_allocations": total.read_count,
+        "computed_allocations": total.computed_count,
+    }
+    return Part(lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful])
+
+
+def _line(label: str, held: Bin | SizeCount, given: Request) -> str:
+    line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
+    if held.waste is not None and held.count:
+        line += f", {waste_text(held.waste, given.about)}"
+    return line
+
+
+def _entry(found: StackWaste, about: str) -> Entry:
+    count = plural(found.count, "allocation")
+    return Entry(
+        found.index,
+        f"{waste_text(found.waste, about)} in {about}{count}",
+        {"allocations": found.count, **_waste(found.waste)},
+    )
+
+
+def _held(held: Bin | SizeCount) -> dict[str, Any]:
+    return {"allocations": held.count, "bytes": held.size_bytes, **_waste(held.waste)}
+
+
+def _waste(waste: Waste | None) -> dict[str, Any]:
+    return {
+        "usable_bytes": None if waste is None else waste.usable_bytes,
+        "waste_bytes": None if waste is None else waste.waste_bytes,
+        "unknown_allocations": None if waste is None else waste.unknown_count,
+    }
+
+
+def threads_part(given: Request) -> Part:
+    """The busiest threads, the largest flows, and the stacks by blocks others have freed."""
+    snapshot = given.snapshot
+    assert snapshot.threads is not None
+    wandering, order = largest(snapshot.totals.remote_count, given.top)
+    lines = list(_lines(snapshot.threads, given))
+    if order:
+        lines.append(f"==> {len(order)} top stacks out of {wandering} of these:")
+    entries = [
+        Entry(
+            stat.index,
+            f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
+            f"{stat.remote_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            {
+                "remote_freed_bytes": stat.remote_bytes,
+                "remote_frees": stat.remote_count,
+                "allocations": stat.allocated_count,
+            },
+        )
+        for stat in snapshot.stack_stats(order)
+    ]
+    return Part(lines, thread_facts(snapshot.threads), "top_allocators", entries)
+
+
+def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
+    threads, flows = activity.threads[: given.top], activity.flows[: given.top]
+    yield f"==> {len(threads)} top threads out of {len(activity.threads)}:"
+    for number, thread in enumerate(threads):
+        yield f"  {number:>4}: {_thread(thread, activity, given)}"
+    remote = given.amount(activity.remote_freed_bytes, activity.remote_freed_count)
+    yield (
+        f"==> {remote} freed by another thread ({activity.remote_share:.1%} of all that "
+        f"were freed), {len(flows)} top ways out of {len(activity.flows)}:"
+    )
+    for number, flow in enumerate(flows):
+        yield f"  {number:>4}: {_flow(flow, activity, given)}"
+
+
+def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str:
+    made = given.amount(thread.allocated_bytes, thread.allocated_count)
+    freed = given.amount(thread.freed_bytes, thread.freed_count)
+    parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
+    if thread.remote_freed_count:
+        remote = given.amount(thread.remote_freed_bytes, thread.remote_freed_count)
+        parts.append(f"of these {remote} of other threads")
+    if thread.handed_count:
+        handed = given.amount(thread.handed_bytes, thread.handed_count)
+        parts.append(f"other threads freed {handed} of its own")
+    return ", ".join(parts)
+
+
+def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
+    moved = given.amount(flow.size_bytes, flow.count)
+    return f"{moved} from {_name(flow.maker_tid, activity)} to {_name(flow.ender_tid, activity)}"
+
+
+def _name(tid: int, activity: ThreadActivity) -> str:
+    if not tid:
+        return "threads that are not known"
+    name = activity.names.get(tid)
+    return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
+
 
 _ALL: Final = "all"
 
