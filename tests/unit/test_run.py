@@ -15,11 +15,11 @@ from tracelloc.command.options import parse_options
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import Run
 from tracelloc.command.signals import Signals
-from tracelloc.command.watch import Watch
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.views.naming import Namers, Symbolizers
+from tracelloc.watching import Watch
 
 
 @contextmanager

@@ -14,11 +14,17 @@ import pytest
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
 from tracelloc.command.options import Mode, parse_options
-from tracelloc.command.watch import Watch, WatchOptions
 from tracelloc.errors import UsageError
 from tracelloc.text import format_size
 from tracelloc.views.facts import summary
-from tracelloc.watching import LeakCommand, WatchRule, parse_rule, read_suppressions
+from tracelloc.watching import (
+    LeakCommand,
+    Watch,
+    WatchOptions,
+    WatchRule,
+    parse_rule,
+    read_suppressions,
+)
 
 PATIENCE_S = 30.0
 

@@ -16,14 +16,13 @@ from typing import Any, Final
 from tracelloc import __version__
 from tracelloc.capture.attach import Method
 from tracelloc.command.outputs import PRIVATE
-from tracelloc.command.watch import FAILED_STATUS
 from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import MOST_BETWEEN, SOON, Soon
 from tracelloc.live.address import parse_label, parse_listen, parse_push_url
 from tracelloc.report.sections import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
-from tracelloc.watching import PATIENCE_S, RULES_HELP, parse_rule
+from tracelloc.watching import FAILED_STATUS, PATIENCE_S, RULES_HELP, parse_rule
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 

@@ -16,7 +16,6 @@ from typing import Any, Final, NoReturn
 from tracelloc.capture.attach import Method
 from tracelloc.command.arguments import add_all
 from tracelloc.command.outputs import Output
-from tracelloc.command.watch import WatchOptions, watch_of
 from tracelloc.errors import UsageError
 from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.heap.temporary import Soon
@@ -25,6 +24,7 @@ from tracelloc.report.sections import wanted_by
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.text import NS_PER_S
 from tracelloc.views.profile import METRICS
+from tracelloc.watching import WatchOptions, watch_of
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024

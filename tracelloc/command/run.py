@@ -21,7 +21,6 @@ from tracelloc.command.outputs import write_files
 from tracelloc.command.pools import load_pools, signatures_of
 from tracelloc.command.signals import Signals
 from tracelloc.command.starts import Start
-from tracelloc.command.watch import FAILED_STATUS, Watch
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
@@ -33,7 +32,7 @@ from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
-from tracelloc.watching import Suppressions
+from tracelloc.watching import FAILED_STATUS, Suppressions, Watch
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""
