@@ -17,12 +17,11 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
-from tracelloc.cfi.batch import Batch
 from tracelloc.cfi.encoding import CfiError, Reason
 from tracelloc.cfi.entries import Entries
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.programs import execute, initial_state
-from tracelloc.cfi.rows import decode, encode, settle_plt, unencodable
+from tracelloc.cfi.rows import Batch, decode, encode, settle_plt, unencodable
 from tracelloc.cfi.rules import RuleSet
 from tracelloc.cfi.sections import scan
 from tracelloc.elf import ElfFile, NotElfError

@@ -14,11 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.cfi import calls, rules
-from tracelloc.cfi.batch import Batch
 from tracelloc.cfi.encoding import CfiError
 from tracelloc.cfi.entries import Cie
 from tracelloc.cfi.programs import State, execute, initial_state
-from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Kind, encode, settle_plt, unencodable
+from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Batch, Kind, encode, settle_plt, unencodable
 from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, SIGNAL_FRAME, RuleSet
 from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
