@@ -16,11 +16,18 @@ import pytest
 from tests.harness import Builder
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import MASK, CfiError
-from tracelloc.cfi.expressions import UnknownRegisterError, evaluate
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, Kind, decode
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
-from tracelloc.cfi.walk import End, OutsideCopyError, StackCopy, Walk, unwind
+from tracelloc.cfi.walk import (
+    End,
+    OutsideCopyError,
+    StackCopy,
+    UnknownRegisterError,
+    Walk,
+    evaluate,
+    unwind,
+)
 from tracelloc.elf import ElfFile
 from tracelloc.target.procfs import AddressMap, parse_maps
 
