@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tracelloc.placement.exits import CodeReader, Stops
-from tracelloc.placement.places import Place, at_entry, find_place
+from tracelloc.placement.places import CodeReader, Place, Stops, at_entry, find_place
 from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
