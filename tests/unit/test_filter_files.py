@@ -15,8 +15,7 @@ from tracelloc.caller import Caller, caller, effective_user, rights_of
 from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.files import append_rules, load_filters, own_rules, read_rules
-from tracelloc.filters.rules import Action, Match, On, Rule, parse_rules
-from tracelloc.filters.tomllines import Lines
+from tracelloc.filters.rules import Action, Lines, Match, On, Rule, parse_rules
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")

@@ -234,8 +234,6 @@ def settle_plt(row: int, address: int) -> int:
     return pack(Kind.SP, offset + 8 * ((address & 15) >= threshold), slot)
 
 
-U64 = npt.NDArray[np.uint64]
-
 _NONE: Final = 0
 """Instead of a row: not covered."""
 _SPARE_BYTES: Final = 1 << 16

@@ -26,8 +26,7 @@ from typing import Any, Final, NoReturn
 
 from tracelloc.caller import Caller, rights_of, trusted_bytes
 from tracelloc.errors import UsageError
-from tracelloc.filters.rules import nearest
-from tracelloc.filters.tomllines import Lines
+from tracelloc.filters.rules import Lines, nearest
 from tracelloc.target.allocators import Pool, PoolFunction
 from tracelloc.target.signatures import Kind, Signature
 from tracelloc.text import printable
