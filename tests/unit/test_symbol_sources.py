@@ -18,7 +18,7 @@ from tracelloc.elf import ElfFile, SymbolTable
 from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_file, open_inside
 from tracelloc.elf.plt import plt_functions
 from tracelloc.symbols.frame import SourceMap
-from tracelloc.symbols.packages import debug_hints
+from tracelloc.symbols.inventory import debug_hints
 from tracelloc.symbols.perfmap import PerfMap, describe
 from tracelloc.target.procfs import Process
 

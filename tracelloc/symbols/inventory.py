@@ -1,18 +1,22 @@
 """``tracelloc symbols``: what is known of each file that a process has mapped.
 
-Answers why a stack shows ``???`` or no line, and what would change that.
+Answers why a stack shows ``???`` or no line, and which package would bring what is missing.
+dpkg keeps the files of each package in ``/var/lib/dpkg/info/PACKAGE.list`` (one path per
+line); rpm is asked by its own command, which the hint leaves to the user.
 """
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
 
 from tracelloc.cfi.sections import unwind_sections
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.module import ModuleSymbols
-from tracelloc.symbols.packages import debug_hints
 from tracelloc.target.procfs import VDSO, Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
@@ -160,3 +164,66 @@ def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
 def json_inventory(reports: Iterable[ModuleReport]) -> str:
     """One JSON array, on one line."""
     return json.dumps([asdict(report) for report in reports], separators=(",", ":"))
+
+
+_DPKG_LISTS: Final = "var/lib/dpkg/info"
+_RPM_DATABASES: Final = ("var/lib/rpm", "usr/lib/sysimage/rpm")
+_DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
+"""Packages whose debug package has a name, or a place, of its own."""
+_LONGEST_LIST: Final = 16 << 20
+"""Bytes of a list that are read."""
+
+
+def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Per path of a file in a package: what to do to get its debug information.
+
+    ``root``: the directory that is ``/`` for those paths.
+    """
+    wanted = {spelling: path for path in paths for spelling in _spellings(path)}
+    if not wanted:
+        return {}
+    owners = _dpkg_owners(root, wanted)
+    if owners:
+        return {path: _apt_hint(package) for path, package in owners.items()}
+    if any((root / name).is_dir() for name in _RPM_DATABASES):
+        return {
+            path: f'dnf debuginfo-install "$(rpm -qf {path})"'
+            for path in wanted.values()
+            if path.startswith("/usr/")
+        }
+    return {}
+
+
+def _spellings(path: str) -> list[str]:
+    """``/lib`` is a link to ``/usr/lib``, and package lists may have either."""
+    if path.startswith("/usr/"):
+        return [path, path.removeprefix("/usr")]
+    return [path, f"/usr{path}"]
+
+
+def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
+    """Package by path."""
+    owners: dict[str, str] = {}
+    try:
+        lists = sorted(os.scandir(root / _DPKG_LISTS), key=lambda entry: entry.name)
+    except OSError:
+        return owners
+    for entry in lists:
+        if not entry.name.endswith(".list") or not entry.is_file(follow_symlinks=False):
+            continue
+        try:
+            with open(entry.path, "rb") as file:
+                listed = os.fsdecode(file.read(_LONGEST_LIST)).split("\n")
+        except OSError:
+            continue
+        for spelling in wanted.keys() & set(listed):
+            # ``libc6:amd64.list``: the architecture is no part of the name.
+            package = entry.name.removesuffix(".list").partition(":")[0]
+            owners.setdefault(wanted[spelling], package)
+    return owners
+
+
+def _apt_hint(package: str) -> str:
+    if package in _DEBUG_PACKAGES:
+        return f"apt install {_DEBUG_PACKAGES[package]}"
+    return f"apt install {package}-dbgsym, from the distribution's archive of debug symbols"
