@@ -23,7 +23,6 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
-from tracelloc.target.chunks import read_chunks, read_words
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.target.found import (
     FoundAllocator,
@@ -34,7 +33,7 @@ from tracelloc.target.found import (
 )
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
-from tracelloc.target.usable import formula_for
+from tracelloc.target.usable import formula_for, read_chunks, read_words
 from tracelloc.tracing.measuring import Measuring
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")

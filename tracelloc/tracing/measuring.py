@@ -16,9 +16,9 @@ import numpy as np
 from tracelloc.heap.blocks import Blocks
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
-from tracelloc.target.chunks import read_chunks
 from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.space import AddressSpace
+from tracelloc.target.usable import read_chunks
 from tracelloc.text import NS_PER_S
 
 _LONGEST_S: Final = 0.25
