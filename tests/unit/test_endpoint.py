@@ -18,8 +18,7 @@ from tests.unit.profiles import frame, hostile, profile, sample, small
 from tests.unit.test_export_formats import decoded, go_pprof
 from tracelloc.errors import TracellocError
 from tracelloc.live.address import ListenAddress, parse_listen
-from tracelloc.live.endpoint import Endpoint, listen_on
-from tracelloc.live.metrics import metrics
+from tracelloc.live.endpoint import Endpoint, listen_on, metrics
 from tracelloc.views.profile import Profile
 
 
