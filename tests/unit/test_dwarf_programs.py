@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tracelloc.dwarf.forms import Budget, DwarfError, sleb, uleb
-from tracelloc.dwarf.lineprogram import LineProgram
+from tracelloc.dwarf.lines import LineProgram
 from tracelloc.elf.sections import Section
 
 STANDARD = bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1])
