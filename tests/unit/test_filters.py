@@ -14,7 +14,7 @@ from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import LONGEST_SUBJECT, Action, Match, On, Rule, RuleFile, parse_rules
 from tracelloc.symbols import Frame
 from tracelloc.views.facts import stack_facts as json_stack
-from tracelloc.views.stacklines import stack_lines as text_stack
+from tracelloc.views.facts import stack_lines as text_stack
 
 
 def frame(name: str | None, module: str = "/opt/app", file: str | None = None) -> Frame:

@@ -20,7 +20,7 @@ from tracelloc.filters.files import shipped_rules
 from tracelloc.filters.functions import function_name, trait_name
 from tracelloc.filters.rules import On, Rule
 from tracelloc.symbols import Frame
-from tracelloc.views.stacklines import format_frame
+from tracelloc.views.facts import format_frame
 
 DATA = Path(__file__).parents[1] / "data"
 RULES = shipped_rules().rules

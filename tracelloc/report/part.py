@@ -16,9 +16,8 @@ import numpy as np
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import about_of, format_size, plural
-from tracelloc.views.facts import stack_facts
+from tracelloc.views.facts import stack_facts, stack_lines
 from tracelloc.views.naming import Namer
-from tracelloc.views.stacklines import stack_lines
 
 
 @dataclass(frozen=True, slots=True)
