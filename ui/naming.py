@@ -23,8 +23,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
 from tracelloc.ui.cells import clean
-from tracelloc.views.calltree import frame_name
-from tracelloc.views.naming import NamedStack, Namer
+from tracelloc.views.naming import NamedStack, Namer, frame_name
 
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]

@@ -21,9 +21,8 @@ from tracelloc.ui.naming import place
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.ui.table import Cell, Column, Rows
-from tracelloc.views.calltree import frame_name
 from tracelloc.views.facts import format_frame
-from tracelloc.views.naming import NamedStack, headline, sentences
+from tracelloc.views.naming import NamedStack, frame_name, headline, sentences
 
 FRAME_COLUMNS: Final = (
     Column("name", "function, innermost first", 0, right=False, sorts=False),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tracelloc import units
+from tracelloc import text as module
 from tracelloc.text import printable
 
 
@@ -14,13 +14,13 @@ from tracelloc.text import printable
      ("8MiB", 8 << 20), ("1.5g", 3 << 29), ("2t", 2 << 40), (" 7 B ", 7), ("15.5EiB", 31 << 59)],
 )  # fmt: skip
 def test_parse_size(text: str, size: int) -> None:
-    assert units.parse_size(text) == size
+    assert module.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "k", "-1", "1e3", "4kk", "0x10", "16EiB", "١٢q", "1.2.3"])
 def test_parse_size_refuses(text: str) -> None:
     with pytest.raises(ValueError, match=r"size|large"):
-        units.parse_size(text)
+        module.parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -29,13 +29,13 @@ def test_parse_size_refuses(text: str) -> None:
      ("5min", 300), ("2h", 7200), ("1d", 86400), ("250us", 0.00025), ("7ns", 7e-9)],
 )  # fmt: skip
 def test_parse_duration(text: str, seconds: float) -> None:
-    assert units.parse_duration(text) == pytest.approx(seconds)
+    assert module.parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "s", "-1", "1w", "1h30m", "1e3", "nan", "inf"])
 def test_parse_duration_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
-        units.parse_duration(text)
+        module.parse_duration(text)
 
 
 @pytest.mark.parametrize(
@@ -46,19 +46,19 @@ def test_parse_duration_refuses(text: str) -> None:
      (100977868, "96.3 MiB"), (5 << 40, "5.00 TiB"), (-1536, "-1.50 KiB"), (3 << 60, "3.00 EiB")],
 )  # fmt: skip
 def test_format_size(size: int, text: str) -> None:
-    assert units.format_size(size) == text
+    assert module.format_size(size) == text
 
 
 def test_format_times() -> None:
-    assert units.format_age(682_577_117_136) == "682.6s"
-    assert units.format_age(-5) == "0.0s"
+    assert module.format_age(682_577_117_136) == "682.6s"
+    assert module.format_age(-5) == "0.0s"
     pairs = {0.5: "500ms", 30: "30s", 90: "90s", 300: "5m", 3600: "1h", 5400: "1h30m"}
-    assert {units.format_duration(s) for s in pairs} == set(pairs.values())
+    assert {module.format_duration(s) for s in pairs} == set(pairs.values())
 
 
 def test_plural() -> None:
-    assert units.plural(1, "free") == "1 free"
-    assert units.plural(0, "free") == "0 frees"
+    assert module.plural(1, "free") == "1 free"
+    assert module.plural(0, "free") == "0 frees"
 
 
 def test_printable() -> None:

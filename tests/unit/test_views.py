@@ -25,9 +25,8 @@ from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
-from tracelloc.views.calltree import frame_name
 from tracelloc.views.facts import format_frame
-from tracelloc.views.naming import NamedStack, Namer
+from tracelloc.views.naming import NamedStack, Namer, frame_name
 from tracelloc.views.process import losses_line
 
 

@@ -22,12 +22,11 @@ from tracelloc.views.calltree import (
     Merged,
     Merger,
     Step,
-    frame_name,
     outer_steps,
     shown_frames,
     steps,
 )
-from tracelloc.views.naming import NamedSuspect, headline, sentences
+from tracelloc.views.naming import NamedSuspect, frame_name, headline, sentences
 from tracelloc.views.profile import Metric, Profile, Sample, Unit
 
 _NOTHING: Final = -1

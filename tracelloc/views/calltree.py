@@ -27,7 +27,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S
-from tracelloc.views.naming import Namer
+from tracelloc.views.naming import Namer, frame_name
 from tracelloc.views.profile import Metric
 
 UNKNOWN = "[unknown]"
@@ -38,15 +38,6 @@ class Step(NamedTuple):
 
     name: str
     module: str | None
-
-
-def frame_name(frame: Frame) -> str:
-    """The symbol, or ``module+0xoffset``, or the bare address."""
-    if frame.symbol is not None:
-        return frame.symbol
-    if frame.module is not None and frame.module_offset is not None:
-        return f"{base_name(frame.module)}+0x{frame.module_offset:x}"
-    return f"0x{frame.address:x}"
 
 
 def shown_frames(stack: NamedStack) -> Iterator[tuple[str, Frame]]:

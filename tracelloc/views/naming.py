@@ -16,15 +16,24 @@ from tracelloc.filters import Filters, NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.target.procfs import base_name
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
 from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
-from tracelloc.views.calltree import frame_name
 
 __all__ = ["NamedStack", "Namer", "Namers", "Symbolizers"]
 
 REPORT_PATIENCE_S: Final = 2.0
 """How long a report waits for names and lines; those that take longer are in later ones."""
+
+
+def frame_name(frame: Frame) -> str:
+    """The symbol, or ``module+0xoffset``, or the bare address."""
+    if frame.symbol is not None:
+        return frame.symbol
+    if frame.module is not None and frame.module_offset is not None:
+        return f"{base_name(frame.module)}+0x{frame.module_offset:x}"
+    return f"0x{frame.address:x}"
 
 
 class Namer:
