@@ -15,22 +15,12 @@ from tracelloc.target.signatures import (
     ALLOC,
     ALLOC_2,
     CALLOC,
-    CALLOC_2,
     FREE,
-    NEW,
-    NEW_2,
-    NEW_N,
-    NEW_N_2,
-    NEW_REALLOC,
-    NEW_REALLOCN,
     OUTER_FREE,
     POSIX_MEMALIGN,
     REALLOC,
-    REALLOC_2,
     REALLOCARRAY,
-    REALLOCARRAY_2,
     REALLOCF,
-    REALLOCF_2,
     RESIZE,
     Kind,
     Signature,
@@ -51,47 +41,34 @@ class Family:
     """The user has named it."""
 
 
+def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
+    """Functions by name, from names divided by blanks."""
+    return {name: signature for signature, many in names.items() for name in many.split()}
+
+
 LIBC: Final = Family(
     name="malloc",
-    functions={
-        "malloc": ALLOC,
-        "calloc": CALLOC,
-        "realloc": REALLOC,
-        "reallocf": REALLOCF,
-        "reallocarray": REALLOCARRAY,
-        "free": FREE,
-        "cfree": FREE,
-        "free_sized": FREE,
-        "free_aligned_sized": FREE,
-        "memalign": ALLOC_2,
-        "aligned_alloc": ALLOC_2,
-        "posix_memalign": POSIX_MEMALIGN,
-        "valloc": ALLOC,
-        "pvalloc": ALLOC,
-        "__libc_malloc": ALLOC,
-        "__libc_calloc": CALLOC,
-        "__libc_realloc": REALLOC,
-        "__libc_reallocarray": REALLOCARRAY,
-        "__libc_free": FREE,
-        "__libc_cfree": FREE,
-        "__libc_memalign": ALLOC_2,
-        "__libc_valloc": ALLOC,
-        "__libc_pvalloc": ALLOC,
-        "__posix_memalign": POSIX_MEMALIGN,
-        "__libc_malloc_impl": ALLOC,
-    },
+    functions=_named(
+        {
+            ALLOC: "malloc valloc pvalloc __libc_malloc __libc_valloc __libc_pvalloc "
+            "__libc_malloc_impl",
+            CALLOC: "calloc __libc_calloc",
+            REALLOC: "realloc __libc_realloc",
+            REALLOCF: "reallocf",
+            REALLOCARRAY: "reallocarray __libc_reallocarray",
+            FREE: "free cfree free_sized free_aligned_sized __libc_free __libc_cfree",
+            ALLOC_2: "memalign aligned_alloc __libc_memalign",
+            POSIX_MEMALIGN: "posix_memalign __posix_memalign",
+        }
+    ),
     # A static program may free nothing, but then it still allocates.
     markers=("malloc",),
 )
 """malloc and its kin. What begins with underscores is glibc's or musl's."""
 
-_JEMALLOC_OWN: Final = {
-    "mallocx": ALLOC,
-    "rallocx": REALLOC,
-    "xallocx": RESIZE,
-    "dallocx": FREE,
-    "sdallocx": FREE,
-}
+_JEMALLOC_OWN: Final = _named(
+    {ALLOC: "mallocx", REALLOC: "rallocx", RESIZE: "xallocx", FREE: "dallocx sdallocx"}
+)
 JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
 """What names of jemalloc's end with, whatever prefix it was built with."""
 
@@ -119,7 +96,7 @@ def _operators() -> dict[str, Signature]:
     """All ``operator new`` and ``operator delete`` that can be replaced (C++20, 17.6.3)."""
     functions = {}
     for letter, align in product("wa", ("", _ALIGN)):
-        functions[f"_Zn{letter}m{align}"] = NEW
+        functions[f"_Zn{letter}m{align}"] = ALLOC.throwing
         # An exception inside is caught inside.
         functions[f"_Zn{letter}m{align}{_NOTHROW}"] = ALLOC
     for letter, size, align in product("la", ("", "m"), ("", _ALIGN)):
@@ -130,20 +107,19 @@ def _operators() -> dict[str, Signature]:
 
 OPERATORS: Final = Family(
     name="operator new",
-    functions={
-        **_operators(),
-        "_Znwm12__hot_cold_t": NEW,
-        "_Znam12__hot_cold_t": NEW,
-        "__size_returning_new": NEW,
-        "__size_returning_new_hot_cold": NEW,
-        "__size_returning_new_aligned": NEW,
-        "__size_returning_new_aligned_hot_cold": NEW,
-    },
+    functions=_operators()
+    | _named(
+        {
+            ALLOC.throwing: "_Znwm12__hot_cold_t _Znam12__hot_cold_t __size_returning_new "
+            "__size_returning_new_hot_cold __size_returning_new_aligned "
+            "__size_returning_new_aligned_hot_cold"
+        }
+    ),
     markers=("_Znwm",),
 )
 """C++'s own operators. The last six are tcmalloc's."""
 
-_TCMALLOC_NEW: Final = ("", "_aligned")
+_TCMALLOC_NEW: Final = "tc_new tc_new_aligned tc_newarray tc_newarray_aligned"
 _TCMALLOC_DELETE: Final = (
     *("", "_sized", "_aligned", "_sized_aligned"),
     *("_nothrow", "_aligned_nothrow"),
@@ -151,43 +127,34 @@ _TCMALLOC_DELETE: Final = (
 
 TCMALLOC: Final = Family(
     name="tcmalloc",
-    functions={
-        "tc_malloc": ALLOC,
-        "tc_malloc_skip_new_handler": ALLOC,
-        "tc_calloc": CALLOC,
-        "tc_realloc": REALLOC,
-        "tc_memalign": ALLOC_2,
-        "tc_posix_memalign": POSIX_MEMALIGN,
-        "tc_valloc": ALLOC,
-        "tc_pvalloc": ALLOC,
-        "tc_free": FREE,
-        "tc_free_sized": FREE,
-        "tc_cfree": FREE,
-        **{f"tc_new{array}{kind}": NEW for array in ("", "array") for kind in _TCMALLOC_NEW},
-        **{
-            f"tc_new{array}{kind}_nothrow": ALLOC
-            for array in ("", "array")
-            for kind in _TCMALLOC_NEW
-        },
-        **{f"tc_delete{array}{k}": FREE for array in ("", "array") for k in _TCMALLOC_DELETE},
-    },
+    functions=_named(
+        {
+            ALLOC: "tc_malloc tc_malloc_skip_new_handler tc_valloc tc_pvalloc "
+            + " ".join(f"{name}_nothrow" for name in _TCMALLOC_NEW.split()),
+            CALLOC: "tc_calloc",
+            REALLOC: "tc_realloc",
+            ALLOC_2: "tc_memalign",
+            POSIX_MEMALIGN: "tc_posix_memalign",
+            ALLOC.throwing: _TCMALLOC_NEW,
+            FREE: "tc_free tc_free_sized tc_cfree "
+            + " ".join(
+                map("tc_delete{0[0]}{0[1]}".format, product(("", "array"), _TCMALLOC_DELETE))
+            ),
+        }
+    ),
     markers=("tc_malloc",),
 )
 """gperftools' own names; where they lie with malloc and the operators, they are those."""
 
-_MI_SIZED: Final = {
-    "malloc": (ALLOC, ALLOC_2),
-    "zalloc": (ALLOC, ALLOC_2),
-    "malloc_small": (ALLOC, ALLOC_2),
-    "zalloc_small": (ALLOC, ALLOC_2),
-    "calloc": (CALLOC, CALLOC_2),
-    "mallocn": (CALLOC, CALLOC_2),
-    "realloc": (REALLOC, REALLOC_2),
-    "rezalloc": (REALLOC, REALLOC_2),
-    "reallocf": (REALLOCF, REALLOCF_2),
-    "reallocn": (REALLOCARRAY, REALLOCARRAY_2),
-    "recalloc": (REALLOCARRAY, REALLOCARRAY_2),
-}
+_MI_SIZED: Final = _named(
+    {
+        ALLOC: "malloc zalloc malloc_small zalloc_small",
+        CALLOC: "calloc mallocn",
+        REALLOC: "realloc rezalloc",
+        REALLOCF: "reallocf",
+        REALLOCARRAY: "reallocn recalloc",
+    }
+)
 """For ``mi_NAME`` and for ``mi_heap_NAME``, whose first argument is a heap."""
 _MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
 _MI_INLINED: Final = "it makes its block without calling another function: not counted"
@@ -196,44 +163,34 @@ _MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counte
 
 def _mimalloc() -> dict[str, Signature]:
     functions = {}
-    for name, (plain, with_heap) in _MI_SIZED.items():
+    for name, signature in _MI_SIZED.items():
         endings = ("", "_aligned", "_aligned_at") if name in _MI_ALIGNED else ("",)
         for ending in endings:
-            functions[f"mi_{name}{ending}"] = plain
-            functions[f"mi_heap_{name}{ending}"] = with_heap
+            functions[f"mi_{name}{ending}"] = signature
+            functions[f"mi_heap_{name}{ending}"] = signature.behind_one
     return functions
 
 
 MIMALLOC: Final = Family(
     name="mimalloc",
-    functions={
-        **_mimalloc(),
-        "mi_expand": REALLOC,
-        "mi__expand": REALLOC,
-        "mi_reallocarray": REALLOCARRAY,
-        "mi_aligned_recalloc": REALLOCARRAY,
-        "mi_aligned_offset_recalloc": REALLOCARRAY,
-        "mi_memalign": ALLOC_2,
-        "mi_aligned_alloc": ALLOC_2,
-        "mi_posix_memalign": POSIX_MEMALIGN,
-        "mi_valloc": ALLOC,
-        "mi_pvalloc": ALLOC,
-        # It is written in C, where an exception of the program's new_handler is not caught.
-        "mi_new": NEW,
-        "mi_new_aligned": NEW,
-        "mi_new_nothrow": NEW,
-        "mi_new_aligned_nothrow": NEW,
-        "mi_new_n": NEW_N,
-        "mi_new_realloc": NEW_REALLOC,
-        "mi_new_reallocn": NEW_REALLOCN,
-        "mi_heap_alloc_new": NEW_2,
-        "mi_heap_alloc_new_n": NEW_N_2,
-        "mi_free": FREE,
-        "mi_free_size": FREE,
-        "mi_free_aligned": FREE,
-        "mi_free_size_aligned": FREE,
-        "mi_cfree": FREE,
-    },
+    functions=_mimalloc()
+    | _named(
+        {
+            REALLOC: "mi_expand mi__expand",
+            REALLOCARRAY: "mi_reallocarray mi_aligned_recalloc mi_aligned_offset_recalloc",
+            ALLOC_2: "mi_memalign mi_aligned_alloc",
+            POSIX_MEMALIGN: "mi_posix_memalign",
+            ALLOC: "mi_valloc mi_pvalloc",
+            # It is written in C, where an exception of the program's new_handler is not caught.
+            ALLOC.throwing: "mi_new mi_new_aligned mi_new_nothrow mi_new_aligned_nothrow",
+            CALLOC.throwing: "mi_new_n",
+            REALLOC.throwing: "mi_new_realloc",
+            REALLOCARRAY.throwing: "mi_new_reallocn",
+            ALLOC_2.throwing: "mi_heap_alloc_new",
+            CALLOC.behind_one.throwing: "mi_heap_alloc_new_n",
+            FREE: "mi_free mi_free_size mi_free_aligned mi_free_size_aligned mi_cfree",
+        }
+    ),
     markers=("mi_malloc",),
     unseen={
         **{

@@ -7,7 +7,7 @@ or decided while the target waits.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
@@ -101,6 +101,16 @@ class Signature:
     ends the program (``std::terminate``), for nothing can unwind through it."""
 
     @property
+    def throwing(self) -> Signature:
+        """Of a function that may be left by an exception."""
+        return replace(self, throws=True)
+
+    @property
+    def behind_one(self) -> Signature:
+        """Of a function with one more argument before the others."""
+        return replace(self, positions=tuple(position + 1 for position in self.positions))
+
+    @property
     def registers(self) -> tuple[str, ...]:
         """The x86-64 registers that its entry program reads."""
         return tuple(REGISTERS[position - 1] for position in self.positions)
@@ -120,22 +130,12 @@ class Signature:
 
 
 ALLOC: Final = Signature(Kind.ALLOC, (1,))
-ALLOC_2: Final = Signature(Kind.ALLOC, (2,))
+ALLOC_2: Final = ALLOC.behind_one
 CALLOC: Final = Signature(Kind.CALLOC, (1, 2))
-CALLOC_2: Final = Signature(Kind.CALLOC, (2, 3))
 POSIX_MEMALIGN: Final = Signature(Kind.POSIX_MEMALIGN, (1, 3))
 REALLOC: Final = Signature(Kind.REALLOC, (1, 2))
-REALLOC_2: Final = Signature(Kind.REALLOC, (2, 3))
 REALLOCF: Final = Signature(Kind.REALLOCF, (1, 2))
-REALLOCF_2: Final = Signature(Kind.REALLOCF, (2, 3))
 REALLOCARRAY: Final = Signature(Kind.REALLOCARRAY, (1, 2, 3))
-REALLOCARRAY_2: Final = Signature(Kind.REALLOCARRAY, (2, 3, 4))
 RESIZE: Final = Signature(Kind.RESIZE, (1, 2))
 FREE: Final = Signature(Kind.FREE, (1,))
 OUTER_FREE: Final = Signature(Kind.OUTER_FREE, (1,))
-NEW: Final = Signature(Kind.ALLOC, (1,), throws=True)
-NEW_2: Final = Signature(Kind.ALLOC, (2,), throws=True)
-NEW_N: Final = Signature(Kind.CALLOC, (1, 2), throws=True)
-NEW_N_2: Final = Signature(Kind.CALLOC, (2, 3), throws=True)
-NEW_REALLOC: Final = Signature(Kind.REALLOC, (1, 2), throws=True)
-NEW_REALLOCN: Final = Signature(Kind.REALLOCARRAY, (1, 2, 3), throws=True)
