@@ -106,7 +106,7 @@ def _facts_of(run: Run) -> Facts:
             if allocator.functions
         ),
         method=run.session.method.value,
-        buffer_bytes=run.options.events_size_bytes,
+        buffer_bytes=run.options.trace.capture.events_size_bytes,
     )
 
 

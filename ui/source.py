@@ -81,7 +81,7 @@ class LiveSource:
         self.filters = run.namers.filters
         self.caller = caller
         self.terminal = terminal
-        self.has_many = run.options.follow
+        self.has_many = run.options.trace.follow
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now."""

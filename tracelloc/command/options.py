@@ -6,7 +6,7 @@ import argparse
 import mmap
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
 from operator import or_
@@ -14,15 +14,17 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from tracelloc.capture.attach import Method
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.command.arguments import add_all
 from tracelloc.command.outputs import Output
 from tracelloc.errors import UsageError
 from tracelloc.export import FOLDED, PPROF, exporter_for
-from tracelloc.heap.temporary import Soon
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.report.sections import wanted_by
 from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.target.allocators import Selection
 from tracelloc.text import NS_PER_S
+from tracelloc.tracing.config import TraceConfig
 from tracelloc.views.profile import METRICS
 from tracelloc.watching import WatchOptions, watch_of
 
@@ -56,12 +58,6 @@ class Options:
     """None: the user chooses from a list, only with a screen; or there is a command or a name."""
     name: str | None
     """Whose PID is to be found."""
-    follow: bool
-    """Whether children are traced as well."""
-    followed_names: frozenset[str]
-    """Commands whose processes are traced beside the first one; empty: all."""
-    follow_limit: int
-    """Processes traced at a time."""
     as_root: bool
     """A command runs with our rights, not with those of who called sudo."""
     program_output: Path | None
@@ -81,35 +77,21 @@ class Options:
     outputs: tuple[Output, ...]
     listen: ListenAddress | None
     push: PushConfig | None
-    events_size_bytes: int
-    spill_entries: int
-    min_block_bytes: int
-    max_block_bytes: int | None
-    sample_bytes: int | None
-    soon: Soon
-    """What counts as temporary."""
-    allocator: str | None
+    trace: TraceConfig
+    """Without what ``allocators_paths`` name."""
     allocators_paths: tuple[Path, ...]
     """Files that name more allocators."""
-    mappings: bool
-    """mmap and its kin, too."""
-    method: Method | None
-    """None: the best that the kernel has."""
     filters_paths: tuple[Path, ...]
     filter_groups: tuple[tuple[str, bool], ...]
     """Groups of filters to switch, in this order."""
     use_filters: bool
     """Whether the shipped and the user's own filters apply."""
-    use_rows: bool
-    """Stacks by call-frame information."""
-    max_frames: int
     sources: tuple[tuple[str, str], ...]
     """Directories of source files: as compiled, and where they are now."""
     short_names: bool
     watch: WatchOptions
     since_mark: bool
     """Files hold what has come since the mark, once one is set."""
-    debug: bool
 
     @property
     def wanted(self) -> Wanted:
@@ -163,32 +145,56 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
     terminal = terminal and not (watch.rules or watch.on_leak)
     mode = _mode(given, bool(outputs or given.listen or push), terminal)
     _check_mode(given, command, mode)
-    values = vars(given) | {
-        "follow": given.follow is not None,
-        "followed_names": given.follow or frozenset(),
-        "command": command,
-        "mode": mode,
-        "min_age_ns": None if given.age is None else round(given.age * NS_PER_S),
-        "interval_s": given.interval,
-        "duration_s": given.duration,
-        "outputs": outputs,
-        "push": push,
-        "events_size_bytes": _ring_size(given.events_size),
-        "min_block_bytes": given.min_size,
-        "max_block_bytes": given.max_size,
-        "sample_bytes": given.sample,
-        "soon": given.temporary,
-        "allocators_paths": tuple(given.allocators),
-        "mappings": given.mmap,
-        "method": None if given.attach == "auto" else Method(given.attach),
-        "filters_paths": tuple(given.filters),
-        "filter_groups": tuple(given.filter_group),
-        "use_filters": not given.no_filters,
-        "use_rows": given.stacks != "fp",
-        "sources": tuple(given.sources),
-        "watch": watch,
-    }
-    return Options(**{field.name: values[field.name] for field in fields(Options)})
+    return Options(
+        pid=given.pid,
+        name=given.name,
+        as_root=given.as_root,
+        program_output=given.program_output,
+        command=command,
+        mode=mode,
+        report=given.report,
+        show=given.show,
+        top=given.top,
+        min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
+        interval_s=given.interval,
+        count=given.count,
+        duration_s=given.duration,
+        outputs=outputs,
+        listen=given.listen,
+        push=push,
+        trace=_config_of(given),
+        allocators_paths=tuple(given.allocators),
+        filters_paths=tuple(given.filters),
+        filter_groups=tuple(given.filter_group),
+        use_filters=not given.no_filters,
+        sources=tuple(given.sources),
+        short_names=given.short_names,
+        watch=watch,
+        since_mark=given.since_mark,
+    )
+
+
+def _config_of(given: argparse.Namespace) -> TraceConfig:
+    capture = CaptureConfig(
+        events_size_bytes=_ring_size(given.events_size),
+        spill_entries=given.spill_entries,
+        min_block_bytes=given.min_size,
+        max_block_bytes=given.max_size,
+        sample_bytes=given.sample,
+        use_rows=given.stacks != "fp",
+        max_frames=given.max_frames,
+        trace_mappings=given.mmap,
+        follow=given.follow is not None,
+    )
+    return TraceConfig(
+        capture=capture,
+        selection=Selection(given.allocator, mappings=given.mmap),
+        method=None if given.attach == "auto" else Method(given.attach),
+        soon=given.temporary,
+        most_processes=given.follow_limit,
+        followed_names=given.follow or frozenset(),
+        debug=given.debug,
+    )
 
 
 def push_of(given: argparse.Namespace) -> PushConfig | None:

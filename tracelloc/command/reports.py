@@ -85,7 +85,7 @@ class Reports:
 
     def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
         options = run.options
-        style = ReportStyle(options.top, options.min_age_ns, options.show, options.follow)
+        style = ReportStyle(options.top, options.min_age_ns, options.show, options.trace.follow)
         report = trace_json if options.mode is Mode.JSON else trace_text
         text = report(trace, run.namers, style, run.marks, ended=is_last)
         try:

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from tracelloc.caller import caller
-from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import write_files
@@ -25,10 +24,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
-from tracelloc.target.allocators import Pool, Selection
 from tracelloc.target.found import found_lines, managed_heap
 from tracelloc.text import printable
-from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
@@ -191,7 +188,7 @@ class Run:
         if managed is not None:
             self.messages.say(f"warning: {managed}")
         for path, method in root.source.methods().items():
-            if self.options.use_rows and method == NO_INFORMATION:
+            if self.options.trace.capture.use_rows and method == NO_INFORMATION:
                 self.messages.say(f"stacks through {printable(path)}: {method}")
 
     def finish(self, front: FrontEnd) -> None:
@@ -224,7 +221,7 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     """Returns the exit status if it is for us to say, else 0."""
     say = front.messages.say_aside
-    signals = Signals(start.take_signal, say if options.follow else None)
+    signals = Signals(start.take_signal, say if options.trace.follow else None)
     with ExitStack() as stack:
         filters, warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters
@@ -236,7 +233,12 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
-        session = stack.enter_context(closing(start.begin(_config_of(options, pools), say)))
+        config = replace(
+            options.trace,
+            capture=replace(options.trace.capture, signatures=signatures_of(pools)),
+            selection=replace(options.trace.selection, pools=pools),
+        )
+        session = stack.enter_context(closing(start.begin(config, say)))
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
@@ -258,26 +260,3 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
                 sharing.close()
         run.finish(front)
     return FAILED_STATUS if watch.broken is not None else 0
-
-
-def _config_of(options: Options, pools: tuple[Pool, ...]) -> TraceConfig:
-    return TraceConfig(
-        capture=CaptureConfig(
-            events_size_bytes=options.events_size_bytes,
-            spill_entries=options.spill_entries,
-            min_block_bytes=options.min_block_bytes,
-            max_block_bytes=options.max_block_bytes,
-            sample_bytes=options.sample_bytes,
-            use_rows=options.use_rows,
-            max_frames=options.max_frames,
-            trace_mappings=options.mappings,
-            follow=options.follow,
-            signatures=signatures_of(pools),
-        ),
-        selection=Selection(options.allocator, pools, options.mappings),
-        method=options.method,
-        soon=options.soon,
-        most_processes=options.follow_limit,
-        followed_names=options.followed_names,
-        debug=options.debug,
-    )
