@@ -9,7 +9,14 @@ from typing import Any, Final
 from rich.text import Text
 
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow
-from tracelloc.snapshots.spread import ThreadsBefore, threads_of, threads_then
+from tracelloc.snapshots.spread import (
+    ThreadRow,
+    ThreadsBefore,
+    flows_of,
+    thread_rows,
+    threads_of,
+    threads_then,
+)
 from tracelloc.text import about_of, format_size
 from tracelloc.ui.cells import crop, percent
 from tracelloc.ui.selection import Selection
@@ -18,7 +25,6 @@ from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Bar, Cell, Column, Rows, Table
 from tracelloc.ui.view import BASIC, Sorting, View
-from tracelloc.views.threads import ThreadRow, flows_of, thread_rows
 
 COLUMNS: Final = (
     Column("bytes", "outstanding", 13),

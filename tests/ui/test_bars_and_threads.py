@@ -19,7 +19,15 @@ from tests.ui.screens import (
     text_of,
 )
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.spread import AGE_STEPS_S, Bin, SizeCount, ThreadStat, Waste
+from tracelloc.snapshots.spread import (
+    AGE_STEPS_S,
+    Bin,
+    SizeCount,
+    ThreadRow,
+    ThreadStat,
+    Waste,
+    thread_rows,
+)
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.histograms import AGES as AGES_VIEW
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW
@@ -29,7 +37,6 @@ from tracelloc.ui.table import Rows, Table
 from tracelloc.ui.threads import COLUMNS, table_rows
 from tracelloc.ui.threads import THREADS as THREADS_VIEW
 from tracelloc.ui.view import Sorting
-from tracelloc.views.threads import ThreadRow, thread_rows
 
 BINS = [
     Bin(0, 0, 3, 0),

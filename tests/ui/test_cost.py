@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, weights
-from tracelloc.snapshots.spread import ThreadStat
+from tracelloc.snapshots.spread import ThreadStat, thread_rows
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.naming import Search
@@ -21,7 +21,6 @@ from tracelloc.ui.threads import COLUMNS, table_rows
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.view import Sorting
 from tracelloc.views.calltree import Step
-from tracelloc.views.threads import thread_rows
 
 REFRESH_S = 0.05
 """The budget. Processor time is measured, which others' load makes longer, too."""
