@@ -14,7 +14,7 @@ from tracelloc.command.messages import Messages
 from tracelloc.command.options import parse_options
 from tracelloc.command.reports import Reports
 from tracelloc.command.run import Run
-from tracelloc.command.signals import Signals
+from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap

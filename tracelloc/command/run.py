@@ -18,8 +18,7 @@ from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import write_files
 from tracelloc.command.pools import load_pools, signatures_of
-from tracelloc.command.signals import Signals
-from tracelloc.command.starts import Start
+from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
