@@ -19,8 +19,7 @@ from tracelloc.demangle import demangle
 from tracelloc.dwarf.lines import SourceFrame
 from tracelloc.elf import Symbol
 from tracelloc.symbols.frame import Frame, SourceMap, unnamed
-from tracelloc.symbols.module import ModuleSymbols
-from tracelloc.symbols.perfmap import PerfMap, describe
+from tracelloc.symbols.module import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
