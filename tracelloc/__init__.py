@@ -14,7 +14,7 @@ The way of one event, from the target's malloc to the eye, with the files that i
     tracing/session.py       a snapshot of all processes: snapshots/snapshot.py
     command/run.py           the snapshot of one moment, for every front-end
     views/naming.py          names for its stacks: symbols/, dwarf/, demangle/, filters/
-    command/reports.py       text and JSON: report/trace.py, report/sections.py
+    command/run.py           text and JSON: report/trace.py, report/sections.py
     command/outputs.py       files: views/profile.py, export/
     live/                    HTTP and push; watching.py: rules and commands
     ui/                      the screen: refresher, picture, the views of ui/registry.py

@@ -69,8 +69,7 @@ def _run(options: Options) -> int:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 
         return run_screen(options)
-    from tracelloc.command.reports import Reports  # noqa: PLC0415
-    from tracelloc.command.run import trace  # noqa: PLC0415
+    from tracelloc.command.run import Reports, trace  # noqa: PLC0415
     from tracelloc.command.starts import start_of  # noqa: PLC0415
 
     front = Reports(options.report, has_stdout=not options.command)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
-from tracelloc.placement import ProbePoint, find_place
+from tracelloc.placement import ProbePoint
+from tracelloc.placement.places import find_place
 from tracelloc.target.allocators import AllocatorFunction, Selection, discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import Kind

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.placement import find_place, is_emulated, plan
+from tracelloc.placement import plan
+from tracelloc.placement.places import find_place, is_emulated
 from tracelloc.target.allocators import Module, discover, functions_of
 from tracelloc.target.signatures import Kind
 

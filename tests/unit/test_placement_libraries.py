@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.placement import find_place, is_emulated
+from tracelloc.placement.places import find_place, is_emulated
 from tracelloc.target.families import LIBC
 
 LIBRARIES = {

@@ -12,8 +12,7 @@ from typing import Any, cast
 from tests.unit.stage import A, Stage, Stages
 from tracelloc.command.messages import Messages
 from tracelloc.command.options import parse_options
-from tracelloc.command.reports import Reports
-from tracelloc.command.run import Run
+from tracelloc.command.run import Reports, Run
 from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted

@@ -11,7 +11,8 @@ from typing import Final, Self
 from tracelloc.capture import childprogram
 from tracelloc.capture.attach import Attachment, Method
 from tracelloc.errors import UnsupportedError
-from tracelloc.placement import ProbePoint, find_place, is_emulated
+from tracelloc.placement import ProbePoint
+from tracelloc.placement.places import find_place, is_emulated
 from tracelloc.target.allocators import discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import FREE

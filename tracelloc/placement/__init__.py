@@ -1,27 +1,175 @@
-"""Where on a function its probes sit, and which programs they run.
+"""Which programs are attached where: the probes for what discovery has found.
 
-``places`` finds the cheap instruction at a function's beginning, ``exits`` the ends of those
-that can't have a return probe, ``points`` makes the list of what is to be attached.
+``places`` finds the cheap instruction at a function's beginning, and the ends of functions
+that can't have a return probe.
 """
 
-from tracelloc.placement.places import Place, find_place, is_emulated
-from tracelloc.placement.points import (
-    LOADER_HOOK,
-    Plan,
-    ProbePoint,
-    place_exceptions,
-    place_loader,
-    plan,
+from __future__ import annotations
+
+from collections.abc import Iterable, Set
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Final
+
+from tracelloc.placement.places import CodeReader, Place, Stops, at_entry, find_place
+from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
+from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
+from tracelloc.target.procfs import base_name
+from tracelloc.target.signatures import Kind
+
+LOADER_HOOK: Final = "_dl_debug_state"
+"""What dynamic linkers call when they are about to change, and have changed, what is mapped
+(glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
+"""What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
+_RETURN_PROGRAMS: Final = frozenset(kind.return_program for kind in Kind)
+_KNOWN_NAMES: Final = frozenset(
+    name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
 
-__all__ = [
-    "LOADER_HOOK",
-    "Place",
-    "Plan",
-    "ProbePoint",
-    "find_place",
-    "is_emulated",
-    "place_exceptions",
-    "place_loader",
-    "plan",
-]
+
+@dataclass(frozen=True, slots=True)
+class ProbePoint:
+    """One probe: which program at which byte of which file."""
+
+    open_path: str
+    offset: int
+    """In the file, in bytes."""
+    program: str
+    is_return: bool
+    """The program runs when the function returns to its caller."""
+    label: str
+    """For messages: ``malloc in libc.so.6``."""
+    is_dear: bool = False
+    """The kernel single-steps the instruction there."""
+
+    @property
+    def ends_calls(self) -> bool:
+        """Whether it is where calls end."""
+        return self.program in _RETURN_PROGRAMS
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be attached for some allocators."""
+
+    points: tuple[ProbePoint, ...]
+    """In the order in which they are to be attached: first where calls end. A thread that
+    is caught in between must not be seen to enter a call whose return would go unseen."""
+    allocators: tuple[Allocator, ...]
+    """Those of them with probes, their other functions among ``unseen`` with the reason."""
+    has_throwing: bool
+    """Whether a function is among them that may throw."""
+
+
+def plan(allocators: Iterable[Allocator]) -> Plan:
+    """The probes for these allocators."""
+    points: dict[tuple[str, int, str, bool], ProbePoint] = {}
+    kept = []
+    allocators = list(allocators)
+    for allocator in allocators:
+        path, elf = allocator.module.open_path, allocator.module.elf
+        reader = elf.once(CodeReader, partial(CodeReader, elf))
+        neighbours = (a for a in allocators if a.module.open_path == path)
+        addresses = frozenset(function.address for a in neighbours for function in a.functions)
+        functions, unseen = [], list(allocator.unseen)
+        for function in allocator.functions:
+            if _may_be_wrapper(function, allocator.family) and elf.once(
+                ("leaves it to", function.address, addresses),
+                partial(_leaves_it, function, reader, addresses),
+            ):
+                continue
+            found = elf.once(
+                ("points", function.names, function.address, function.size, function.signature),
+                partial(_points_of, function, reader),
+            )
+            if isinstance(found, Unseen):
+                unseen.append(found)
+                continue
+            functions.append(function)
+            # What several functions jump to ends the calls of all of them.
+            points.update(((p.open_path, p.offset, p.program, p.is_return), p) for p in found)
+        if functions or unseen:
+            kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
+    ordered = sorted(points.values(), key=lambda point: not point.ends_calls)
+    throwing = any(f.signature.throws for allocator in kept for f in allocator.functions)
+    return Plan(tuple(ordered), tuple(kept), throwing)
+
+
+def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
+    """Whether it may leave all the work to functions that are seen by themselves.
+
+    Operators of the C++ library do: they call malloc and free. What the user has named is
+    what is to be seen, whatever it does.
+    """
+    return not family.by_user and (family is OPERATORS or function.signature.throws)
+
+
+def _leaves_it(function: AllocatorFunction, reader: CodeReader, addresses: Set[int]) -> bool:
+    others = Stops(addresses - {function.address}, _KNOWN_NAMES)
+    return reader.leaves_it_to(function.address, others)
+
+
+def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoint] | Unseen:
+    """The probes for one function, or why it gets none."""
+    signature = function.signature
+    is_go = function.module.elf.is_go and "." in function.names[0]
+    if is_go and function.signature.kind.returns:
+        return Unseen(function.names[0], "Go moves its stacks: it can't be told where it returns")
+    entry = _entry_point(function, signature.entry_program)
+    if not signature.throws:
+        if not signature.kind.returns:
+            return [entry]
+        return [_entry_point(function, signature.kind.return_program, is_return=True), entry]
+    walk = reader.exits(function.address)
+    if walk.trouble:
+        return Unseen(
+            function.names[0],
+            "an exception may leave it, so that it can't have a return probe, and where else "
+            f"it ends can't be told: {walk.trouble}",
+        )
+    offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
+    exits = [
+        ProbePoint(entry.open_path, offset, signature.kind.return_program, False, entry.label, True)
+        for offset in offsets
+        if offset is not None
+    ]
+    return [*exits, entry]
+
+
+def _entry_point(
+    function: AllocatorFunction, program: str, *, is_return: bool = False
+) -> ProbePoint:
+    where = _find_for(function)
+    path, offset = function.module.open_path, function.offset + where.offset
+    label = f"{function.names[0]} in {base_name(function.module.path)}"
+    return ProbePoint(path, offset, program, is_return, label, where.is_dear)
+
+
+def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
+    """The probes that tell when libraries come and go."""
+    return _hook_points(modules, LOADER_HOOK, "loader_changes")
+
+
+def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:
+    """The probes that tell when C++ throws: only needed where a function may."""
+    return _hook_points(modules, EXCEPTION_HOOK, "exception_enter")
+
+
+def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[ProbePoint]:
+    points = []
+    for module in modules:
+        for address in module.elf.find_functions([name]).get(name, {}):
+            offset = module.elf.offset_of(address)
+            if offset is not None:
+                offset += at_entry(module.elf.read(offset, 16), "").offset
+                label = f"{name} in {base_name(module.path)}"
+                points.append(ProbePoint(module.open_path, offset, program, False, label))
+    return points
+
+
+def _find_for(function: AllocatorFunction) -> Place:
+    code = function.module.elf.read(function.offset, function.size or 16)
+    if not function.size:
+        return at_entry(code, "its symbol does not say how long it is")
+    return find_place(code, function.signature.registers)
