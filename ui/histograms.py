@@ -11,7 +11,6 @@ from rich.text import Text
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import (
     Bin,
-    SizeCount,
     Waste,
     age_bins,
     frequent_sizes,
@@ -102,13 +101,13 @@ def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
 
 
 def size_rows(
-    bins: Sequence[Bin], frequent: Sequence[SizeCount] = (), waste: str | None = None
+    bins: Sequence[Bin], frequent: Sequence[Bin] = (), waste: str | None = None
 ) -> list[Bin | str]:
     """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
     rows: list[Bin | str] = [*bins]
     if frequent:
         rows.append("exact sizes that hold most")
-        rows += [Bin(s.size, s.size, s.count, s.size_bytes, s.waste) for s in frequent]
+        rows += frequent
     if waste is not None and rows:
         rows.append(waste)
     return rows

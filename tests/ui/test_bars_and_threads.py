@@ -22,7 +22,6 @@ from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.spread import (
     AGE_STEPS_S,
     Bin,
-    SizeCount,
     ThreadRow,
     ThreadStat,
     Waste,
@@ -46,7 +45,7 @@ BINS = [
     Bin(MIB // 2, MIB - 1, 3, 2_000_000),
     Bin(1 << 43, (1 << 44) - 1, 1, 1 << 43),
 ]
-FREQUENT = [SizeCount(1 << 43, 1, 1 << 43), SizeCount(1536, 70_000, 70_000 * 1536)]
+FREQUENT = [Bin(1 << 43, 1 << 43, 1, 1 << 43), Bin(1536, 1536, 70_000, 70_000 * 1536)]
 AGES = [
     Bin(low * NS_PER_S, high and high * NS_PER_S, 10 * at, 1000 * at * at)
     for at, (low, high) in enumerate(zip(AGE_STEPS_S, [*AGE_STEPS_S[1:], None], strict=True))
@@ -196,7 +195,7 @@ def test_equal_sizes_are_two_rows() -> None:
     view = Table(columns("size"))
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [SizeCount(1, 5, 5)]), size_label)
+        rows = bar_rows(size_rows([Bin(1, 1, 5, 5)], [Bin(1, 1, 5, 5)]), size_label)
         view.show(rows)
         await pilot.press("end")
         assert (view.cursor, view.key) == (2, (1, 1, 1))

@@ -226,10 +226,10 @@ def test_change_between_marks_and_what_has_come_since() -> None:
     assert moved.live_count[[one, two, three]].tolist() == [0, 1, 1]
     assert moved.freed_bytes[[one, two, three]].tolist() == [10, 0, 0]
     assert moved.per_second(moved.allocated_count)[[one, two, three]].tolist() == [0.5, 0.5, 0.5]
+    assert moved.per_second(moved.freed_count)[[one, two, three]].tolist() == [0.5, 0, 0]
     assert moved.per_second(moved.allocated_bytes)[one] == 0.5
     since = stack_figures(snapshot, first, Limits(born_after_ns=first.now_ns))
     assert since.live_bytes[[one, two, three]].tolist() == [1, 5, 7]
-    assert since.frees_per_s[[one, two, three]].tolist() == [0.5, 0, 0]
     back = change(snapshot, snapshot)
     assert not back.live_bytes.any()
     assert not back.per_second(back.allocated_count).any()
@@ -259,10 +259,10 @@ def test_sums_of_huge_sizes_are_exact() -> None:
 def test_frequent_sizes() -> None:
     blocks = made(*[(24, 1, 1, 1)] * 100, *[(4096, 1, 1, 1)] * 3, (100, 1, 1, 1), (50, 1, 1, 1))
     found = frequent_sizes(blocks, 3)
-    assert [(s.size, s.count, s.size_bytes) for s in found] == [
+    assert [(s.low, s.count, s.size_bytes) for s in found] == [
         (4096, 3, 12288), (24, 100, 2400), (100, 1, 100)
     ]  # fmt: skip
-    assert [s.size for s in frequent_sizes(blocks, 9, by_bytes=False)] == [24, 4096, 50, 100]
+    assert [s.low for s in frequent_sizes(blocks, 9)] == [4096, 24, 100, 50]
 
 
 def test_ages() -> None:

@@ -58,7 +58,7 @@ def test_sums(blocks: Blocks, usable: Usable) -> None:
         rows = np.flatnonzero((blocks.size >= bin_.low) & (blocks.size <= bin_.high))
         assert bin_.waste == expected(blocks, usable, rows)
     for size in frequent_sizes(blocks, 20, None, usable):
-        assert size.waste == expected(blocks, usable, np.flatnonzero(blocks.size == size.size))
+        assert size.waste == expected(blocks, usable, np.flatnonzero(blocks.size == size.low))
     total = total_waste(blocks, None, usable, 8)
     assert total.waste == expected(blocks, usable, np.arange(len(blocks)))
     assert total.read_count == usable.read.sum()

@@ -27,7 +27,6 @@ from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.spread import (
     Bin,
-    SizeCount,
     StackWaste,
     Waste,
     frequent_sizes,
@@ -130,7 +129,7 @@ def sizes_part(given: Request) -> Part:
     dropped_count = 0 if len(blocks) else snapshot.live_count
     facts: dict[str, Any] = {
         "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
-        "top_sizes": [{"size_bytes": size.size, **_held(size)} for size in frequent],
+        "top_sizes": [{"size_bytes": size.low, **_held(size)} for size in frequent],
         "dropped_allocations": dropped_count,
         **_waste(None if total is None else total.waste),
     }
@@ -141,7 +140,7 @@ def sizes_part(given: Request) -> Part:
     lines = ["==> outstanding blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
     lines.append(f"==> {len(frequent)} sizes that hold most:")
-    lines += [_line(f"{size.size} B", size, given) for size in frequent]
+    lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
         return Part(lines, facts)
     wasteful = wasteful_stacks(blocks, sampled, usable, given.top)
@@ -157,7 +156,7 @@ def sizes_part(given: Request) -> Part:
     return Part(lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful])
 
 
-def _line(label: str, held: Bin | SizeCount, given: Request) -> str:
+def _line(label: str, held: Bin, given: Request) -> str:
     line = f"    {label:>24}: {given.amount(held.size_bytes, held.count)}"
     if held.waste is not None and held.count:
         line += f", {waste_text(held.waste, given.about)}"
@@ -173,7 +172,7 @@ def _entry(found: StackWaste, about: str) -> Entry:
     )
 
 
-def _held(held: Bin | SizeCount) -> dict[str, Any]:
+def _held(held: Bin) -> dict[str, Any]:
     return {"allocations": held.count, "bytes": held.size_bytes, **_waste(held.waste)}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ import numpy.typing as npt
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
 from tracelloc.sampling import weights
-from tracelloc.snapshots.blocks import BlockSelection, block_stats
+from tracelloc.snapshots.blocks import BlockSelection, block_stats, first_rows
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
@@ -28,17 +28,6 @@ NO_AGE: Final = -1
 """Mean age of a stack that holds no block."""
 _EXACT_FLOAT: Final = 1 << 53
 """Sums below this are exact in float64, in which ``bincount`` adds."""
-
-
-class Moment(Protocol):
-    """A snapshot, or what was kept of one."""
-
-    @property
-    def totals(self) -> Totals: ...  # noqa: D102
-    @property
-    def elapsed_ns(self) -> int: ...  # noqa: D102
-    @property
-    def now_ns(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +66,7 @@ class Change:
         return column / seconds if seconds > 0 else np.zeros(len(column))
 
 
-def change(before: Moment | None, after: Moment) -> Change:
+def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
     """From one moment (None: the start) to another."""
     later = after.totals
     if before is None:
@@ -252,11 +241,10 @@ class StackFigures:
     """``NO_AGE`` if it holds none, or if blocks were not copied."""
     allocations_per_s: F64
     """Since the snapshot before; limits play no part."""
-    frees_per_s: F64
 
 
 def stack_figures(
-    snapshot: Snapshot, before: Moment | None = None, limits: Limits = ALL
+    snapshot: Snapshot, before: Mark | None = None, limits: Limits = ALL
 ) -> StackFigures:
     """What a table of stacks shows. Limits need a snapshot with blocks.
 
@@ -281,7 +269,6 @@ def stack_figures(
         share=held.size_bytes / max(held.total_bytes, 1),
         mean_age_ns=ages,
         allocations_per_s=moved.per_second(moved.allocated_count),
-        frees_per_s=moved.per_second(moved.freed_count),
     )
 
 
@@ -309,17 +296,9 @@ def list_blocks(
         BlockOrder.AGE: (oldest_first, smallest_first),
         BlockOrder.YOUTH: (~oldest_first, smallest_first),
     }[order]
-    rows = _first(n, *keys, blocks.address)
+    rows = first_rows(n, *keys, blocks.address)
     first = block_stats(blocks.select(rows), snapshot.now_ns)
     return BlockSelection(all_of_them.total_count, all_of_them.total_bytes, first)
-
-
-def _first(n: int, main: U64, second: U64, third: U64) -> npt.NDArray[np.intp]:
-    """The rows of the n smallest, in order, without sorting all."""
-    rows = np.arange(len(main))
-    if 0 < n < len(main):
-        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
-    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.heap.blocks import Blocks, BlockStore, Rows
+from tracelloc.heap.blocks import U64, Blocks, BlockStore, Rows
 from tracelloc.sampling import weights
 
 _SLICE: Final = 1 << 20
@@ -67,7 +67,9 @@ def select_blocks(
                     count += round(weight.sum())
                     size_bytes += round((weight * sizes).sum())
             large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
-            best = _largest(Blocks.concatenate([best, blocks.select(_few(blocks, large, n))]), n)
+            if n:
+                best = Blocks.concatenate([best, _largest(blocks, large, n)])
+                best = _largest(best, np.arange(len(best)), n)
             if n and len(best) == n:
                 floor = int(best.size[-1])
     return BlockSelection(count, size_bytes, block_stats(best, now_ns))
@@ -82,16 +84,14 @@ def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
     )
 
 
-def _few(blocks: Blocks, rows: Rows, n: int) -> Rows:
-    """Rows that may be among the n largest: all of those above the n-th size and with it."""
-    if len(rows) <= n or n == 0:
-        return rows[: None if n else 0]
-    sizes = blocks.size[rows]
-    enough: Rows = rows[sizes >= np.partition(sizes, len(sizes) - n)[len(sizes) - n]]
-    return enough
+def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
+    """The rows of the n smallest, in order, without sorting all."""
+    rows = np.arange(len(main))
+    if 0 < n < len(main):
+        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
+    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
 
 
-def _largest(blocks: Blocks, n: int) -> Blocks:
-    smallest_first = np.uint64(0xFFFFFFFFFFFFFFFF) - blocks.size
-    order = np.lexsort((blocks.address, blocks.birth_ns, smallest_first))[:n]
-    return blocks.select(order)
+def _largest(blocks: Blocks, rows: Rows, n: int) -> Blocks:
+    size, birth_ns, address = blocks.size[rows], blocks.birth_ns[rows], blocks.address[rows]
+    return blocks.select(rows[first_rows(n, ~size, birth_ns, address)])

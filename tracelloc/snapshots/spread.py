@@ -125,18 +125,8 @@ class Bin:
 
     low: int
     high: int | None
-    """For sizes the largest that is included, for ages the first that is not; None: no end."""
-    count: int
-    size_bytes: int
-    waste: Waste | None = None
-    """None: not measured."""
-
-
-@dataclass(frozen=True, slots=True)
-class SizeCount:
-    """Blocks of exactly one size."""
-
-    size: int
+    """For sizes the largest that is included (``low``, if it is one exact size), for ages the
+    first that is not; None: no end."""
     count: int
     size_bytes: int
     waste: Waste | None = None
@@ -180,20 +170,17 @@ def frequent_sizes(
     n: int,
     sample_bytes: int | None = None,
     usable: Usable | None = None,
-    *,
-    by_bytes: bool = True,
-) -> list[SizeCount]:
-    """The ``n`` exact sizes that hold most bytes, or most blocks; the smaller if equal."""
+) -> list[Bin]:
+    """The ``n`` exact sizes that hold most bytes; the smaller if equal."""
     if not len(blocks):
         return []
     sizes, keys = np.unique(blocks.size, return_inverse=True)
     held = held_by(keys, len(sizes), amounts(blocks, sample_bytes))
-    main = held.size_bytes if by_bytes else held.count
-    order = np.lexsort((sizes, -main))[:n]
+    order = np.lexsort((sizes, -held.size_bytes))[:n]
     waste = waste_by(keys, len(sizes), blocks, sample_bytes, usable)
     return [
-        SizeCount(int(sizes[row]), int(held.count[row]), int(held.size_bytes[row]), waste[row])
-        for row in order.tolist()
+        Bin(size, size, int(held.count[row]), int(held.size_bytes[row]), waste[row])
+        for row, size in zip(order.tolist(), sizes[order].tolist(), strict=True)
     ]
 
 
