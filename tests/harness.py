@@ -11,9 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
+
+from tracelloc.symbols import Frame, Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "60"))
@@ -225,3 +227,12 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
         check=False,
         **options,
     )
+
+
+def frames_of(
+    symbolizer: Symbolizer, addresses: Iterable[int], timeout_s: float | None = None
+) -> list[Frame]:
+    """The frames of return addresses, looked up, as far as they are known after the time."""
+    addresses = list(addresses)
+    symbolizer.prepare(addresses, timeout_s)
+    return symbolizer.peek(addresses)

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
+from tests.harness import frames_of
 from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
 from tracelloc.capture.ring import RECORD_DTYPE, Events
 from tracelloc.heap.stacks import Stacks
@@ -51,7 +52,7 @@ class Recording:
         indices = stacks.indices(np.ascontiguousarray(events["stack_id"]))
         names = []
         for index in range(1, len(stacks)):
-            frames = symbolizer.frames(stacks.frames(index) or ())
+            frames = frames_of(symbolizer, stacks.frames(index) or ())
             names.append("/".join(f"{f.symbol or '?'}+{f.offset or 0}" for f in frames))
         elapsed = (events["time_ns"].astype(np.int64) - started_ns).clip(0)
         told = {}

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tracelloc import abi
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
@@ -323,7 +323,7 @@ def test_go_library(builder: Builder, targets: list[Target], tmp_path: Path) -> 
         assert target.ask("go") == "done"
         snapshot = session.snapshot().root
         (site,) = (stat for stat in snapshot.top_stacks() if stat.live_bytes == 20 * 5000)
-        names = [str(f.symbol) for f in symbolizer.frames(snapshot.frames(site.index))]
+        names = [str(f.symbol) for f in frames_of(symbolizer, snapshot.frames(site.index))]
     finally:
         session.close()
         symbolizer.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, frames_of
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
@@ -52,8 +52,8 @@ def test_a_leak_is_the_first_suspect(
     try:
         target.say("go")
         suspect = best_suspect(session, 150)
-        names = Symbolizer(session.root.space).frames(
-            session.root.heap.stacks.frames(suspect.stack)
+        names = frames_of(
+            Symbolizer(session.root.space), session.root.heap.stacks.frames(suspect.stack) or ()
         )
         assert names[0].symbol == "leak_request"
         judgement = suspect.judgement

@@ -133,7 +133,8 @@ class FakeSource:
         self.series = Series(START_NS)
         self.caller = Caller(0, 0, self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
-        self._namer = Namer(FakeSymbolizer(frames), self.filters)
+        self._symbolizer = FakeSymbolizer(frames)
+        self._namer = Namer(self._symbolizer, self.filters)
         self.next_address = 0x7F0000001000
 
     def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:
@@ -201,7 +202,7 @@ class FakeSource:
         return self._namer
 
     def export_namer(self, _target: Target) -> Namer:
-        return self._namer.copy()
+        return Namer(self._symbolizer, self.filters.copy())
 
     def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target
+from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tests.unit.test_elf import nm
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
 from tracelloc.symbols.module import ModuleSymbols
@@ -54,7 +54,7 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
     source = TARGETS / "chain.c"
     moved = SourceMap([(str(TARGETS), "/elsewhere")])
     with symbolizing(target.pid) as symbolizer:
-        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
         assert (frame.symbol, frame.offset, frame.module) == ("middle", 1, str(path))
         assert frame.file == str(source)
         # The line of the signature, or of the brace below it.
@@ -64,7 +64,7 @@ def test_frames_with_lines(chain: tuple[Target, Path]) -> None:
         assert frame.line in (signature, signature + 1)
         assert not frame.inlined
     with symbolizing(target.pid, moved) as symbolizer:
-        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
         assert frame.file == "/elsewhere/chain.c"
 
 
@@ -90,7 +90,7 @@ def test_inlined_functions_are_frames_of_their_own(
     call = code.index(b"\xe8") + 5
     base = address_in(target.pid, path, "_Z5outerl") - 1
     with symbolizing(target.pid) as symbolizer:
-        frames = symbolizer.frames([base + call], PATIENCE_S)
+        frames = frames_of(symbolizer, [base + call], PATIENCE_S)
     assert [(f.symbol, f.line, f.inlined) for f in frames] == [
         ("deepest(long)", 4, True), ("between(long)", 5, True), ("outer(long)", 6, False),
     ]  # fmt: skip
@@ -145,7 +145,7 @@ def test_failures_are_raised_where_they_are_asked_for(
     with symbolizing(target.pid) as symbolizer:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="what a bug would do"):
-                symbolizer.frames([address_in(target.pid, path, "middle")], PATIENCE_S)
+                frames_of(symbolizer, [address_in(target.pid, path, "middle")], PATIENCE_S)
 
 
 def test_reasons(chain: tuple[Target, Path]) -> None:
@@ -153,7 +153,7 @@ def test_reasons(chain: tuple[Target, Path]) -> None:
     maps = Process(target.pid).maps().mappings
     stack = next(m for m in maps if m.path == "[stack]")
     with symbolizing(target.pid) as symbolizer:
-        frames = symbolizer.frames([0x10, stack.start + 8], PATIENCE_S)
+        frames = frames_of(symbolizer, [0x10, stack.start + 8], PATIENCE_S)
         assert [f.reason for f in frames] == [Unresolved.UNMAPPED, Unresolved.NOT_CODE]
         assert frames[1].module == "[stack]"
 
@@ -165,7 +165,7 @@ def test_kernel_functions_have_names(chain: tuple[Target, Path]) -> None:
         module = next(m for m in symbolizer._space.modules if m.path == "[vdso]")
         name, places = next(iter(module.elf.find_functions(["__vdso_clock_gettime"]).items()))
         (address,) = places
-        (frame,) = symbolizer.frames([vdso.start + address + 2], PATIENCE_S)
+        (frame,) = frames_of(symbolizer, [vdso.start + address + 2], PATIENCE_S)
     assert frame.symbol in (name, "clock_gettime")
     assert (frame.module, frame.offset) == ("[vdso]", 2)
 
@@ -180,7 +180,7 @@ def test_deleted_file_keeps_its_names(
     address = address_in(target.pid, path, "middle")
     path.unlink()
     with symbolizing(target.pid) as symbolizer:
-        (frame,) = symbolizer.frames([address], PATIENCE_S)
+        (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
         assert (frame.symbol, frame.module) == ("middle", str(path))
 
 
@@ -207,7 +207,7 @@ def test_stripped_program_with_debug_file(
     maps = Process(target.pid).maps().mappings
     base = next(m.start for m in maps if m.path == str(path) and m.offset == 0)
     with symbolizing(target.pid) as symbolizer:
-        (frame,) = symbolizer.frames([base + value + 1], PATIENCE_S)
+        (frame,) = frames_of(symbolizer, [base + value + 1], PATIENCE_S)
     assert (frame.symbol, frame.file) == ("middle", str(TARGETS / "chain.c"))
     assert frame.line is not None
 
@@ -224,13 +224,13 @@ def test_generated_code_is_named_when_its_map_appears(
         address = int(start, 16) + 6
         with symbolizing(target.pid) as symbolizer:
             hidden = perf_map.rename(perf_map.with_suffix(".hidden"))
-            (frame,) = symbolizer.frames([address], PATIENCE_S)
+            (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
             assert frame.reason is Unresolved.ANONYMOUS
             hidden.rename(perf_map)
             # What had no name is looked up again, but not at once.
             symbolizer._retried_s -= 60
             symbolizer.perf_map._next_look_s = 0
-            (frame,) = symbolizer.frames([address], PATIENCE_S)
+            (frame,) = frames_of(symbolizer, [address], PATIENCE_S)
         assert frame == Frame(
             address=address,
             symbol="render",
@@ -252,8 +252,8 @@ def test_many_addresses_at_once() -> None:
     code = [m for m in Process(os.getpid()).maps().mappings if m.executable and m.is_file]
     addresses = [int(rng.integers(m.start + 1, m.end)) for m in code for _ in range(40)]
     with symbolizing(os.getpid()) as symbolizer:
-        together = symbolizer.frames(addresses, PATIENCE_S)
+        together = frames_of(symbolizer, addresses, PATIENCE_S)
     with symbolizing(os.getpid()) as symbolizer:
-        alone = [f for a in addresses for f in symbolizer.frames([a], PATIENCE_S)]
+        alone = [f for a in addresses for f in frames_of(symbolizer, [a], PATIENCE_S)]
     assert together == alone
     assert sum(frame.symbol is not None for frame in together) > len(addresses) // 2

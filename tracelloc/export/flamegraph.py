@@ -16,6 +16,7 @@ import base64
 import hashlib
 import html
 import json
+import re
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -192,17 +193,15 @@ def write_html(profile: Profile, metric: Metric, refresh_s: float | None = None)
     data = page_data(profile, metric, refresh_s)
     script = "".join(map(asset, _SCRIPTS))
     title = html.escape(f"{printable(profile.target.command)} – heap")
-    # Cut, then filled: what is filled in is never searched for further places.
-    head, rest = asset("page.html").split("@POLICY@")
-    middle, rest = rest.split("@TITLE@")
-    style, rest = rest.split("@STYLE@")
-    body, rest = rest.split("@DATA@")
-    between, end = rest.split("@SCRIPT@")
-    parts = [head, policy(script, live=refresh_s is not None), middle, title, style]
-    parts += [asset("style.css"), body]
-    yield "".join(parts).encode()
-    yield embedded(data).encode()
-    yield "".join([between, script, end]).encode()
+    parts = {
+        "POLICY": policy(script, live=refresh_s is not None),
+        "TITLE": title,
+        "STYLE": asset("style.css"),
+        "DATA": embedded(data),
+        "SCRIPT": script,
+    }
+    # In one pass: what is filled in is never searched for further places.
+    yield re.sub("@([A-Z]+)@", lambda place: parts[place[1]], asset("page.html")).encode()
 
 
 def embedded(data: dict[str, Any]) -> str:

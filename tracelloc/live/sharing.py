@@ -87,8 +87,6 @@ class Pusher:
         and blocks."""
         self._since_s = time.time()
         self._failing = False
-        self.sent = 0
-        """Profiles that the server took."""
         self.dropped = 0
         """Profiles that it will never get."""
         self._ending = threading.Event()
@@ -175,7 +173,6 @@ class Pusher:
                 self.dropped += 1
                 self._fail(trouble)
                 continue
-            self.sent += 1
             if self._failing:
                 self._failing = False
                 self._say(f"{self._config.url} takes profiles again")

@@ -162,7 +162,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
         for address in module.elf.find_functions([name]).get(name, {}):
             offset = module.elf.offset_of(address)
             if offset is not None:
-                offset += at_entry(module.elf.read(offset, 16), "").offset
+                offset += at_entry(module.elf.read(offset, 16)).offset
                 label = f"{name} in {base_name(module.path)}"
                 points.append(ProbePoint(module.open_path, offset, program, False, label))
     return points
@@ -171,5 +171,5 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
 def _find_for(function: AllocatorFunction) -> Place:
     code = function.module.elf.read(function.offset, function.size or 16)
     if not function.size:
-        return at_entry(code, "its symbol does not say how long it is")
+        return at_entry(code)
     return find_place(code, function.signature.registers)

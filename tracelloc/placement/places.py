@@ -64,8 +64,6 @@ class Place:
     """In bytes."""
     is_dear: bool
     """The instruction there is single-stepped."""
-    reason: str = ""
-    """Why it is dear."""
 
 
 def find_place(code: bytes, arguments: Iterable[str]) -> Place:
@@ -75,29 +73,29 @@ def find_place(code: bytes, arguments: Iterable[str]) -> Place:
     those that hold arguments.
     """
     if len(code) > _MOST_CODE:
-        return at_entry(code, "the function is too long to look through")
+        return at_entry(code)
     kept = {part for name in (*arguments, "rsp") for part in _REGISTERS[name]}
     for instruction in instructions(code):
         offset = instruction.address
         if is_emulated(bytes(instruction.bytes)):
             if offset and _is_branched_to(code, offset):
-                return at_entry(code, "a branch leads back before the first cheap instruction")
+                break
             return Place(offset, False)
         if any(instruction.group(group) for group in _FLOW):
-            return at_entry(code, f"{instruction.mnemonic} comes first")
+            break
         if kept.intersection(instruction.regs_access()[1]):
-            return at_entry(code, f"{instruction.mnemonic} {instruction.op_str} comes first")
-    return at_entry(code, "no cheap instruction was found")
+            break
+    return at_entry(code)
 
 
-def at_entry(code: bytes, reason: str) -> Place:
+def at_entry(code: bytes) -> Place:
     """The entry, for want of better, or what follows it if a probe there would do harm."""
     offset = 0
     for instruction in instructions(code[:_ENTRY_BYTES]):
         if instruction.id != x86.X86_INS_NOP or instruction.size < _HARMFUL_NOP_BYTES:
             break
         offset += instruction.size
-    return Place(offset, not is_emulated(code[offset:]), reason)
+    return Place(offset, not is_emulated(code[offset:]))
 
 
 def is_emulated(code: bytes) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -64,15 +65,6 @@ class Symbolizer:
         self._image = space.image
         self._retried_s = 0.0
 
-    def frames(self, addresses: Iterable[int], timeout_s: float | None = None) -> list[Frame]:
-        """The frames of these return addresses, in their order, complete with lines.
-
-        After ``timeout_s``, whatever is known by then. Raises what the look-up died of.
-        """
-        addresses = list(addresses)
-        self.prepare(addresses, timeout_s)
-        return self.peek(addresses)
-
     def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
         """Has these looked up, and waits for it. Whether all are."""
         wanted = dict.fromkeys(addresses)
@@ -89,7 +81,7 @@ class Symbolizer:
         return True
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
-        """The same without waiting: what is not known yet has the reason PENDING."""
+        """The frames of these return addresses, in their order; those not known yet are PENDING."""
         addresses = list(addresses)
         with self._changed:
             if self._failure is not None:
@@ -286,14 +278,12 @@ class Symbolizer:
         if not chain:
             return (base,)
         frames = [
-            Frame(
-                address=base.address,
+            replace(
+                base,
                 symbol=None if inner.function is None else demangle(inner.function),
                 raw_symbol=inner.function,
                 offset=None,
                 size=None,
-                module=base.module,
-                module_offset=base.module_offset,
                 reason=Unresolved.NO_SYMBOL if inner.function is None else None,
                 file=self._sources.apply(inner.file),
                 line=inner.line,
@@ -304,14 +294,10 @@ class Symbolizer:
         outer = chain[-1]
         raw = base.raw_symbol if base.raw_symbol is not None else outer.function
         frames.append(
-            Frame(
-                address=base.address,
+            replace(
+                base,
                 symbol=None if raw is None else demangle(raw),
                 raw_symbol=raw,
-                offset=base.offset,
-                size=base.size,
-                module=base.module,
-                module_offset=base.module_offset,
                 reason=base.reason if raw is None else None,
                 file=self._sources.apply(outer.file),
                 line=outer.line,

@@ -220,11 +220,6 @@ class LiveTree:
         self._stale: dict[int, None] = {}
         """Stacks whose names are older than the newest, the longest waiting first."""
 
-    @property
-    def waiting(self) -> int:
-        """Stacks that will be looked at again by later updates."""
-        return len(self._stale)
-
     def update(
         self,
         snapshot: Snapshot,

@@ -51,10 +51,6 @@ class Namer:
         self._short_names = short_names
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
-    def copy(self) -> Namer:
-        """The same names and rules, for another thread."""
-        return Namer(self._symbolizer, self.filters.copy(), short_names=self._short_names)
-
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever a stack may look different from before."""
