@@ -10,7 +10,7 @@ from textual.pilot import Pilot
 from tests.ui.screens import SIZES, compare, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, shop, tick
 from tracelloc.filters import Action, Match, On
-from tracelloc.filters.files import read_rules
+from tracelloc.filters.rules import parse_rules
 from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
@@ -91,7 +91,7 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         assert app.state.picture.labels[5] == "dns::Client::update_records ← [tokio]"
 
     drive(source, steps)
-    rules = read_rules(source.caller.filters).rules
+    rules = parse_rules(source.caller.filters.read_text(), "filters.toml").rules
     assert [(r.pattern, r.action, r.label) for r in rules] == [
         ("dns::Message::", Action.COLLAPSE, "dns::Message")
     ]
@@ -102,7 +102,10 @@ def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
         await press(app, pilot, "enter", "x", "escape", "f", "end")
         assert "hide ^record_request$" in shown(app)
         await press(app, pilot, "w")
-        assert read_rules(source.caller.filters).rules[0].pattern == "^record_request$"
+        assert (
+            parse_rules(source.caller.filters.read_text(), "filters.toml").rules[0].pattern
+            == "^record_request$"
+        )
         await press(app, pilot, "d", "escape")
         assert source.filters.added == ()
 

@@ -14,8 +14,8 @@ import pytest
 from tracelloc.caller import Caller, caller, effective_user, rights_of
 from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.filters.files import append_rules, load_filters, own_rules, read_rules
-from tracelloc.filters.rules import Action, Lines, Match, On, Rule, parse_rules
+from tracelloc.filters.files import append_rules, given_text, load_filters, own_text
+from tracelloc.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
@@ -223,6 +223,15 @@ def test_the_command_line() -> None:
     for wrong in ("qt", "qt=", "=on", "qt=ON", "qt=true"):
         with pytest.raises(UsageError, match="is not NAME=on or NAME=off"):
             parse_options(["-p", "1", "--filter-group", wrong])
+
+
+def read_rules(path: Path) -> RuleFile:
+    return parse_rules(given_text(path, "filters"), str(path))
+
+
+def own_rules(who: Caller) -> tuple[RuleFile | None, str]:
+    text, warnings = own_text(who.filters, who)
+    return None if text is None else parse_rules(text, str(who.filters)), "".join(warnings)
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:

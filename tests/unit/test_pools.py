@@ -78,7 +78,7 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
             "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', throws = 1}]",
             "throws must be true or false",
         ),
-        ("[[allocator", "x.toml: this is not TOML"),
+        ("[[allocator", "x.toml:1: this is not TOML"),
     ],
 )
 def test_errors_name_file_line_and_key(text: str, words: str) -> None:

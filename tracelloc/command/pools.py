@@ -18,18 +18,18 @@ the cheaper kind of probe, and if it is not true, an exception ends the target.
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tracelloc.caller import Caller, rights_of, trusted_bytes
+from tracelloc.caller import Caller
 from tracelloc.errors import UsageError
-from tracelloc.filters.rules import Lines, nearest
+from tracelloc.filters.files import given_text, own_text
+from tracelloc.filters.rules import TomlTables, nearest
 from tracelloc.target.allocators import Pool, PoolFunction
 from tracelloc.target.signatures import Kind, Signature
-from tracelloc.text import printable
 
 KINDS: Final = {
     "alloc": Kind.ALLOC,
@@ -43,10 +43,8 @@ KINDS: Final = {
 call another one for its memory: that counts once."""
 
 _MOST_ARGUMENTS: Final = 6
-_LARGEST_FILE_BYTES: Final = 1 << 20
 _USUAL: Final = {Kind.POSIX_MEMALIGN: (1, 3)}
 """Which arguments are which if nothing is said; of other kinds the first ones."""
-_TABLE: Final = "allocator"
 _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 
@@ -61,84 +59,41 @@ def load_pools(paths: Iterable[Path], who: Caller) -> tuple[tuple[Pool, ...], li
 
     Raises UsageError, which names file, line and key.
     """
-    pools: list[Pool] = []
-    warnings = []
     own = who.config / "tracelloc" / "allocators.toml"
-    try:
-        with rights_of(who):
-            content = trusted_bytes(own, who, _LARGEST_FILE_BYTES)
-        pools.extend(parse_pools(content.decode(), str(own)))
-    except FileNotFoundError:
-        pass
-    except (OSError, UnicodeDecodeError) as error:
-        warnings.append(f"{printable(str(own))} is not used: {_reason(error)}")
+    text, warnings = own_text(own, who)
+    pools = [] if text is None else parse_pools(text, str(own))
     for path in paths:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"allocators file {path} cannot be read: {_reason(error)}") from error
-        pools.extend(parse_pools(text, str(path)))
+        pools += parse_pools(given_text(path, "allocators"), str(path))
     return tuple(pools), warnings
 
 
-def _reason(error: OSError | UnicodeDecodeError) -> str:
-    return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error.strerror)
-
-
-def parse_pools(text: str, name: str) -> tuple[Pool, ...]:
+def parse_pools(text: str, name: str) -> list[Pool]:
     """The pools of a TOML text; ``name`` stands for the file in errors. Raises UsageError."""
-    try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise UsageError(f"{name}: this is not TOML: {printable(str(error))}") from error
-    return tuple(_Parser(Lines(text), name).pools(document))
+    tables = TomlTables(text, name, "allocator")
+    return [_pool(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)]
 
 
-class _Parser:
-    """Checks one document, and finds the lines of what is wrong."""
-
-    def __init__(self, lines: Lines, name: str) -> None:
-        self._lines, self._name = lines, name
-
-    def pools(self, document: dict[str, Any]) -> Iterator[Pool]:
-        for key in document:
-            if key != _TABLE:
-                self._fail(self._lines.of(key), f"unknown key {key!r}", nearest(key, [_TABLE]))
-        entries = document.get(_TABLE, [])
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            self._fail(self._lines.of(_TABLE), "allocator must be written as [[allocator]]")
-        for index, entry in enumerate(entries):
-            yield self._pool(index, entry)
-
-    def _pool(self, index: int, entry: dict[str, Any]) -> Pool:
-        def fail(key: str, what: str, hint: str = "") -> NoReturn:
-            line = self._lines.of_entry(_TABLE, index, key)
-            self._fail(line, f"allocator {index + 1}: {what}", hint)
-
-        for key in entry:
-            if key not in _TABLE_KEYS:
-                fail(key, f"unknown key {key!r}", nearest(key, _TABLE_KEYS))
-        for key in ("name", "module"):
-            if not isinstance(entry.get(key, "*"), str):
-                fail(key, f"{key} must be a string")
-        functions = entry.get("functions")
-        if not isinstance(functions, list) or not functions:
-            fail("functions", "functions must list at least one function")
-        found = []
-        for number, function in enumerate(functions):
-            where = f"functions, number {number + 1}"
-            if not isinstance(function, dict):
-                fail(
-                    "functions", f'{where} must be a table such as {{ name = "f", kind = "free" }}'
-                )
-            try:
-                found.append(_function(function))
-            except UsageError as wrong:
-                fail("functions", f"{where}: {wrong.message}", wrong.hint)
-        return Pool(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
-
-    def _fail(self, line: int, what: str, hint: str = "") -> NoReturn:
-        raise UsageError(f"{self._name}:{line}: {what}", hint=hint)
+def _pool(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Pool:
+    """``fail(key, what, hint)`` raises UsageError."""
+    for key in entry:
+        if key not in _TABLE_KEYS:
+            fail(key, f"unknown key {key!r}", nearest(key, _TABLE_KEYS))
+    for key in ("name", "module"):
+        if not isinstance(entry.get(key, "*"), str):
+            fail(key, f"{key} must be a string")
+    functions = entry.get("functions")
+    if not isinstance(functions, list) or not functions:
+        fail("functions", "functions must list at least one function")
+    found = []
+    for number, function in enumerate(functions):
+        where = f"functions, number {number + 1}"
+        if not isinstance(function, dict):
+            fail("functions", f'{where} must be a table such as {{ name = "f", kind = "free" }}')
+        try:
+            found.append(_function(function))
+        except UsageError as wrong:
+            fail("functions", f"{where}: {wrong.message}", wrong.hint)
+    return Pool(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
 
 
 def _function(entry: dict[str, Any]) -> PoolFunction:

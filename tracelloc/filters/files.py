@@ -26,28 +26,23 @@ def shipped_rules() -> RuleFile:
     return parse_rules(text, "filters.toml", trusted=True)
 
 
-def read_rules(path: Path) -> RuleFile:
-    """The rules of a file. Raises UsageError naming file, line and key."""
+def given_text(path: Path, what: str) -> str:
+    """The text of a file that an option names; ``what`` it is of. Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"filters file {path} cannot be read: {_reason(error)}") from error
-    return parse_rules(text, str(path))
+        raise UsageError(f"{what} file {path} cannot be read: {_reason(error)}") from error
 
 
-def own_rules(who: Caller) -> tuple[RuleFile | None, str]:
-    """The user's own rules if there are any, and a warning if they can't be trusted or read.
-
-    Raises UsageError for what is wrong in them.
-    """
+def own_text(path: Path, who: Caller) -> tuple[str | None, list[str]]:
+    """The text of a user's own file if there is one, and a warning if it is not to be used."""
     try:
         with rights_of(who):
-            text = trusted_bytes(who.filters, who, _LARGEST_FILE_BYTES).decode()
+            return trusted_bytes(path, who, _LARGEST_FILE_BYTES).decode(), []
     except FileNotFoundError:
-        return None, ""
+        return None, []
     except (OSError, UnicodeDecodeError) as error:
-        return None, f"{printable(str(who.filters))} is not used: {_reason(error)}"
-    return parse_rules(text, str(who.filters)), ""
+        return None, [f"{printable(str(path))} is not used: {_reason(error)}"]
 
 
 def load_filters(
@@ -66,12 +61,11 @@ def load_filters(
     warnings: list[str] = []
     if standing:
         layers.append(shipped_rules())
-        own, warning = own_rules(who or caller())
+        who = who or caller()
+        own, warnings = own_text(who.filters, who)
         if own is not None:
-            layers.append(own)
-        if warning:
-            warnings.append(warning)
-    layers.extend(read_rules(path) for path in paths)
+            layers.append(parse_rules(own, str(who.filters)))
+    layers.extend(parse_rules(given_text(path, "filters"), str(path)) for path in paths)
     filters = Filters(layers)
     for group, enabled in switches:
         filters.set_group(group, enabled)

@@ -13,6 +13,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NoReturn
 
 from tracelloc.errors import UsageError
@@ -105,7 +106,6 @@ class RuleFile:
 
 
 _KEYS: Final = ("pattern", "match", "on", "action", "as", "group", "why")
-_TOP_KEYS: Final = ("rule", "groups")
 
 
 def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
@@ -114,14 +114,7 @@ def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
     Raises UsageError with file, line and key. The regular expressions of a ``trusted``
     text are not tried out: that is a test's work, and takes most of the time.
     """
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        line, reason = _toml_error(str(error), text)
-        raise UsageError(f"{name}:{line}: this is not TOML: {reason}") from error
-    except RecursionError as error:
-        raise UsageError(f"{name}: this is not TOML: brackets are nested too deeply") from error
-    return _Parser(text, name, trusted).parse(document)
+    return _Parser(text, name, trusted).parse()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -135,34 +128,66 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"known are {', '.join(choices)}" if choices else "there is none"
 
 
-class _Parser:
-    """Checks one document, and finds the lines of what is wrong."""
+class TomlTables:
+    """A TOML document that is a list of tables; finds the lines of what is wrong in it."""
+
+    def __init__(self, text: str, name: str, table: str, *others: str) -> None:
+        """Its keys are ``table`` and ``others``; ``name`` stands for the file in errors.
+
+        Raises UsageError.
+        """
+        self.text, self.name, self.table = text, name, table
+        try:
+            self.document = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            line, reason = _toml_error(str(error), text)
+            raise UsageError(f"{name}:{line}: this is not TOML: {reason}") from error
+        except RecursionError as error:
+            raise UsageError(f"{name}: this is not TOML: brackets are nested too deeply") from error
+        known = (table, *others)
+        for key in self.document:
+            if key not in known:
+                self.fail(self.lines().of(key), f"unknown key {key!r}", nearest(key, known))
+        self.entries: list[dict[str, Any]] = self.document.get(table, [])
+        if not isinstance(self.entries, list) or not all(
+            isinstance(entry, dict) for entry in self.entries
+        ):
+            self.fail(self.lines().of(table), f"{table} must be written as [[{table}]]")
+
+    def lines(self) -> Lines:
+        """Where its statements are."""
+        return Lines(self.text)
+
+    def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
+        """Raises UsageError for what is wrong in a line."""
+        raise UsageError(f"{self.name}:{line}: {what}", hint=hint)
+
+    def fail_at(self, index: int, key: str, what: str, hint: str = "") -> NoReturn:
+        """Raises UsageError for a key of one of the tables."""
+        line = self.lines().of_entry(self.table, index, key)
+        self.fail(line, f"{self.table} {index + 1}: {what}", hint)
+
+
+class _Parser(TomlTables):
+    """Reads the rules and switches of one document."""
 
     def __init__(self, text: str, name: str, trusted: bool) -> None:
-        self._text, self._name, self._trusted = text, name, trusted
+        super().__init__(text, name, "rule", "groups")
+        self._trusted = trusted
 
-    def parse(self, document: dict[str, Any]) -> RuleFile:
-        for key in document:
-            if key not in _TOP_KEYS:
-                self._fail(self._lines().of(key), f"unknown key {key!r}", nearest(key, _TOP_KEYS))
-        entries = document.get("rule", [])
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            self._fail(self._lines().of("rule"), "rule must be written as [[rule]]")
-        rules = tuple(self._rule(index, entry) for index, entry in enumerate(entries))
-        groups = document.get("groups", {})
+    def parse(self) -> RuleFile:
+        rules = tuple(self._rule(index, entry) for index, entry in enumerate(self.entries))
+        groups = self.document.get("groups", {})
         if not isinstance(groups, dict):
-            self._fail(self._lines().of("groups"), "groups must be a table: [groups]")
+            self.fail(self.lines().of("groups"), "groups must be a table: [groups]")
         for group, switch in groups.items():
             if not isinstance(switch, bool):
-                line = self._lines().of("groups", group)
-                self._fail(line, f"groups: {group} must be true or false")
-        return RuleFile(self._name, rules, groups, self._lines)
+                line = self.lines().of("groups", group)
+                self.fail(line, f"groups: {group} must be true or false")
+        return RuleFile(self.name, rules, groups, self.lines)
 
     def _rule(self, index: int, entry: dict[str, Any]) -> Rule:
-        def fail(key: str, what: str, hint: str = "") -> NoReturn:
-            line = self._lines().of_entry("rule", index, key)
-            self._fail(line, f"rule {index + 1}: {what}", hint)
-
+        fail = partial(self.fail_at, index)
         for key, value in entry.items():
             if key not in _KEYS:
                 fail(key, f"unknown key {key!r}", nearest(key, _KEYS))
@@ -194,12 +219,6 @@ class _Parser:
             except (re.error, OverflowError, RecursionError) as error:
                 fail("pattern", f"pattern is no regular expression: {error}")
         return rule
-
-    def _lines(self) -> Lines:
-        return Lines(self._text)
-
-    def _fail(self, line: int, what: str, hint: str = "") -> NoReturn:
-        raise UsageError(f"{self._name}:{line}: {what}", hint=hint)
 
 
 def _toml_error(message: str, text: str) -> tuple[int, str]:
