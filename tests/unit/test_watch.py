@@ -96,8 +96,9 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
 
 
 def test_growth_needs_a_minute() -> None:
-    early = replace(watched(100.0).snapshot(), elapsed_ns=59 * 10**9)
-    later = replace(early, elapsed_ns=60 * 10**9)
+    later = watched(60.0).snapshot()
+    early = replace(later, started_ns=later.started_ns + 10**9)
+    assert (early.elapsed_ns, later.elapsed_ns) == (59 * 10**9, 60 * 10**9)
     rule = parse_rule("growth > 0/min")
     grown = early.growth_per_min + 1000
     assert rule.broken_by(replace(early, growth_per_min=grown)) is None

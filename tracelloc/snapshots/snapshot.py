@@ -129,26 +129,28 @@ class ProcessStatus:
     rss_bytes: int | None = None
     """Resident memory; None once it has ended."""
     memory: Memory | None = None
+    """What it has in memory; once it has ended, what it had."""
     series: Points | None = None
     allocators: tuple[FoundAllocator, ...] = ()
+    """What is traced."""
     mappings: Mappings | None = None
+    """What it has mapped by itself; None: not traced."""
     findings: Findings | None = None
+    """Which stacks leak, as of some seconds ago; None until there was time to look."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
+    """By file of code, in words: by what stacks are followed through it."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By thread id."""
+    """By thread id, if threads or blocks are wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot(ProcessStatus):
     """Everything that views show, as it was at one moment."""
 
-    target: Target
     time_s: float
     """Wall clock, seconds since 1970."""
-    elapsed_ns: int
-    """Since tracing began."""
-    rss_bytes: int | None
-    """Resident memory of the target; None once it has ended."""
+    now_ns: int
+    """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
     totals: Totals
     """Per stack; a copy."""
     growth_per_min: I64
@@ -157,7 +159,6 @@ class Snapshot:
     """Frames by index; only ever grows."""
     events: int
     """Events applied since the start."""
-    overhead: Overhead
     losses: Losses
     truncated_stacks: int
     """Stacks deeper than what is kept."""
@@ -171,20 +172,13 @@ class Snapshot:
     """All outstanding blocks."""
     old_blocks: BlockSelection | None
     """Those of at least the age that was asked for."""
-    allocators: tuple[FoundAllocator, ...] = ()
-    """What is traced."""
-    mappings: Mappings | None = None
-    """What the target has mapped by itself; None: not traced."""
     past_bytes: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
-    now_ns: int = 0
-    """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
     blocks: BlockCopy | None = None
     """All outstanding blocks, if wanted."""
     usable: UsableSizes | None = None
     """What the allocator gives for these blocks, if wanted and there is an allocator."""
     history: History = field(default_factory=lambda: History(0))
-    series: Points | None = None
     peak: Peak | None = None
     """When most was outstanding, counts in whole blocks; None before anything was."""
     soon: Soon = SOON
@@ -193,14 +187,11 @@ class Snapshot:
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
     """If wanted."""
-    thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By id, if threads or blocks are wanted."""
-    memory: Memory | None = None
-    """What the target has in memory; once it has ended, what it had."""
-    findings: Findings | None = None
-    """Which stacks leak, as of some seconds ago; None until there was time to look."""
-    stack_methods: Mapping[str, str] = field(default_factory=dict)
-    """By file of code, in words: by what stacks are followed through it."""
+
+    @property
+    def elapsed_ns(self) -> int:
+        """Since tracing began."""
+        return self.now_ns - self.started_ns
 
     @property
     def sample_bytes(self) -> int | None:
@@ -286,15 +277,13 @@ def take_snapshot(
         capture.counters, table.oddities, capture.overflows, shared=capture.is_shared
     )
     return Snapshot(
-        target=process.target,
+        **{each.name: getattr(process, each.name) for each in fields(process)},
         time_s=capture.time_s,
-        elapsed_ns=now_ns - process.started_ns,
-        rss_bytes=process.rss_bytes,
+        now_ns=now_ns,
         totals=totals,
         growth_per_min=heap.history.growth_per_min(now_ns, totals.live_bytes),
         stacks=stacks,
         events=table.events,
-        overhead=process.overhead,
         losses=losses,
         truncated_stacks=count(stacks.have(StackFlag.TRUNCATED)),
         broken_stacks=count(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
@@ -302,21 +291,13 @@ def take_snapshot(
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,
-        allocators=process.allocators,
-        mappings=process.mappings,
         past_bytes=_past(heap.history, process.started_ns),
-        now_ns=now_ns,
         blocks=table.blocks.copy() if wanted.blocks else None,
         history=heap.history.copy(),
-        stack_methods=process.stack_methods,
-        series=process.series,
         peak=whole_peak(totals, lives.peaks.peak, len(stacks)),
         soon=lives.soon,
         unordered_count=totals.whole_number(lives.unordered_count),
         threads=activity_of(lives, totals, process.thread_names) if wanted.threads else None,
-        thread_names=process.thread_names,
-        memory=process.memory,
-        findings=process.findings,
     )
 
 
