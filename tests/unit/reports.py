@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 
-from tracelloc.report.part import Request
+from tracelloc.report.part import ReportStyle, Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.views.naming import Namer
@@ -20,7 +20,7 @@ def text_report(
     show: Set[str] = frozenset(),
 ) -> list[str]:
     """Its lines."""
-    return list(report_lines(Request(snapshot, namer, top, min_age_ns, mark, show)))
+    return list(report_lines(Request(snapshot, namer, ReportStyle(top, min_age_ns, show), mark)))
 
 
 def json_report(
@@ -31,4 +31,4 @@ def json_report(
     show: Set[str] = frozenset(),
 ) -> str:
     """One line of JSON."""
-    return json.dumps(report_facts(Request(snapshot, namer, top, mark=mark, show=show)))
+    return json.dumps(report_facts(Request(snapshot, namer, ReportStyle(top, show=show), mark)))

@@ -25,7 +25,8 @@ from tracelloc.command.pools import load_pools, signatures_of
 from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
-from tracelloc.report.trace import ReportStyle, progress_line, trace_json, trace_text
+from tracelloc.report.part import ReportStyle
+from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap

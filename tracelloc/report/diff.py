@@ -7,6 +7,7 @@ from typing import Final
 
 from tracelloc.text import NS_PER_S, format_duration, plural, printable
 from tracelloc.views.calltree import shown_frames
+from tracelloc.views.facts import where
 from tracelloc.views.profile import Metric, Profile, Sample, Unit
 
 _RED: Final = "\x1b[31m"
@@ -64,13 +65,7 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
         blocks = f" in {sample.stat.live_count:+} allocations"
     yield (f"  {number:>4}: {change}{blocks} ({figure(was)} to {figure(sample.after(metric))})")
     for name, frame in shown_frames(sample.stack):
-        text = printable(name)
-        if frame.module:
-            text += f" in {printable(frame.module)}"
-        if frame.file:
-            line = f":{frame.line}" if frame.line is not None else ""
-            text += f" ({printable(frame.file)}{line})"
-        yield f"        {text}"
+        yield f"        {printable(name)}{where(frame)}"
     if not sample.stack.frames:
         yield "        [no call stack]"
 

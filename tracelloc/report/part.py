@@ -21,19 +21,28 @@ from tracelloc.views.naming import Namer
 
 
 @dataclass(frozen=True, slots=True)
+class ReportStyle:
+    """What reports hold."""
+
+    top: int
+    """Entries per section."""
+    min_age_ns: int | None = None
+    """Adds a section of blocks at least so old."""
+    show: Set[str] = frozenset()
+    """Sections beside the usual ones."""
+    has_many: bool = False
+    """Several processes may be traced: each has a heading, and all of them a total."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """What a report is to be of."""
 
     snapshot: Snapshot
     namer: Namer
-    top: int
-    """Entries per list."""
-    min_age_ns: int | None = None
-    """Of the snapshot's old blocks."""
+    style: ReportStyle
     mark: Snapshot | None = None
     """For what has come since."""
-    show: Set[str] = frozenset()
-    """Sections that are there if asked for, by name."""
 
     @property
     def about(self) -> str:

@@ -84,7 +84,7 @@ class _SuspectsPart(Part):
 
 def suspects_part(given: Request) -> Part:
     """Without a line if there are none."""
-    shown, lines = suspects_of(given.snapshot, given.top), []
+    shown, lines = suspects_of(given.snapshot, given.style.top), []
     findings = given.snapshot.findings
     if findings is not None and findings.suspects:
         left_out = findings.suspects_left_out
@@ -125,7 +125,7 @@ def sizes_part(given: Request) -> Part:
     if sizes is not None and usable is not None and len(blocks):
         total = total_waste(blocks, sampled, usable, sizes.header_bytes)
     bins = size_bins(blocks, sampled, usable)
-    frequent = frequent_sizes(blocks, given.top, sampled, usable)
+    frequent = frequent_sizes(blocks, given.style.top, sampled, usable)
     dropped_count = 0 if len(blocks) else snapshot.live_count
     facts: dict[str, Any] = {
         "bins": [{"from_bytes": bin_.low, "to_bytes": bin_.high, **_held(bin_)} for bin_ in bins],
@@ -143,7 +143,7 @@ def sizes_part(given: Request) -> Part:
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
         return Part(lines, facts)
-    wasteful = wasteful_stacks(blocks, sampled, usable, given.top)
+    wasteful = wasteful_stacks(blocks, sampled, usable, given.style.top)
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(wasteful)} stacks that waste most:")
     facts |= {
@@ -188,7 +188,7 @@ def threads_part(given: Request) -> Part:
     """The busiest threads, the largest flows, and the stacks by blocks others have freed."""
     snapshot = given.snapshot
     assert snapshot.threads is not None
-    wandering, order = largest(snapshot.totals.remote_count, given.top)
+    wandering, order = largest(snapshot.totals.remote_count, given.style.top)
     lines = list(_lines(snapshot.threads, given))
     if order:
         lines.append(f"==> {len(order)} top stacks out of {wandering} of these:")
@@ -209,7 +209,7 @@ def threads_part(given: Request) -> Part:
 
 
 def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
-    threads, flows = activity.threads[: given.top], activity.flows[: given.top]
+    threads, flows = activity.threads[: given.style.top], activity.flows[: given.style.top]
     yield f"==> {len(threads)} top threads out of {len(activity.threads)}:"
     for number, thread in enumerate(threads):
         yield f"  {number:>4}: {_thread(thread, activity, given)}"
@@ -310,7 +310,7 @@ def parts_of(given: Request) -> list[tuple[Section, Part]]:
     """The sections of a report, their stacks with names as far as these are known in time."""
     parts = []
     for section in REPORT:
-        if not section.about or section.name in given.show:
+        if not section.about or section.name in given.style.show:
             part = section.make(given)
             if part is not None:
                 parts.append((section, part))

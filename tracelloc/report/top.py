@@ -23,7 +23,7 @@ def old_allocations_part(given: Request) -> Part | None:
     old = given.snapshot.old_blocks
     if old is None:
         return None
-    age_s = (given.min_age_ns or 0) / NS_PER_S
+    age_s = (given.style.min_age_ns or 0) / NS_PER_S
     return Part(
         [_title(old, f" older than {format_duration(age_s)}", given)],
         {"old_bytes": old.size_bytes, "old_allocations": old.count},
@@ -59,7 +59,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
 
 def allocators_part(given: Request) -> Part:
     """The stacks that hold most."""
-    stats, findings = given.snapshot.top_stacks(given.top), given.snapshot.findings
+    stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
     entries = [
         Entry(
             stat.index,
@@ -79,7 +79,7 @@ def allocators_part(given: Request) -> Part:
 
 def since_mark_part(given: Request) -> Part | None:
     """The stacks that have grown most since the mark; None without a mark."""
-    since = since_mark(given.snapshot, given.mark, given.top)
+    since = since_mark(given.snapshot, given.mark, given.style.top)
     if since is None:
         return None
     title = (
@@ -115,7 +115,7 @@ def peak_part(given: Request) -> Part:
     """The high-water mark: what was outstanding when most was, and the stacks that held most."""
     snapshot, about, entries = given.snapshot, given.about, []
     facts, peak = peak_facts(snapshot), snapshot.peak
-    order = () if peak is None else largest(peak.live_bytes, given.top)[1]
+    order = () if peak is None else largest(peak.live_bytes, given.style.top)[1]
     for stack in order:
         assert peak is not None
         size_bytes, count = int(peak.live_bytes[stack]), int(peak.live_count[stack])
@@ -139,7 +139,7 @@ def temporary_part(given: Request) -> Part:
     """All temporary allocations, then the stacks by the number of theirs."""
     snapshot = given.snapshot
     facts = temporary_facts(snapshot)
-    order = largest(snapshot.totals.temporary_count, given.top)[1]
+    order = largest(snapshot.totals.temporary_count, given.style.top)[1]
     unknown = ""
     if facts["unknown_allocations"]:
         others = plural(facts["unknown_allocations"], "other")
@@ -178,7 +178,7 @@ def mappings_part(given: Request) -> Part | None:
     mappings, entries = given.snapshot.mappings, []
     if mappings is None:
         return None
-    for held in mappings.stacks[: given.top]:
+    for held in mappings.stacks[: given.style.top]:
         age_ns, count = given.snapshot.now_ns - held.oldest_ns, plural(held.count, "mapping")
         text = f"{format_size(held.size_bytes)} in {count}, the oldest {format_age(age_ns)} old"
         figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}

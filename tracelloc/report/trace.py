@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracelloc.report.part import Request
+from tracelloc.report.part import ReportStyle, Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
 from tracelloc.views.naming import Namers
-
-
-@dataclass(frozen=True, slots=True)
-class ReportStyle:
-    """What reports hold."""
-
-    top: int
-    """Entries per section."""
-    min_age_ns: int | None = None
-    """Adds a section of blocks at least so old."""
-    show: Set[str] = frozenset()
-    """Sections beside the usual ones."""
-    has_many: bool = False
-    """Several processes may be traced: each has a heading, and all of them a total."""
-
 
 Marks = Mapping[int, Snapshot]
 """Processes as they were when the mark was set, by their numbers in the trace."""
@@ -85,7 +69,7 @@ def _requests(
     shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
     for one in shown:
         mark = marks.get(one.target.number)
-        yield Request(one, namers.of(one.target), style.top, style.min_age_ns, mark, style.show)
+        yield Request(one, namers.of(one.target), style, mark)
 
 
 def _heading(snapshot: Snapshot) -> str:

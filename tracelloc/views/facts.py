@@ -230,11 +230,14 @@ def format_frame(frame: Frame) -> str:
             name += " [inlined]"
     else:
         name = "???"
-    if frame.module is not None:
-        name += f" in {printable(frame.module)}"
-    elif frame.reason is not None:
+    if not frame.module and frame.reason is not None:
         name += f" [{frame.reason.value}]"
-    if frame.file is not None:
-        line = f":{frame.line}" if frame.line is not None else ""
-        name += f" ({printable(frame.file)}{line})"
-    return name
+    return name + where(frame)
+
+
+def where(frame: Frame) -> str:
+    """`` in FILE (file:line)``, as far as it is known."""
+    text = f" in {printable(frame.module)}" if frame.module else ""
+    if frame.file:
+        text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"
+    return text
