@@ -209,5 +209,5 @@ def test_what_cannot_be_listened_on() -> None:
 def test_public_addresses_are_said_to_be() -> None:
     for host, public in (("0.0.0.0", True), ("127.0.0.1", False), ("::1", False)):
         endpoint = Endpoint(listen_on(ListenAddress(host, 0)), lambda: [small()])
-        assert endpoint.is_public is public
+        assert endpoint.is_loopback is not public
         endpoint.close()

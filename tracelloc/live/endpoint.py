@@ -140,42 +140,14 @@ def listen_on(address: ListenAddress) -> socket.socket:
     return listener
 
 
-class Endpoint:
+class Endpoint(http.server.ThreadingHTTPServer):
     """A server in threads of its own, from its making to ``close``."""
 
-    def __init__(self, listener: socket.socket, take: Callable[[], Sequence[Profile]]) -> None:
-        """Takes over the listener. ``take`` is called from any thread: one per process."""
-        self._server = _Server(listener, take)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, args=(_POLL_S,), daemon=True
-        )
-        self._thread.start()
-
-    @property
-    def url(self) -> str:
-        """Of the flame graph."""
-        host, port = self._server.server_address[:2]
-        text = host.decode() if isinstance(host, bytes) else str(host)
-        return f"http://{f'[{text}]' if ':' in text else text}:{port}/"
-
-    @property
-    def is_public(self) -> bool:
-        """Whether others than this machine may be able to reach it."""
-        return not self._server.is_loopback
-
-    def close(self) -> None:
-        """Stops listening; answers that are being given may be cut off."""
-        self._server.closing.set()
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Server(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
     def __init__(self, listener: socket.socket, take: Callable[[], Sequence[Profile]]) -> None:
+        """Takes over the listener. ``take`` is called from any thread: one per process."""
         self.take = take
         self.closing = threading.Event()
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
@@ -187,6 +159,22 @@ class _Server(http.server.ThreadingHTTPServer):
         self.server_address = address
         self.server_name, self.server_port = str(address[0]), address[1]
         self.is_loopback = ipaddress.ip_address(self.server_name.partition("%")[0]).is_loopback
+        """Whether only this machine can reach it."""
+        self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
+        self._thread.start()
+
+    @property
+    def url(self) -> str:
+        """Of the flame graph."""
+        host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
+        return f"http://{host}:{self.server_port}/"
+
+    def close(self) -> None:
+        """Stops listening; answers that are being given may be cut off."""
+        self.closing.set()
+        self.shutdown()
+        self._thread.join()
+        self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread per connection, up to a number."""
@@ -207,7 +195,7 @@ class _Server(http.server.ThreadingHTTPServer):
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
-    server: _Server
+    server: Endpoint
     timeout = _SOCKET_PATIENCE_S
     server_version = f"tracelloc/{__version__}"
     sys_version = ""

@@ -288,7 +288,7 @@ class Sharing:
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles)
-            public = "; whoever can reach it can read it" if self._endpoint.is_public else ""
+            public = "" if self._endpoint.is_loopback else "; whoever can reach it can read it"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)
