@@ -46,7 +46,7 @@ class Nodes:
         self.totals: I64
         """Per node, its children included; never negative."""
         if (own < 0).any():
-            self.totals = tree.merged.totals(np.maximum(own, 0))
+            self.totals = tree.totals_of(np.maximum(own, 0))
         else:
             self.totals = tree.totals[metric]
         self.inverted = inverted
@@ -149,7 +149,7 @@ class Nodes:
         # Below another match: already counted. Parents come first.
         covered = np.zeros(len(self), np.bool_)
         parent = self.tree.parent
-        for rows in self.tree.merged.levels[1:]:
+        for rows in self.tree.levels[1:]:
             covered[rows] = covered[parent[rows]] | matching[parent[rows]]
         weight = int(self.totals[matching & ~covered].sum())
         return frozenset(np.flatnonzero(matching).tolist()), weight

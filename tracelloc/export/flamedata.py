@@ -123,7 +123,7 @@ def flame_tree(profile: Profile, metric: Metric) -> FlameTree:
     merged = merger.merged()
 
     def own(weight: Callable[[Sample], int]) -> I64:
-        return merged.own(ends, np.array(list(map(weight, profile.samples)), np.int64))
+        return merged.own_of(ends, np.array(list(map(weight, profile.samples)), np.int64))
 
     widths = tuple(_widths(profile, metric))
     growth = Metric.BYTES if profile.is_difference else Metric.GROWTH

@@ -56,9 +56,9 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
     """The file."""
     tree = flame_tree(profile, metric)
     at = next(n for n, width in enumerate(tree.widths) if width.key == metric.value)
-    columns = tree.merged.totals(tree.own[at])
+    columns = tree.merged.totals_of(tree.own[at])
     totals = columns.tolist()
-    growth = tree.merged.totals(tree.growth).tolist()
+    growth = tree.merged.totals_of(tree.growth).tolist()
     boxes, hidden = _laid_out(tree, columns)
     height = _TOP + _ROW * (1 + max(box.depth for box in boxes)) + _BOTTOM
     unit = tree.widths[at].unit

@@ -92,13 +92,13 @@ class Merged:
     def __len__(self) -> int:
         return len(self.steps)
 
-    def own(self, ends: I64, weights: I64) -> I64:
+    def own_of(self, ends: I64, weights: I64) -> I64:
         """Per node the weights of stacks that end there; ``ends`` has the node of each."""
         own = np.zeros(len(self.parent), np.int64)
         np.add.at(own, ends, weights)
         return own
 
-    def totals(self, own: I64) -> I64:
+    def totals_of(self, own: I64) -> I64:
         """Per node its own weight and that of all nodes below."""
         totals = own.copy()
         for nodes in reversed(self.levels[1:]):
@@ -146,10 +146,9 @@ class Merger:
 
 
 @dataclass(frozen=True, slots=True)
-class CallTree:
+class CallTree(Merged):
     """Merged stacks with their weights."""
 
-    merged: Merged
     own: Mapping[Metric, I64]
     """Per node, of stacks that end there."""
     totals: Mapping[Metric, I64]
@@ -162,30 +161,13 @@ class CallTree:
         cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
     ) -> CallTree:
         """Stacks by index, with the node that each ends in and what each weighs."""
-        own = {metric: merged.own(ends, column) for metric, column in weights.items()}
+        own = {metric: merged.own_of(ends, column) for metric, column in weights.items()}
         ending: list[int | None] = [None] * len(merged)
         for node, index in zip(ends.tolist(), stacks, strict=True):
             ending[node] = index
-        totals = {metric: merged.totals(column) for metric, column in own.items()}
-        return cls(merged, own, totals, ending)
-
-    def __len__(self) -> int:
-        return len(self.merged)
-
-    @property
-    def steps(self) -> Sequence[Step]:
-        """Per node."""
-        return self.merged.steps
-
-    @property
-    def parent(self) -> I64:
-        """Per node; lower than its own number."""
-        return self.merged.parent
-
-    @property
-    def depth(self) -> I64:
-        """Per node; 0 for the root."""
-        return self.merged.depth
+        totals = {metric: merged.totals_of(column) for metric, column in own.items()}
+        columns = merged.steps, merged.parent, merged.depth, merged.levels
+        return cls(*columns, own, totals, ending)
 
 
 _BUDGET_S: Final = 0.02
