@@ -11,9 +11,8 @@ from textual.app import App
 
 from tracelloc.caller import caller
 from tracelloc.capture import system
-from tracelloc.command.messages import Messages
 from tracelloc.command.options import Options
-from tracelloc.command.outputs import open_report
+from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError

@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tracelloc.caller import caller
-from tracelloc.command.messages import Messages
 from tracelloc.command.options import Mode, Options
-from tracelloc.command.outputs import open_report, write_files
+from tracelloc.command.outputs import Messages, open_report, write_files
 from tracelloc.command.pools import load_pools, signatures_of
 from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
