@@ -24,8 +24,8 @@ from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
-from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.found import MainAllocator
 from tracelloc.target.residency import Memory

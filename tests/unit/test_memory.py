@@ -19,8 +19,8 @@ from tests.unit.test_views import snapshot_of
 from tracelloc.abi import EventKind
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, Wanted
-from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target import residency
 from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.procfs import Process

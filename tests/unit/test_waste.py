@@ -12,6 +12,7 @@ from tests.unit.reports import json_report, text_report
 from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
 from tracelloc.sampling import weights
+from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import (
     Waste,
@@ -20,7 +21,6 @@ from tracelloc.snapshots.spread import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.snapshots.usable import ReadSizes, Usable, UsableSizes
 from tracelloc.target.found import MainAllocator, Provider
 
 GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())

@@ -26,9 +26,8 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.activity import ThreadActivity, activity_of, whole_peak
-from tracelloc.snapshots.blocks import BlockSelection, select_blocks
+from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
 from tracelloc.snapshots.losses import Losses, take_losses
-from tracelloc.snapshots.usable import UsableSizes
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.verdict.findings import Findings

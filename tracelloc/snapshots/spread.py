@@ -16,8 +16,8 @@ import numpy.typing as npt
 from tracelloc.heap.blocks import Blocks
 from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.analysis import ALL, Amounts, Limits, amounts, choose, held_by
+from tracelloc.snapshots.blocks import Usable
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.usable import Usable
 from tracelloc.text import NS_PER_S
 
 

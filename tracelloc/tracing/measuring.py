@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.blocks import Blocks
+from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.space import AddressSpace
 from tracelloc.target.usable import read_chunks

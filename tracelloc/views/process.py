@@ -20,10 +20,10 @@ import numpy as np
 from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.totals import Totals
+from tracelloc.snapshots.blocks import UsableSizes
 from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.spread import TotalWaste, Waste, total_waste
-from tracelloc.snapshots.usable import UsableSizes
 from tracelloc.target.found import main_allocator
 from tracelloc.target.procfs import base_name
 from tracelloc.target.residency import Limit, Memory
