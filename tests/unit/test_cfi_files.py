@@ -17,8 +17,8 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
-from tracelloc.cfi import calls, rules
-from tracelloc.cfi.module import Cfi
+from tracelloc.cfi import rules
+from tracelloc.cfi.module import Cfi, find_calls
 from tracelloc.cfi.rows import FALLBACK_ROW, Kind, decode, encode
 from tracelloc.cfi.rules import RuleSet
 from tracelloc.elf import ElfFile
@@ -234,16 +234,16 @@ def test_calls_in_any_bytes() -> None:
     code = bytes(
         rng.choice(common) if rng.random() < 0.7 else rng.randrange(256) for _ in range(50_000)
     )
-    found = set(calls.find_calls(code, 1000, -(1 << 60), 1 << 60).tolist())
+    found = set(find_calls(code, 1000, -(1 << 60), 1 << 60).tolist())
     expected = {
         1000 + end - 1 for end in range(8, len(code) + 1) if ends_in_call(code[end - 8 : end])
     }
     assert {at for at in found if at >= 1007} == expected
-    assert calls.find_calls(b"\xe8\0\0", 0, 0, 9).tolist() == []
+    assert find_calls(b"\xe8\0\0", 0, 0, 9).tolist() == []
     # A direct call counts where it leads to code.
     call = b"\xe8\x10\0\0\0\0\0\0"
-    assert calls.find_calls(call, 0x100, 0x115, 0x116).tolist() == [0x104]
-    assert calls.find_calls(call, 0x100, 0x116, 0x120).tolist() == []
+    assert find_calls(call, 0x100, 0x115, 0x116).tolist() == [0x104]
+    assert find_calls(call, 0x100, 0x116, 0x120).tolist() == []
 
 
 # -- other tables than usual

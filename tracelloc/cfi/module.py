@@ -1,7 +1,11 @@
-"""The call-frame information of one file, decoded where somebody asks.
+"""The call-frame information of one file, decoded where somebody asks, and where its code calls.
 
 Safe for use from several threads: what is remembered is only ever added to or dropped
 as a whole, and two threads that decode the same thing get equal results.
+
+To find calls, code is not disassembled: what looks like a call is taken for one, so some of
+what is found is the middle of another instruction, or data. Nothing real is missed, except
+calls with a prefix inside the operand (there are none).
 """
 
 from __future__ import annotations
@@ -13,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.cfi import calls, rules
+from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import CfiError
 from tracelloc.cfi.entries import Cie
 from tracelloc.cfi.programs import State, execute, initial_state
@@ -23,7 +27,59 @@ from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_fra
 from tracelloc.elf import ElfFile
 from tracelloc.errors import UnsupportedError
 
+U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
+
+LONGEST_CALL_BYTES: Final = 7
+"""Prefixes apart."""
+
+
+def _make_lengths() -> U8:
+    """Length of ``ff /2`` by its ModRM byte; 0 where the byte makes another instruction.
+
+    Intel SDM volume 2, tables 2-2 and 2-3. A SIB byte with base 101 makes it 4 longer.
+    """
+    lengths = np.zeros(256, np.uint8)
+    for modrm in range(256):
+        mode, operand = modrm >> 6, modrm & 7
+        if modrm >> 3 & 7 != 2:
+            continue
+        length = 2 + (0, 1, 4, 0)[mode]
+        if mode != 3 and operand == 4:
+            length += 1
+        if mode == 0 and operand == 5:
+            length += 4
+        lengths[modrm] = length
+    return lengths
+
+
+_LENGTHS: Final = _make_lengths()
+
+
+def find_calls(code: bytes, address: int, start: int, end: int) -> U64:
+    """Address of the last byte of everything that looks like a call in a piece of code.
+
+    ``address`` is the code's own. Direct calls count only if they lead to addresses from
+    ``start`` up to ``end``. The result is sorted.
+    """
+    if len(code) < LONGEST_CALL_BYTES:
+        return np.empty(0, np.uint64)
+    data = np.frombuffer(code, np.uint8)
+    direct = np.flatnonzero(data[:-4] == 0xE8)
+    words = np.ndarray(len(code) - 3, "<i4", code, strides=(1,))
+    targets = words[direct + 1].astype(np.int64) + direct + (address + 5)
+    direct = direct[(targets >= start) & (targets < end)] + 4
+    indirect = np.flatnonzero(data[:-2] == 0xFF)
+    indirect = indirect[_LENGTHS[data[indirect + 1]] > 0]
+    modrm = data[indirect + 1]
+    length = _LENGTHS[modrm].astype(np.int64)
+    has_wide_base = (modrm >> 6 == 0) & (modrm & 7 == 4) & (data[indirect + 2] & 7 == 5)
+    length += np.where(has_wide_base, 4, 0)
+    indirect = (indirect + length - 1)[indirect + length <= len(data)]
+    found = np.concatenate([direct, indirect])
+    found.sort()
+    return (found + address).astype(np.uint64)
+
 
 _MOST_REMEMBERED: Final = 1 << 16
 """Rules by address. A hot program needs a few thousand."""
@@ -258,11 +314,11 @@ class Cfi:
                 size = min(_PIECE_BYTES, last - at)
                 # A call may lie across two pieces; seen twice, it is kept once.
                 code = self._elf.read(
-                    segment.offset + at - segment.address, min(size + calls.LONGEST, last - at)
+                    segment.offset + at - segment.address, min(size + LONGEST_CALL_BYTES, last - at)
                 )
                 if len(code) < size:
                     last = at
-                pieces.append(calls.find_calls(code, at, start, end))
+                pieces.append(find_calls(code, at, start, end))
                 count += len(pieces[-1])
                 at += size
         if not pieces:
