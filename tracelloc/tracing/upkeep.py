@@ -9,10 +9,10 @@ from typing import Final
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import OverheadWatch
+from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
-from tracelloc.units import NS_PER_S
 
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
