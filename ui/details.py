@@ -231,8 +231,10 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Peaks that came and went while the buffer was full were not seen.
-    least = "at least " if picture.snapshot.losses.overflows else ""
+    # Peaks that came and went while the buffer was full were not seen; nor are those of the
+    # sum of several processes.
+    snapshot = picture.snapshot
+    least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = figures.growth_bytes_per_min
     name = Text(f" {crop(picture.labels.get(figures.index, '…'), width - 2)}", "bold")
     if condition:

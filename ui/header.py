@@ -69,7 +69,7 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     snapshot = picture.snapshot
-    who = Text(f"{clean(snapshot.target.command)} ({snapshot.target.pid})", "bold")
+    who = Text(target_name(snapshot), "bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
     left.append(Text(clock(snapshot.elapsed_ns)))
     if state:
@@ -94,6 +94,13 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     return _spread(left, right, width)
 
 
+def target_name(snapshot: Snapshot) -> str:
+    """``server (4711)``, ``all 8 processes``."""
+    if snapshot.merged is not None:
+        return f"all {snapshot.merged.process_count:,} processes"
+    return f"{clean(snapshot.target.command)} ({snapshot.target.pid})"
+
+
 def _lost(snapshot: Snapshot) -> Text:
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
@@ -116,6 +123,7 @@ def _figures(picture: Picture) -> list[Text]:
             (f"{about}{format_size(snapshot.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
+        _ended(snapshot),
         _leaks(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
@@ -128,6 +136,14 @@ def _figures(picture: Picture) -> list[Text]:
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
+
+
+def _ended(snapshot: Snapshot) -> Text | None:
+    """What of all is of processes that have ended."""
+    merged = snapshot.merged
+    if merged is None or not merged.ended_count:
+        return None
+    return Text(f"{format_size(merged.ended_bytes)} of {merged.ended_count:,} ended", "dim")
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
@@ -156,7 +172,8 @@ def _peak(snapshot: Snapshot, about: str) -> Text | None:
 def _resident(picture: Picture) -> Text:
     """Resident memory, and how much of what it has grown by is in traced blocks."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
-    text = Text("RSS ended" if rss_bytes is None else f"RSS {format_size(rss_bytes)}")
+    words = "RSS" if picture.snapshot.merged is None else "RSS sum"
+    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
     if account is not None and account.explained is not None:
         share = min(account.explained, 1.0)
         grown = signed_size(account.growth_bytes)

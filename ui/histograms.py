@@ -146,12 +146,16 @@ def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
     def rows(selection: Selection) -> Rows:
         nonlocal measured
         snapshot, settings = selection.snapshot, selection.settings
-        if measured is None or measured[0] is not snapshot:
-            measured = snapshot, source.measured(snapshot)
         blocks = selection.blocks(settings.all_limits)
-        sampled, sizes = snapshot.sample_bytes, measured[1].usable
+        sampled, sizes, waste = snapshot.sample_bytes, None, None
+        if snapshot.merged is not None:
+            # Read sizes are known by address: in each process another block is there.
+            waste = "what the allocator adds is known of single processes only (9)"
+        else:
+            if measured is None or measured[0] is not snapshot:
+                measured = snapshot, source.measured(snapshot)
+            sizes = measured[1].usable
         usable = None if sizes is None else sizes.of(blocks)
-        waste = None
         if sizes is not None and usable is not None:
             total = total_waste(blocks, sampled, usable, sizes.header_bytes)
             waste = waste_line(sizes, total, about_of(sampled))

@@ -79,6 +79,18 @@ LIVE_KEYS: Final = bindings(
             "Thread before",
             "Blocks of the thread before only",
         ),
+        (
+            "T",
+            "app.ask('toggle_all_processes')",
+            "Together",
+            "All processes together, or the one before (--follow)",
+        ),
+        (
+            "E",
+            "app.ask('toggle_ended')",
+            "Ended",
+            "Processes that have ended: a line each, or one per parent",
+        ),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
         ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),

@@ -161,7 +161,9 @@ class LiveScreen(Screen[None]):
     def _row_chosen(self, message: LineView.Chosen) -> None:
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
-            self._go_to(self.state.views[0], found)
+            # What only opens rows leaves its view on top.
+            opens = found.shows_ended != self.settings.shows_ended
+            self._go_to(self.settings.view if opens else self.state.views[0], found)
         elif found is not None:
             self.state.open_details(found)
 

@@ -12,6 +12,7 @@ from rich.text import Text
 from tracelloc.target.found import unseen_lines
 from tracelloc.text import printable
 from tracelloc.ui.cells import clock, short_count
+from tracelloc.ui.header import target_name
 from tracelloc.ui.lines import LineView, Piece
 from tracelloc.ui.selection import Selection
 from tracelloc.ui.source import Facts
@@ -59,7 +60,7 @@ def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
     """All lines: the standing figures, then messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals
-    yield f"target     {printable(snapshot.target.command)} (pid {snapshot.target.pid})"
+    yield f"target     {target_name(snapshot)}"
     yield f"attached   {clock(snapshot.elapsed_ns)} ago, by {facts.method}"
     fill = f"{selection.ring_share:.0%} full at most"
     yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"

@@ -16,7 +16,8 @@ import numpy as np
 
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
-from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.snapshots.merge import TraceMerger
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
@@ -27,7 +28,7 @@ from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF
 from tracelloc.views.memory import Account, Forecast, account, forecast
-from tracelloc.views.naming import NamedStack
+from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
 
 _RATE_NS: Final = 2 * NS_PER_S
@@ -65,12 +66,15 @@ class Picture:
     """Everything that the screen shows."""
 
     snapshot: Snapshot
-    """Of the process that is shown."""
+    """Of the process that is shown, or of all together."""
+    process_count: int
     settings: Settings
     header: Header
     content: Any
     """Of the view on top, as its maker makes it."""
     labels: Mapping[int, str]
+    namer: Namer
+    """For the refresher's thread; others take a copy."""
     details: Details | None
     found: int
     """Stacks that the search and the limits leave."""
@@ -83,6 +87,7 @@ class Picture:
 class _Process:
     """What is remembered of a process from one picture of it to the next."""
 
+    namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)
     makers: dict[object, Callable[[Selection], Any]] = field(default_factory=dict)
@@ -100,6 +105,9 @@ class Pictures:
         self._journal = journal
         self._now_s = now_s
         self._processes: dict[int, _Process] = {}
+        """By number."""
+        self._merger = TraceMerger(lambda target, at: source.namer(target).place(at))
+        self._merged: tuple[TraceSnapshot, Snapshot] | None = None
         self._ring_share = 0.0
         self._taking_s = 0.0
 
@@ -108,7 +116,7 @@ class Pictures:
         began_s = self._now_s()
         trace = self._source.take(settings.view.wanted)
         self._ring_share = self._source.ring_share()
-        snapshot = trace.of(settings.process)
+        snapshot = self._shown(trace, settings)
         moments = self._process_of(snapshot).moments
         moments.append(analysis.mark(snapshot, ""))
         while len(moments) > 2 and snapshot.now_ns - moments[1].now_ns >= _RATE_NS:
@@ -116,27 +124,41 @@ class Pictures:
         self._taking_s = self._now_s() - began_s
         return trace
 
+    def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
+        """Of the process that is asked for, or of all of them."""
+        if settings.process != ALL_PROCESSES:
+            return trace.of(settings.process)
+        if self._merged is None or self._merged[0] is not trace:
+            self._merged = trace, self._merger.merge(trace)
+        return self._merged[1]
+
     def _process_of(self, snapshot: Snapshot) -> _Process:
         number = snapshot.target.number
         if number not in self._processes:
-            names = Names(self._source.namer(snapshot.target), self._now_s)
-            self._processes[number] = _Process(names)
+            if snapshot.merged is None:
+                namer = self._source.namer(snapshot.target)
+            else:
+                root = self._source.namer(Target(0, ""))
+                namer = root.with_symbols(MergedSymbols(self._merger.locations, self._source.namer))
+            self._processes[number] = _Process(namer, Names(namer, self._now_s))
         return self._processes[number]
 
     def make(self, trace: TraceSnapshot, settings: Settings) -> Picture:
         """The picture of a snapshot under these settings."""
         began_s = self._now_s() - self._taking_s
         self._taking_s = 0.0
-        snapshot = trace.of(settings.process)
+        snapshot = self._shown(trace, settings)
         process = self._process_of(snapshot)
         selection = self._select(trace, snapshot, process, settings)
         return Picture(
             snapshot=snapshot,
+            process_count=len(trace.processes),
             settings=settings,
             header=self._header(snapshot, process.moments),
             content=self._maker(process, settings.view)(selection),
             labels=process.names.labels,
-            details=self._details(snapshot, settings),
+            namer=process.namer,
+            details=self._details(snapshot, process.namer, settings),
             found=len(selection.stacks),
             names_pending=process.names.pending,
             took_s=self._now_s() - began_s,
@@ -170,7 +192,7 @@ class Pictures:
             trace=trace,
             snapshot=snapshot,
             settings=settings,
-            namer=self._source.namer(snapshot.target),
+            namer=process.namer,
             figures=figures,
             change=change,
             verdicts=verdicts,
@@ -196,11 +218,10 @@ class Pictures:
             ring_share=self._ring_share,
         )
 
-    def _details(self, snapshot: Snapshot, settings: Settings) -> Details | None:
+    def _details(self, snapshot: Snapshot, namer: Namer, settings: Settings) -> Details | None:
         index = settings.selected
         if index is None or index >= len(snapshot.totals):
             return None
-        namer = self._source.namer(snapshot.target)
         namer.prepare(snapshot, [index], 0)
         details = stack_details(snapshot, index, snapshot.thread_names, settings.all_limits)
         findings = snapshot.findings

@@ -41,7 +41,9 @@ class Settings:
 
     view: View[Any]
     process: int = 0
-    """Which one is shown, by its number in the trace."""
+    """Which one is shown, by its number in the trace, or ``ALL_PROCESSES``."""
+    shows_ended: bool = False
+    """Whether processes that have ended have a line each in the list of processes."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Of views by name, where it is not their own."""
     search: str = ""

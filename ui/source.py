@@ -54,15 +54,11 @@ class Source(Protocol):
         ...
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """Finds the usable sizes of a snapshot's blocks. Takes up to a quarter of a second."""
+        """Finds the usable sizes of a process's blocks. Takes up to a quarter of a second."""
         ...
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked, 0 to 1."""
-        ...
-
-    def export_namer(self, target: Target) -> Namer:
-        """Makes a namer with the same rules for a thread of its own."""
         ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
@@ -98,10 +94,6 @@ class LiveSource:
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""
         return self._run.session.take_ring_share()
-
-    def export_namer(self, target: Target) -> Namer:
-        """Makes a namer with the same rules."""
-        return self._run.namers.copy().of(target)
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file, as the process sees it or as it lies here."""

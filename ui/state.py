@@ -17,9 +17,11 @@ from tracelloc.filters import Filters, Rule
 from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
+from tracelloc.snapshots.snapshot import ALL_PROCESSES
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.picture import Picture
+from tracelloc.ui.processes import show_process
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
@@ -47,6 +49,7 @@ class State:
         self.ended = ""
         """Why nothing new comes any more."""
         self.paused = False
+        self._last_process = 0
         self._refresher = refresher
 
     @property
@@ -75,7 +78,9 @@ class State:
 
     def next_metric(self) -> None:
         """Flame graph and tree by the next one."""
-        metrics = list(Metric)
+        # Each process had its peak at another time.
+        together = self.settings.process == ALL_PROCESSES
+        metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
         at = metrics.index(self.settings.metric) + 1
         self.change(metric=metrics[at % len(metrics)])
 
@@ -112,6 +117,22 @@ class State:
         now = self.settings.limits.tid
         at = (0 if step > 0 else -1) if now not in tids else tids.index(now) + step
         self.change(limits=replace(self.settings.limits, tid=tids[at % len(tids)]))
+
+    # --- processes ---
+
+    def toggle_all_processes(self) -> None:
+        """All of them together, or the one that was shown before."""
+        if self.source.has_many:
+            together = self.settings.process == ALL_PROCESSES
+            number = self._last_process if together else ALL_PROCESSES
+            self._last_process = max(self.settings.process, 0)
+            self.take(show_process(number, self.settings))
+        else:
+            self.app.notify("one process is traced (--follow traces its children, too)", timeout=3)
+
+    def toggle_ended(self) -> None:
+        """Processes that have ended in one line each, or in one line per parent."""
+        self.change(shows_ended=not self.settings.shows_ended)
 
     # --- moments ---
 
@@ -196,8 +217,8 @@ class State:
     def ask_export(self) -> None:
         """Opens the dialog."""
         if self.picture is not None:
-            snapshot = self.picture.snapshot
-            self.app.push_screen(ExportDialog(snapshot, self.source.export_namer(snapshot.target)))
+            picture = self.picture
+            self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self) -> None:
         """Opens it."""

@@ -200,9 +200,6 @@ class FakeSource:
     def namer(self, _target: Target) -> Namer:
         return self._namer
 
-    def export_namer(self, _target: Target) -> Namer:
-        return self._namer.copy()
-
     def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":
             return [f"int line_{n};" for n in range(1, 200)]

@@ -73,6 +73,21 @@ class Target:
     has_ended: bool = False
 
 
+ALL_PROCESSES: Final = -1
+"""The number that stands for all processes of a trace together."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a snapshot of several processes is the sum of."""
+
+    process_count: int
+    ended_count: int
+    """How many of them have ended."""
+    ended_bytes: int
+    """What these held at their ends: part of all figures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be copied beside the totals."""
@@ -201,6 +216,8 @@ class Snapshot:
     """Which stacks leak, as of some seconds ago; None until there was time to look."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
     """By file of code, in words: by what stacks are followed through it."""
+    merged: Merged | None = None
+    """None: it is of one process."""
 
     @property
     def sample_bytes(self) -> int | None:

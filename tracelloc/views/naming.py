@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Final
+from operator import itemgetter
+from typing import Final, Protocol
 
 from tracelloc.demangle.short import shorten
 from tracelloc.filters import Filters, NamedStack
+from tracelloc.snapshots.locations import Locations
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.symbols.frame import unnamed
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
 __all__ = ["NamedStack", "Namer", "Namers", "Symbolizers"]
@@ -20,14 +25,24 @@ REPORT_PATIENCE_S: Final = 2.0
 """How long a report waits for names and lines; those that take longer are in later ones."""
 
 
+class Symbols(Protocol):
+    """Who knows the names of addresses: a ``Symbolizer``, or several as one."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool: ...
+    def peek(self, addresses: Iterable[int]) -> list[Frame]: ...
+    def place(self, address: int) -> Place | Unresolved: ...
+
+
 class Namer:
     """Names the stacks of snapshots. For one thread at a time."""
 
-    def __init__(
-        self, symbolizer: Symbolizer, filters: Filters, *, short_names: bool = False
-    ) -> None:
+    def __init__(self, symbols: Symbols, filters: Filters, *, short_names: bool = False) -> None:
         """``short_names`` leaves template arguments out of symbols, not of raw symbols."""
-        self._symbolizer = symbolizer
+        self.symbols = symbols
         self.filters = filters
         """May be changed at any time, from the thread that asks for stacks."""
         self.patience_s = REPORT_PATIENCE_S
@@ -37,21 +52,25 @@ class Namer:
 
     def copy(self) -> Namer:
         """The same names and rules, for another thread."""
-        return Namer(self._symbolizer, self.filters.copy(), short_names=self._short_names)
+        return Namer(self.symbols, self.filters.copy(), short_names=self._short_names)
+
+    def with_symbols(self, symbols: Symbols) -> Namer:
+        """Names from elsewhere under the same rules, for the same thread."""
+        return Namer(symbols, self.filters, short_names=self._short_names)
 
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever a stack may look different from before."""
-        return self._symbolizer.version, self.filters.version
+        return self.symbols.version, self.filters.version
 
     @property
     def waiting(self) -> int:
         """How many addresses are still to be looked up."""
-        return self._symbolizer.waiting
+        return self.symbols.waiting
 
     def place(self, address: int) -> Place | Unresolved:
         """Where an address of code lies, or why that can't be said."""
-        return self._symbolizer.place(address)
+        return self.symbols.place(address)
 
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
@@ -61,7 +80,7 @@ class Namer:
         Waits for it, at most ``timeout_s``. Whether all is known that can be.
         """
         addresses = {address for index in indices for address in snapshot.frames(index)}
-        return self._symbolizer.prepare(addresses, timeout_s)
+        return self.symbols.prepare(addresses, timeout_s)
 
     def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
         """The stack with this index, as far as it is known by now."""
@@ -70,7 +89,7 @@ class Namer:
         known = self._stacks.get(index)
         if known is not None and known[0] == addresses and known[1] == version:
             return known[2]
-        frames = self._symbolizer.peek(addresses)
+        frames = self.symbols.peek(addresses)
         why = snapshot.why_partial(index) if addresses else None
         if why is not None:
             frames.append(_end_of_partial(why))
@@ -90,6 +109,68 @@ def _end_of_partial(why: str) -> Frame:
 @functools.lru_cache(maxsize=1 << 16)
 def _shortened(frame: Frame) -> Frame:
     return frame if frame.symbol is None else replace(frame, symbol=shorten(frame.symbol))
+
+
+class MergedSymbols:
+    """Names of the addresses of ``Locations``: whichever process has the place is asked."""
+
+    def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
+        self._locations = locations
+        self._namer_of = namer_of
+        self._asked: dict[int, Symbols] = {}
+        """By process."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a frame may look different from before."""
+        return sum(symbols.version for symbols in list(self._asked.values()))
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are still to be looked up."""
+        return sum(symbols.waiting for symbols in list(self._asked.values()))
+
+    def place(self, _address: int) -> Unresolved:
+        """In different processes, different files are at an address."""
+        return Unresolved.UNMAPPED
+
+    def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
+        """Who is to be asked for an address, and by which; None: nobody has it any more."""
+        found = self._locations.owner(address)
+        if found is None:
+            return None, address, address
+        target, own = found
+        symbols = self._asked.get(target.number)
+        if symbols is None:
+            symbols = self._asked[target.number] = self._namer_of(target).symbols
+        return symbols, own, address
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Has these looked up, and waits for it. Whether all are."""
+        wanted: dict[Symbols, list[int]] = {}
+        for symbols, own, _ in map(self._owned, addresses):
+            if symbols is not None:
+                wanted.setdefault(symbols, []).append(own)
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        is_known = True
+        for symbols, owns in wanted.items():
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            is_known &= symbols.prepare(owns, left_s)
+        return is_known
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """The frames of these addresses, as far as they are known by now."""
+        frames: list[Frame] = []
+        for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
+            places = list(group)
+            if symbols is None:
+                frames += (unnamed(at, None, None, Unresolved.UNMAPPED) for _, _, at in places)
+                continue
+            shown = {own: address for _, own, address in places if own != address}
+            for frame in symbols.peek(own for _, own, _ in places):
+                at = shown.get(frame.address)
+                frames.append(frame if at is None else replace(frame, address=at))
+        return frames
 
 
 class Symbolizers:
