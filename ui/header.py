@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
-from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot
 from tracelloc.ui.cells import (
     clean,
     clock,
@@ -70,6 +70,8 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     snapshot = picture.snapshot
     who = Text(target_name(snapshot), "bold")
+    if picture.process_count > 1 and snapshot.merged is None:
+        who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
     left.append(Text(clock(snapshot.elapsed_ns)))
     if state:
@@ -97,7 +99,9 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
 def target_name(snapshot: Snapshot) -> str:
     """``server (4711)``, ``all 8 processes``."""
     if snapshot.merged is not None:
-        return f"all {snapshot.merged.process_count:,} processes"
+        count = f"{snapshot.merged.process_count:,}"
+        running = snapshot.target.number == RUNNING_PROCESSES
+        return f"{count} running processes" if running else f"all {count} processes"
     return f"{clean(snapshot.target.command)} ({snapshot.target.pid})"
 
 

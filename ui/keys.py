@@ -83,7 +83,7 @@ LIVE_KEYS: Final = bindings(
             "T",
             "app.ask('toggle_all_processes')",
             "Together",
-            "All processes together, or the one before (--follow)",
+            "All processes together, those that run, one (--follow)",
         ),
         (
             "E",

@@ -17,7 +17,7 @@ import numpy as np
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
 from tracelloc.ui.naming import Names, Search
 from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
@@ -107,7 +107,7 @@ class Pictures:
         self._processes: dict[int, _Process] = {}
         """By number."""
         self._merger = TraceMerger(lambda target, at: source.namer(target).place(at))
-        self._merged: tuple[TraceSnapshot, Snapshot] | None = None
+        self._merged: tuple[int, TraceSnapshot, Snapshot] | None = None
         self._ring_share = 0.0
         self._taking_s = 0.0
 
@@ -126,11 +126,13 @@ class Pictures:
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
         """Of the process that is asked for, or of all of them."""
-        if settings.process != ALL_PROCESSES:
-            return trace.of(settings.process)
-        if self._merged is None or self._merged[0] is not trace:
-            self._merged = trace, self._merger.merge(trace)
-        return self._merged[1]
+        number = settings.process
+        if number >= 0:
+            return trace.of(number)
+        if self._merged is None or self._merged[:2] != (number, trace):
+            merged = self._merger.merge(trace, running_only=number == RUNNING_PROCESSES)
+            self._merged = number, trace, merged
+        return self._merged[2]
 
     def _process_of(self, snapshot: Snapshot) -> _Process:
         number = snapshot.target.number

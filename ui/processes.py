@@ -9,7 +9,7 @@ from typing import Final
 from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.snapshots.snapshot import ALL_PROCESSES, Snapshot, TraceSnapshot
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
 from tracelloc.ui.cells import clean
 from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import growth_cell
@@ -41,7 +41,7 @@ class Line:
     """A row: one process, all of them, or some that have ended."""
 
     key: Hashable
-    """The number of the process, ``ALL_PROCESSES``, or whose children these are."""
+    """The number of the process; negative: of several; else, whose children these are."""
     name: str
     ones: Sequence[Snapshot]
     """What its figures are the sums of."""
@@ -106,6 +106,9 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
         return shown
 
     lines = [Line(ALL_PROCESSES, f"all {len(trace.processes):,} processes", trace.processes)]
+    if 0 < len(trace.living) < len(trace.processes):
+        running = f"{len(trace.living):,} running processes"
+        lines.append(Line(RUNNING_PROCESSES, running, trace.living))
     waiting = below(None, 0)[::-1]
     while waiting:
         line = waiting.pop()
@@ -125,14 +128,12 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
     def value(line: Line, column: str) -> int:
         return sum(map(_FIGURES[column][0], line.ones))
 
+    together = [line for line in lines if isinstance(line.key, int) and line.key < 0]
+    others = lines[len(together) :]
     if not is_tree:
-        lines[1:] = sorted(
-            lines[1:],
-            key=lambda line: value(line, sorting.column),
-            reverse=sorting.descending,
-        )
+        others.sort(key=lambda line: value(line, sorting.column), reverse=sorting.descending)
     elif sorting.descending:
-        lines[1:] = lines[:0:-1]
+        others.reverse()
     about = about_of(trace.root.sample_bytes)
 
     def cell(key: Hashable, column: str) -> Cell:
@@ -140,7 +141,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
         if line is None:
             # Its row waits for the next order.
             return ""
-        is_process = isinstance(key, int) and key != ALL_PROCESSES
+        is_process = isinstance(key, int) and key >= 0
         if column == "name":
             indent = "  " * line.depth if is_tree else ""
             mark = "● " if key == settings.process else ""
@@ -152,7 +153,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
         return _FIGURES[column][1](value(line, column), about)
 
     footer = [lambda _key: total_line(trace)]
-    order = [line.key for line in lines]
+    order = [line.key for line in (*together, *others)]
     return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
 
 
@@ -167,7 +168,7 @@ def total_line(trace: TraceSnapshot) -> str:
 def show_process(number: int, settings: Settings) -> Settings:
     """Settings for a process, or all; what is about another one's stacks is dropped."""
     # Each process has its peak at another time: together they have none.
-    peak_of_all = number == ALL_PROCESSES and settings.metric is Metric.PEAK
+    peak_of_all = number < 0 and settings.metric is Metric.PEAK
     return replace(
         settings,
         process=number,

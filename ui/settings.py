@@ -41,7 +41,7 @@ class Settings:
 
     view: View[Any]
     process: int = 0
-    """Which one is shown, by its number in the trace, or ``ALL_PROCESSES``."""
+    """Which one is shown, by its number in the trace; negative: several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)

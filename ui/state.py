@@ -17,7 +17,7 @@ from tracelloc.filters import Filters, Rule
 from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
-from tracelloc.snapshots.snapshot import ALL_PROCESSES
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.picture import Picture
@@ -79,7 +79,7 @@ class State:
     def next_metric(self) -> None:
         """Flame graph and tree by the next one."""
         # Each process had its peak at another time.
-        together = self.settings.process == ALL_PROCESSES
+        together = self.settings.process < 0
         metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
         at = metrics.index(self.settings.metric) + 1
         self.change(metric=metrics[at % len(metrics)])
@@ -121,14 +121,18 @@ class State:
     # --- processes ---
 
     def toggle_all_processes(self) -> None:
-        """All of them together, or the one that was shown before."""
-        if self.source.has_many:
-            together = self.settings.process == ALL_PROCESSES
-            number = self._last_process if together else ALL_PROCESSES
-            self._last_process = max(self.settings.process, 0)
-            self.take(show_process(number, self.settings))
-        else:
+        """All of them together, those that run, then the one that was shown before."""
+        number, picture = self.settings.process, self.picture
+        merged = None if picture is None else picture.snapshot.merged
+        if not self.source.has_many:
             self.app.notify("one process is traced (--follow traces its children, too)", timeout=3)
+        elif number >= 0:
+            self._last_process = number
+            self.take(show_process(ALL_PROCESSES, self.settings))
+        elif number == ALL_PROCESSES and merged is not None and merged.ended_count:
+            self.take(show_process(RUNNING_PROCESSES, self.settings))
+        else:
+            self.take(show_process(self._last_process, self.settings))
 
     def toggle_ended(self) -> None:
         """Processes that have ended in one line each, or in one line per parent."""

@@ -88,8 +88,6 @@ def notes_of(picture: Picture) -> str:
     """For the line of the tabs."""
     settings = picture.settings
     notes = _limits(settings.limits)
-    if picture.process_count > 1 and picture.snapshot.merged is None:
-        notes.append(f"1 of {picture.process_count:,} processes (T: all)")
     if settings.view.by_metric and settings.metric is not Metric.BYTES:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:

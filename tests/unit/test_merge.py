@@ -413,7 +413,7 @@ def test_workers_that_leak_alike_are_one_suspect() -> None:
     assert mine.rate_bytes_per_min == pytest.approx(sum(t.rate_bytes_per_min for t in theirs))
     assert mine.survivors == sum(t.survivors for t in theirs)
     assert mine.evidence.startswith(theirs[1].evidence)
-    assert "in 3 processes" in mine.evidence
+    assert mine.evidence.endswith(" (the worst of 3 processes)")
     group = findings.suspect_of[min(sessions)]
     assert {member.stack for member in group.members} == sessions
     assert sum(member.share for member in group.members) == pytest.approx(1.0)

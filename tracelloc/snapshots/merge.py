@@ -31,6 +31,7 @@ from tracelloc.snapshots.losses import Losses
 from tracelloc.snapshots.mergedfindings import Part, merged_findings
 from tracelloc.snapshots.snapshot import (
     ALL_PROCESSES,
+    RUNNING_PROCESSES,
     Merged,
     Snapshot,
     Target,
@@ -77,8 +78,8 @@ class TraceMerger:
         """By number: processes whose figures are all in ``_ended_sum``."""
         self._ended_sum: Part | None = None
 
-    def merge(self, trace: TraceSnapshot) -> Snapshot:
-        """The sum of all processes of a trace."""
+    def merge(self, trace: TraceSnapshot, *, running_only: bool = False) -> Snapshot:
+        """The sum of all processes of a trace, or of those that run, if any does."""
         with_threads = trace.root.threads is not None
         last = self._ended_sum
         if last is not None and with_threads and last.one.threads is None:
@@ -95,17 +96,19 @@ class TraceMerger:
             self._ended.update((part.one.target.number, part) for part in ended)
             every = np.arange(len(whole.totals))
             self._ended_sum = Part(whole, every, every, every)
-        past = [] if self._ended_sum is None else [self._ended_sum]
+        is_partial = running_only and bool(running)
+        past = [] if self._ended_sum is None or is_partial else [self._ended_sum]
         found = self._sum([*past, *running], running)
         judged = running or list(self._ended.values())
         root = trace.root
+        ended_count = 0 if is_partial else len(self._ended)
         ended_bytes = sum(part.one.live_bytes for part in past)
         return replace(
             found,
             target=replace(
                 root.target,
-                command="all processes",
-                number=ALL_PROCESSES,
+                command="running processes" if is_partial else "all processes",
+                number=RUNNING_PROCESSES if is_partial else ALL_PROCESSES,
                 exec_count=0,
                 has_ended=not running,
             ),
@@ -113,7 +116,7 @@ class TraceMerger:
             findings=merged_findings(judged, len(self._stacks), self.locations, found),
             blocks=None if root.blocks is None else found.blocks,
             threads=found.threads if with_threads else None,
-            merged=Merged(len(trace.processes), len(self._ended), ended_bytes),
+            merged=Merged(len(running) + ended_count, ended_count, ended_bytes),
         )
 
     # Stacks.

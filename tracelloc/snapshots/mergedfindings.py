@@ -155,7 +155,7 @@ def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
         worst,
         rate_bytes_per_min=rate,
         since_ns=min(each.judgement.since_ns for each in group),
-        evidence=f"{worst.evidence}; in {processes} processes, these are the worst one's blocks",
+        evidence=f"{worst.evidence} (the worst of {processes} processes)",
         never_freed=all(each.judgement.never_freed for each in group),
         survivors=sum(each.judgement.survivors for each in group),
         taken_back=sum(each.judgement.taken_back for each in group),

@@ -75,6 +75,8 @@ class Target:
 
 ALL_PROCESSES: Final = -1
 """The number that stands for all processes of a trace together."""
+RUNNING_PROCESSES: Final = -2
+"""And for those that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
