@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import Any, Final
@@ -30,7 +31,10 @@ _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUT
 
 
 def maker(_source: Source) -> Callable[[Selection], Rows]:
-    """Makes a row per block; the key is (address, index of the stack)."""
+    """Makes a row per block; the key is (address, index of the stack, number).
+
+    Processes that were forked have blocks of the same address and stack: these are numbered.
+    """
 
     def rows(selection: Selection) -> Rows:
         settings, labels = selection.settings, selection.labels
@@ -47,12 +51,16 @@ def maker(_source: Source) -> Callable[[Selection], Rows]:
             found.sort(key=keys[sorting.column], reverse=sorting.descending)
         elif sorting == Sorting("bytes", descending=False):
             found.reverse()
-        known = {(block.address, block.stack): block for block in found}
+        copies: Counter[tuple[int, int]] = Counter()
+        known: dict[Hashable, BlockStat] = {}
+        for block in found:
+            copies[block.address, block.stack] += 1
+            known[block.address, block.stack, copies[block.address, block.stack]] = block
         names = selection.snapshot.thread_names
 
         def cell(key: Hashable, column: str) -> Cell:
             assert isinstance(key, tuple)
-            address, stack = key
+            address, stack, _ = key
             if column == "address":
                 return f"0x{address:x}"
             if column == "name":

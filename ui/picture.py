@@ -79,6 +79,8 @@ class Picture:
     found: int
     """Stacks that the search and the limits leave."""
     names_pending: int
+    is_naming: bool
+    """Whether names may come that the next picture would have."""
     took_s: float
     """What working it out took, the snapshot included if it is a new one."""
 
@@ -129,10 +131,11 @@ class Pictures:
         number = settings.process
         if number >= 0:
             return trace.of(number)
-        if self._merged is None or self._merged[:2] != (number, trace):
+        last = self._merged
+        if last is None or last[0] != number or last[1] is not trace:
             merged = self._merger.merge(trace, running_only=number == RUNNING_PROCESSES)
-            self._merged = number, trace, merged
-        return self._merged[2]
+            last = self._merged = number, trace, merged
+        return last[2]
 
     def _process_of(self, snapshot: Snapshot) -> _Process:
         number = snapshot.target.number
@@ -163,6 +166,7 @@ class Pictures:
             details=self._details(snapshot, process.namer, settings),
             found=len(selection.stacks),
             names_pending=process.names.pending,
+            is_naming=process.names.pending > 0 or process.namer.waiting > 0,
             took_s=self._now_s() - began_s,
         )
 

@@ -100,8 +100,7 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
             if not (folded and one.target.number in families)
         ]
         if folded:
-            size = format_size(sum(one.live_bytes for one in folded))
-            name = f"{len(folded):,} ended, {size} live at their end (E opens)"
+            name = f"{len(folded):,} ended (E opens)"
             shown.append(Line(("ended", parent), name, folded, depth))
         return shown
 

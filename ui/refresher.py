@@ -43,6 +43,8 @@ class Refresher:
         self._in_flight = False
         self._busy = False
         """Working, with nothing to show yet."""
+        self._naming = False
+        """The last picture lacks names that may come."""
         self._done: Settings | None = None
         """What the last picture was made for; None: it is out of date."""
         self._jobs: list[Callable[[], None]] = []
@@ -134,11 +136,14 @@ class Refresher:
             wanted = settings.view.wanted
             stands = self._paused and not self._final
             lacks = taken | wanted != taken and not stands
-            if trace is None or tick or lacks or (left_s is not None and left_s <= 0):
+            is_time = left_s is not None and left_s <= 0
+            if trace is None or tick or lacks or (is_time and not self._paused):
                 trace, taken = self._pictures.take(settings), wanted
-                # Ticks that were missed are not made up for.
+            # Ticks that were missed are not made up for.
+            if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
             picture = self._pictures.make(trace, settings)
+            self._naming = picture.is_naming
             with self._changed:
                 self._done = settings
                 self._in_flight = True
@@ -146,7 +151,7 @@ class Refresher:
 
     def _left_s(self, next_s: float) -> float | None:
         """Until the next snapshot; None: none is to come by itself."""
-        if self._interval_s is None or self._paused:
+        if self._interval_s is None or (self._paused and not self._naming):
             return None
         # While the last picture waits to be drawn, only that can be waited for.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())

@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from textual.pilot import Pilot
 
@@ -27,7 +29,9 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.snapshots.usable import ReadSizes, UsableSizes
 from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.target.allocators import Module
 from tracelloc.target.found import MainAllocator
+from tracelloc.target.procfs import Mapping
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.tracing.terminal import ProgramTerminal
@@ -66,6 +70,9 @@ STACKS: dict[int, list[Call]] = {
     ],
 }
 
+MODULES: dict[str, object] = {}
+"""Files by path, the same ones for all processes."""
+
 
 class FakeSymbolizer(Symbolizer):
     """Names by address, so that no process is needed."""
@@ -80,7 +87,15 @@ class FakeSymbolizer(Symbolizer):
         return True
 
     def place(self, address: int) -> Place | Unresolved:
-        return Unresolved.UNMAPPED
+        frame = self._frames.get(address + 1)
+        if frame is None or frame.module is None:
+            return Unresolved.UNMAPPED
+        module = MODULES.setdefault(
+            frame.module,
+            SimpleNamespace(path=frame.module, elf=SimpleNamespace(build_id=None)),
+        )
+        mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
+        return Place(mapping, cast(Module, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         return [self._frames[address] for address in addresses]

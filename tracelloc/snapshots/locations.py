@@ -64,7 +64,10 @@ class Locations:
         """Return addresses of a process as addresses of places."""
         code = self._codes[target.number]
         known = code.known
-        return tuple(known.get(frame) or self._address(code, frame) for frame in frames)
+        for frame in frames:
+            if frame not in known:
+                known[frame] = self._address(code, frame)
+        return tuple(map(known.__getitem__, frames))
 
     def _address(self, code: _Code, own: int) -> int:
         key = self._key(code, own)
@@ -74,7 +77,6 @@ class Locations:
             address = own if own not in self._owners else _FIRST_MADE_UP + len(self._owners)
             self._owners[address] = key, code, own
             self._address_of[key] = address
-        code.known[own] = address
         return address
 
     def _key(self, code: _Code, own: int) -> _Key:

@@ -174,7 +174,7 @@ class TraceMerger:
         growth = np.zeros(count, np.int64)
         for part in running:
             np.add.at(growth, part.at, part.one.growth_per_min[part.rows])
-        sizes = [one.rss_bytes for one in ones if one.rss_bytes is not None]
+        sizes = [rss for one in ones if (rss := _rss_bytes(one)) is not None]
         history = _history(parts, count)
         past = zip(*history.total(), strict=True)
         return Snapshot(
@@ -225,6 +225,11 @@ def _totals(parts: Sequence[Part], count: int) -> Totals:
     found.first_ns[found.first_ns == _LATE] = 0
     np.maximum(found.peak_bytes, found.live_bytes, out=found.peak_bytes)
     return found
+
+
+def _rss_bytes(one: Snapshot) -> int | None:
+    """It may have ended after it was asked for its memory."""
+    return None if one.target.has_ended else one.rss_bytes
 
 
 def _losses(ones: Sequence[Snapshot]) -> Losses:
@@ -308,9 +313,9 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
         return None
     times, held, resident, seen = [], [], [], []
     for one, series in known:
-        # What is known of this moment is the last point; who has ended is resident no more.
-        last = one.rss_bytes if one.rss_bytes is not None else -1
-        rss = np.append(series.rss_bytes, last)
+        # What is known of this moment is the last point.
+        last = _rss_bytes(one)
+        rss = np.append(series.rss_bytes, -1 if last is None else last)
         times.append(np.append(series.time_ns, one.now_ns))
         held.append(np.diff(np.append(series.live_bytes, one.live_bytes), prepend=0))
         resident.append(np.diff(np.maximum(rss, 0), prepend=0))
