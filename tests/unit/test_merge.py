@@ -96,7 +96,8 @@ class Checker:
         self.spaces = spaces
         self.merger = TraceMerger(spaces.place)
         self.frames: dict[int, Frames] = {}
-        self.keys: dict[int, Any] = {}
+        self.families: dict[tuple[int, int], int] = {}
+        """By process and program: those that were forked off one another have one."""
 
     def key_of(self, target: Target, frames: Frames) -> Any:
         """The places of a process's addresses."""
@@ -106,12 +107,15 @@ class Checker:
             if isinstance(place, Place):
                 found.append((place.module.path if place.module else "", place.file_offset))
             else:
-                found.append((target.number, target.exec_count, address))
+                found.append((self.families[target.number, target.exec_count], address))
         return tuple(found)
 
     def merge(self, trace: TraceSnapshot) -> Snapshot:
         """Also looks that no stack's index or addresses have changed."""
         merged = self.merger.merge(trace)
+        for one in trace.processes:
+            target = one.target
+            self.families[target.number, target.exec_count] = id(one.stacks)
         now = frames_by_index(merged)
         assert {index: now[index] for index in self.frames} == self.frames
         self.frames = now

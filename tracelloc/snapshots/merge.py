@@ -21,7 +21,7 @@ from tracelloc.heap.blocks import BlockCopy, Blocks
 from tracelloc.heap.history import SAMPLES, History
 from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.series import POINTS, Points
-from tracelloc.heap.stacks import NO_STACK, Frames, Stacks
+from tracelloc.heap.stacks import NO_STACK, Frames, Mask, Stacks
 from tracelloc.heap.table import Oddities
 from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.activity import merged_activity
@@ -54,9 +54,9 @@ _SPILLED: Final = {
 
 @dataclass(slots=True)
 class _Numbers:
-    """The stacks of one program that a process has executed."""
+    """The stacks that one program has, and the processes that were forked off it."""
 
-    exec_count: int
+    stacks: Stacks
     merged: I64 = field(default_factory=lambda: np.zeros(1, np.int64))
     """By own index: the merged one; -1 for stacks that have not allocated anything."""
     nameless: dict[int, int] = field(default_factory=dict)
@@ -74,6 +74,7 @@ class TraceMerger:
         self._index_of: dict[tuple[Frames, int], int] = {}
         self._ids = 0
         self._numbers: dict[int, _Numbers] = {}
+        """By the identity of their stacks."""
         self._ended: dict[int, Part] = {}
         """By number: processes whose figures are all in ``_ended_sum``."""
         self._ended_sum: Part | None = None
@@ -123,29 +124,26 @@ class TraceMerger:
 
     def _part(self, one: Snapshot) -> Part:
         """A process, its stacks numbered."""
-        number, exec_count = one.target.number, one.target.exec_count
-        numbers = self._numbers.get(number)
-        if numbers is None or numbers.exec_count != exec_count:
-            numbers = self._numbers[number] = _Numbers(exec_count)
+        numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
         count = len(one.totals)
         if count > len(numbers.merged):
             more = np.full(count - len(numbers.merged), -1, np.int64)
             numbers.merged = np.concatenate([numbers.merged, more])
         merged = numbers.merged[:count]
-        mapped = [] if one.mappings is None else [m.stack for m in one.mappings.stacks]
-        wanted = one.totals.allocated_count > 0
-        wanted[[stack for stack in mapped if stack < count]] = True
+        used = one.totals.allocated_count > 0
+        if one.mappings is not None:
+            used[[each.stack for each in one.mappings.stacks if each.stack < count]] = True
         self.locations.begin(one.target)
-        for index in np.flatnonzero(wanted & (merged < 0)).tolist():
+        for index in np.flatnonzero(used & (merged < 0)).tolist():
             merged[index] = self._index(one, numbers, index)
-        for index, known in list(numbers.nameless.items()):
+        for index, stack_id in list(numbers.nameless.items()):
             frames = one.stacks.frames(index)
             if frames is not None:
-                own = self.locations.translate(one.target, frames)
-                self._stacks.add(known, own, one.stacks.flags(index))
+                places = self.locations.translate(one.target, frames)
+                self._stacks.add(stack_id, places, one.stacks.flags(index))
                 del numbers.nameless[index]
         self.locations.end(one.target)
-        rows = np.flatnonzero(merged >= 0)
+        rows = np.flatnonzero(used)
         return Part(one, merged, rows, merged[rows])
 
     def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
@@ -171,6 +169,10 @@ class TraceMerger:
         start_ns = min(one.now_ns - one.elapsed_ns for one in ones)
         stacks, count = self._stacks, len(self._stacks)
         totals = _totals(parts, count)
+
+        def count_used(of_kind: Mask) -> int:
+            return int(np.count_nonzero(of_kind & (totals.allocated_count > 0)))
+
         growth = np.zeros(count, np.int64)
         for part in running:
             np.add.at(growth, part.at, part.one.growth_per_min[part.rows])
@@ -188,10 +190,10 @@ class TraceMerger:
             events=sum(one.events for one in ones),
             overhead=_overhead([part.one for part in running]),
             losses=_losses(ones),
-            truncated_stacks=stacks.count(StackFlag.TRUNCATED),
-            broken_stacks=stacks.count(StackFlag.BROKEN | StackFlag.UNREADABLE),
-            partial_stacks=stacks.count(PARTIAL),
-            unknown_stacks=stacks.unknown_count,
+            truncated_stacks=count_used(stacks.have(StackFlag.TRUNCATED)),
+            broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
+            partial_stacks=count_used(stacks.have(PARTIAL)),
+            unknown_stacks=count_used(stacks.are_unknown),
             top_blocks=BlockSelection(
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
             ),
