@@ -19,7 +19,6 @@ from textual.widgets import Footer, Static
 from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
-from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keys import bindings
 from tracelloc.ui.picture import Details, Picture
@@ -33,7 +32,7 @@ from tracelloc.ui.stackpane import (
     rule_for,
     verdict_text,
 )
-from tracelloc.ui.table import Table
+from tracelloc.ui.table import Table, crop, percent, signed_size, span, trend
 from tracelloc.ui.view import Sorting
 from tracelloc.units import NS_PER_S, about_of, format_size
 

@@ -25,8 +25,7 @@ from tracelloc.export import EXPORTERS
 from tracelloc.filters import Rule
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.ui.cells import clean
-from tracelloc.ui.table import Cell, Column, Heading, Rows, Table
+from tracelloc.ui.table import Cell, Column, Heading, Rows, Table, clean
 from tracelloc.units import NS_PER_S, format_duration, format_size, parse_duration, parse_size
 from tracelloc.views.naming import Namer
 

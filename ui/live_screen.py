@@ -12,7 +12,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.ui.header import HeaderLines
+from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.output import OutputView
@@ -23,7 +23,6 @@ from tracelloc.ui.source import Facts
 from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
-from tracelloc.ui.tabline import TabLine, notes_of
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import View
 

@@ -14,10 +14,9 @@ from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
-from tracelloc.ui.cells import clean, crop, signed_size, trend
 from tracelloc.ui.lines import LIST_KEYS
 from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Cell, Column, Rows, Table
+from tracelloc.ui.table import Cell, Column, Rows, Table, clean, crop, signed_size, trend
 from tracelloc.units import format_size, plural
 
 _COLUMNS: Final = (

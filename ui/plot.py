@@ -19,7 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.heap.series import Points
-from tracelloc.ui.cells import span
+from tracelloc.ui.table import span
 from tracelloc.units import NS_PER_S
 
 F64 = npt.NDArray[np.float64]

@@ -15,11 +15,10 @@ from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.ui.cells import clean
 from tracelloc.ui.naming import place
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.stacks import VERDICT_STYLES
-from tracelloc.ui.table import Cell, Column, Rows
+from tracelloc.ui.table import Cell, Column, Rows, clean
 from tracelloc.units import about_of, plural
 from tracelloc.views.calltree import frame_name
 from tracelloc.views.naming import NamedStack

@@ -9,10 +9,20 @@ import numpy as np
 from rich.text import Text
 
 from tracelloc.heap.totals import I64
-from tracelloc.ui.cells import percent, short_count, signed_size, span, sparkline, trend
 from tracelloc.ui.naming import Search
 from tracelloc.ui.selection import Selection
-from tracelloc.ui.table import Cell, Column, Rows, Table
+from tracelloc.ui.table import (
+    Cell,
+    Column,
+    Rows,
+    Table,
+    percent,
+    short_count,
+    signed_size,
+    span,
+    sparkline,
+    trend,
+)
 from tracelloc.ui.view import Sorting, View
 from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.verdict.judgement import Verdict

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from textual.app import App
 
@@ -18,18 +18,30 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
+from tracelloc.ui.flame import FLAME
+from tracelloc.ui.histograms import AGES, SIZES, THREADS
+from tracelloc.ui.logview import LOG
+from tracelloc.ui.output import OUTPUT
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.processes import show_process
+from tracelloc.ui.processes import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
 from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
+from tracelloc.ui.stacks import STACKS
 from tracelloc.ui.table import Column
-from tracelloc.ui.view import Sorting
+from tracelloc.ui.tree import TREE
+from tracelloc.ui.view import Sorting, View
 from tracelloc.views.metrics import Metric
+
+VIEWS: Final[tuple[View[Any], ...]] = (
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
+)  # fmt: skip
+"""The first one is shown first."""
+
 
 LEFT_TO_PICKER = "processes"
 """What the application returns if another process is wanted."""

@@ -23,8 +23,8 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import Settings
+from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Rows, Table
 from tracelloc.views.calltree import Step
 

@@ -22,8 +22,8 @@ from tracelloc.snapshots.snapshot import (
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processes import process_lines
-from tracelloc.ui.registry import VIEWS
 from tracelloc.ui.settings import Settings
+from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Table
 from tracelloc.units import format_size
 from tracelloc.views.metrics import Metric
