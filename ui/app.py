@@ -24,9 +24,8 @@ from tracelloc.ui.live_screen import LiveScreen
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.selection import Journal
-from tracelloc.ui.source import Source
 from tracelloc.ui.state import State
+from tracelloc.ui.view import Journal, Source
 
 REFRESH_S = 0.5
 """How often the screen is made new."""

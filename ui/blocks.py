@@ -10,11 +10,9 @@ from typing import Any, Final
 from tracelloc.heap.blocks import BlockCopy
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import name_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table, clean, span
-from tracelloc.ui.view import Sorting, View
+from tracelloc.ui.view import Selection, Sorting, Source, View
 from tracelloc.units import NS_PER_S, format_size
 
 MOST_BLOCKS: Final = 2_000

@@ -15,7 +15,6 @@ from textual.widget import Widget
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.source import Facts
 from tracelloc.ui.stacks import VERDICT_STYLES
 from tracelloc.ui.table import (
     clean,
@@ -29,7 +28,7 @@ from tracelloc.ui.table import (
     span,
     trend,
 )
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Facts, View
 from tracelloc.units import NS_PER_S, about_of, format_duration, format_roughly, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.memory import Forecast

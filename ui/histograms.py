@@ -21,12 +21,9 @@ from tracelloc.snapshots.spread import (
     threads_then,
 )
 from tracelloc.snapshots.waste import Waste, total_waste
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Source
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table, crop, percent, span
-from tracelloc.ui.view import BASIC, Sorting, View
+from tracelloc.ui.view import BASIC, Selection, Settings, Sorting, Source, View
 from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.views.threads import ThreadRow, flows_of, thread_rows
 from tracelloc.views.waste import waste_line

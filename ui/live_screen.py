@@ -18,13 +18,11 @@ from tracelloc.ui.lines import LineView
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
-from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Facts
 from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Facts, Settings, View
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""

@@ -13,10 +13,8 @@ from tracelloc.target.found import unseen_lines
 from tracelloc.text import printable
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Facts
 from tracelloc.ui.table import clock, short_count
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Facts, Selection, View
 from tracelloc.units import format_size, plural
 from tracelloc.views.losslines import losses_line, overhead_line
 from tracelloc.views.memory import memory_lines

@@ -17,10 +17,8 @@ from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.naming import Search
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Source
 from tracelloc.ui.table import percent
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Selection, Source, View
 from tracelloc.views.calltree import CallTree, Merger, Step
 from tracelloc.views.livetree import LiveTree
 from tracelloc.views.metrics import Metric

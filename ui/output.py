@@ -11,10 +11,8 @@ from textual import events
 
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Source
 from tracelloc.ui.terminallines import TerminalLines
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Selection, Source, View
 
 LEAVE_KEY: Final = "ctrl+right_square_bracket"
 _KEYS: Final = {

@@ -20,10 +20,7 @@ from tracelloc.snapshots.merge import TraceMerger
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.spread import StackDetails, stack_details
 from tracelloc.ui.naming import Names, Search
-from tracelloc.ui.selection import Journal, Selection, difference, listed_stacks
-from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Source
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Journal, Selection, Settings, Source, View, difference, listed_stacks
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.judgement import Judgement
 from tracelloc.verdict.sites import CODE_OF

@@ -10,10 +10,9 @@ from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import growth_cell
 from tracelloc.ui.table import Cell, Column, Rows, Table, clean
-from tracelloc.ui.view import Sorting, View
+from tracelloc.ui.view import Settings, Sorting, View
 from tracelloc.units import about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.metrics import Metric

@@ -8,9 +8,7 @@ from collections.abc import Callable
 
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, TraceSnapshot
 from tracelloc.ui.picture import Picture, Pictures
-from tracelloc.ui.selection import Journal
-from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Source
+from tracelloc.ui.view import Journal, Settings, Source
 
 
 class Refresher:

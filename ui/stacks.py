@@ -10,7 +10,6 @@ from rich.text import Text
 
 from tracelloc.heap.totals import I64
 from tracelloc.ui.naming import Search
-from tracelloc.ui.selection import Selection
 from tracelloc.ui.table import (
     Cell,
     Column,
@@ -23,7 +22,7 @@ from tracelloc.ui.table import (
     sparkline,
     trend,
 )
-from tracelloc.ui.view import Sorting, View
+from tracelloc.ui.view import Selection, Sorting, View
 from tracelloc.units import NS_PER_S, about_of, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.sites import VERDICTS

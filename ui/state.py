@@ -28,13 +28,11 @@ from tracelloc.ui.output import OUTPUT
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processes import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
-from tracelloc.ui.source import Source
 from tracelloc.ui.stackpane import stack_text
 from tracelloc.ui.stacks import STACKS
 from tracelloc.ui.table import Column
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import Sorting, View
+from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.metrics import Metric
 
 VIEWS: Final[tuple[View[Any], ...]] = (

@@ -36,7 +36,7 @@ from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.source import Facts
+from tracelloc.ui.view import Facts
 from tracelloc.units import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge

@@ -33,9 +33,8 @@ from tracelloc.ui.histograms import (
 )
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW
 from tracelloc.ui.histograms import THREADS as THREADS_VIEW
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.table import Rows, Table
-from tracelloc.ui.view import Sorting
+from tracelloc.ui.view import Settings, Sorting
 from tracelloc.units import NS_PER_S
 from tracelloc.views.threads import ThreadRow, thread_rows
 

@@ -23,9 +23,9 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.view import Settings
 from tracelloc.views.calltree import Step
 
 SIZE = (130, 24)
@@ -218,9 +218,8 @@ def test_a_view_more_and_one_that_a_run_lacks(
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
-    from tracelloc.ui.selection import Selection
     from tracelloc.ui.table import Column
-    from tracelloc.ui.view import Sorting, View
+    from tracelloc.ui.view import Selection, Sorting, View
 
     def make(selection: Selection) -> Rows:
         sorting = selection.settings.sorting

@@ -22,9 +22,9 @@ from tracelloc.snapshots.snapshot import (
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processes import process_lines
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Table
+from tracelloc.ui.view import Settings
 from tracelloc.units import format_size
 from tracelloc.views.metrics import Metric
 
