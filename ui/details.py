@@ -23,7 +23,7 @@ from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
 from tracelloc.ui.keys import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stackpane import (
+from tracelloc.ui.stacks import (
     FRAME_COLUMNS,
     Line,
     frame_rows,

@@ -1,4 +1,4 @@
-"""The lines above everything: who is traced, how much it holds, how fast it grows."""
+"""The lines above everything: who is traced, how much it holds, how fast it grows, and the tabs."""
 
 from __future__ import annotations
 

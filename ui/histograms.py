@@ -1,4 +1,4 @@
-"""The views of live blocks by size and by age, as bars."""
+"""The views of live blocks by size, by age and by thread, as bars and tables."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tracelloc.ui.lines import LineView
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
-from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.stacks import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
 from tracelloc.ui.tree import TREE

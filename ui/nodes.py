@@ -1,4 +1,4 @@
-"""A call tree made ready to be walked from the root on, and to be drawn as an icicle.
+"""A call tree to be walked from the root on, and what the flame graph and the tree have in common.
 
 Made once per tree, measure and search, in the refresher's thread.
 """

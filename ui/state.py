@@ -18,18 +18,15 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
-from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.histograms import AGES, SIZES, THREADS
-from tracelloc.ui.logview import LOG
-from tracelloc.ui.output import OUTPUT
+from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processes import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.stackpane import stack_text
-from tracelloc.ui.stacks import STACKS
+from tracelloc.ui.stacks import BLOCKS, STACKS, stack_text
 from tracelloc.ui.table import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View

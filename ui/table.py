@@ -1,7 +1,9 @@
-"""A list in columns under a line of titles, whose cursor stays on what its row stands for.
+"""Tables, and text in terminal cells: cut and filled so that columns stay where they are.
 
-Textual's DataTable keeps a copy of every cell and measures all of them; this one asks for
-the cells of a row when it draws it. Ten thousand rows cost what fifty do.
+Names from the target may hold anything; wide characters take two cells, combining ones
+none, and ten thousand characters must cost no more than what is shown of them. Textual's
+DataTable keeps a copy of every cell and measures all of them; this one asks for the cells
+of a row when it draws it. Ten thousand rows cost what fifty do.
 """
 
 from __future__ import annotations
