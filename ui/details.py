@@ -20,7 +20,7 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
-from tracelloc.ui.keys import bindings
+from tracelloc.ui.lines import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stacks import (

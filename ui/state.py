@@ -23,9 +23,8 @@ from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsD
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.histograms import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
-from tracelloc.ui.picture import Picture
+from tracelloc.ui.picture import Picture, Refresher
 from tracelloc.ui.processes import PROCESSES, show_process
-from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.stacks import BLOCKS, STACKS, stack_text
 from tracelloc.ui.table import Column
 from tracelloc.ui.tree import TREE

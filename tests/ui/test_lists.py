@@ -204,7 +204,7 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
 
 
 def test_names_and_keys_are_unique() -> None:
-    from tracelloc.ui.keys import LIVE_KEYS
+    from tracelloc.ui.live_screen import LIVE_KEYS
 
     assert len({view.name for view in VIEWS}) == len(VIEWS)
     keys = [view.key for view in VIEWS] + [binding.key for binding in LIVE_KEYS]
