@@ -18,6 +18,7 @@ from tracelloc.ui.lines import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
+from tracelloc.ui.processes import PROCESSES
 from tracelloc.ui.stacks import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
@@ -60,7 +61,7 @@ LIVE_KEYS: Final = bindings(
          "Blocks of the thread before only"),
         ("T", "app.ask('toggle_all_processes')", "Together",
          "All processes together, those that run, one (--follow)"),
-        ("E", "app.ask('toggle_ended')", "Ended",
+        ("E", "ended", "Ended",
          "Processes that have ended: a line each, or one per parent"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
@@ -309,6 +310,12 @@ class LiveScreen(Screen[None]):
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.by_metric:
             self._go_to(TREE, self.settings)
+
+    def action_ended(self) -> None:
+        """Processes that have ended in a line each, or in one per parent."""
+        if PROCESSES in self.state.views:
+            shows_ended = not self.settings.shows_ended
+            self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
 
     def action_metric(self) -> None:
         """Flame and tree by the next metric."""

@@ -218,11 +218,10 @@ class Pictures:
         moved = analysis.change(first, snapshot)
         if moved.elapsed_ns <= 0:
             moved = analysis.change(None, snapshot)
-        seconds = max(moved.elapsed_ns, 1) / NS_PER_S
         return Header(
             count_growth=int(moved.live_count.sum()),
-            allocations_per_s=float(moved.allocated_count.sum()) / seconds,
-            frees_per_s=float(moved.freed_count.sum()) / seconds,
+            allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
+            frees_per_s=float(moved.per_second(moved.freed_count).sum()),
             account=account(snapshot),
             forecast=forecast(snapshot),
             ring_share=self._ring_share,

@@ -140,10 +140,6 @@ class State:
         else:
             self.take(show_process(self._last_process, self.settings))
 
-    def toggle_ended(self) -> None:
-        """Processes that have ended in one line each, or in one line per parent."""
-        self.change(shows_ended=not self.settings.shows_ended)
-
     # --- moments ---
 
     def toggle_baseline(self) -> None:

@@ -216,6 +216,10 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
         assert app.state.settings.view.name == "processes"
         await press(app, pilot, "E")
         assert row(app, "3 ended (E opens)")
+        # The key is about this view, wherever it is pressed.
+        await press(app, pilot, "1", "E")
+        assert app.state.settings.view.name == "processes"
+        assert sum("worker ended" in line for line in text_of(app)) == 3
 
     drive(source, steps, SIZE)
 
