@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from rich.text import Text
 
 from tracelloc.filters import Action, Match, On, Rule
 from tracelloc.filters.functions import function_name
 from tracelloc.heap.blocks import BlockCopy
 from tracelloc.heap.stacks import NO_STACK
-from tracelloc.heap.totals import I64
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
@@ -107,11 +107,10 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
 
 def stack_rows(selection: Selection) -> Rows:
     """A row per stack; the key is its index."""
-    snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
+    snapshot, settings = selection.snapshot, selection.settings
     past = snapshot.history.held()[1]
-    about = about_of(snapshot.sample_bytes)
-    temporary = snapshot.totals.temporary_share
-    labels, change, verdicts = selection.labels, selection.change, selection.verdicts
+    labels, verdicts = selection.labels, selection.verdicts
+    columns = _columns(selection)
 
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
@@ -125,48 +124,43 @@ def stack_rows(selection: Selection) -> Rows:
             held = past[key].tolist() if key < len(past) else []
             now = int(snapshot.totals.live_bytes[key])
             return Text(sparkline(spread([*held, now], 8), 8), "dim")
-        if column == "bytes":
-            if change is not None:
-                return signed_size(int(change[key]))
-            return about + format_size(int(figures.live_bytes[key]))
-        age_ns = int(figures.mean_age_ns[key])
-        return {
-            "age": lambda: span(age_ns / NS_PER_S) if age_ns >= 0 else "-",
-            "share": lambda: percent(float(figures.share[key])),
-            "count": lambda: f"{about}{int(figures.live_count[key]):,}",
-            "rate": lambda: short_count(float(figures.allocations_per_s[key])),
-            "temporary": lambda: percent(float(temporary[key])),
-        }[column]()
+        values, written = columns[column]
+        return written(values[key].item())
 
-    sorting = settings.sorting
-    order = _sorted(selection)[:MOST_ROWS].tolist()
+    rows, sorting = selection.stacks, settings.sorting
+    if sorting.column == "name":
+        names = [labels.get(index, "") for index in rows.tolist()]
+        order = sorted(range(len(rows)), key=names.__getitem__)
+        rows = rows[order[::-1] if sorting.descending else order]
+    else:
+        values = columns[sorting.column][0][rows]
+        # Equal ones stay in the order of their size.
+        rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
+    order = rows[:MOST_ROWS].tolist()
     return Rows(order, cell, sorting.column, sorting.descending, selection.why_empty)
 
 
-def _sorted(selection: Selection) -> I64:
+def _columns(
+    selection: Selection,
+) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
+    """What rows can be sorted by, and how it is written where that is the cell's text."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
-    rows, sorting = selection.stacks, selection.settings.sorting
-    if sorting.column == "name":
-        labels = selection.labels
-        ordered = sorted(rows.tolist(), key=lambda index: labels.get(index, ""))
-        by_name: I64 = np.array(ordered, np.int64)
-        return by_name[::-1] if sorting.descending else by_name
-    if sorting.column == "verdict" and change is None:
-        ranks = suspect_ranks(snapshot)[rows]
-        return rows[np.argsort(ranks if sorting.descending else -ranks, kind="stable")]
-    column = {
-        "verdict": change,
-        "bytes": figures.live_bytes if change is None else change,
-        "count": figures.live_count,
-        "growth": snapshot.growth_per_min,
-        "rate": figures.allocations_per_s,
-        "age": figures.mean_age_ns,
-        "temporary": snapshot.totals.temporary_share,
-    }[sorting.column]
-    assert column is not None
-    column = column[rows]
-    # Equal ones stay in the order of their size.
-    return rows[np.argsort(-column if sorting.descending else column, kind="stable")]
+    about = about_of(snapshot.sample_bytes)
+    return {
+        "verdict": (-suspect_ranks(snapshot) if change is None else change, str),
+        "bytes": (change, signed_size)
+        if change is not None
+        else (figures.live_bytes, lambda value: about + format_size(value)),
+        "count": (figures.live_count, lambda value: f"{about}{value:,}"),
+        "growth": (snapshot.growth_per_min, signed_size),
+        "share": (figures.share, percent),
+        "rate": (figures.allocations_per_s, short_count),
+        "age": (
+            figures.mean_age_ns,
+            lambda value: span(value / NS_PER_S) if value >= 0 else "-",
+        ),
+        "temporary": (snapshot.totals.temporary_share, percent),
+    }
 
 
 STACKS: Final = View(
@@ -321,14 +315,13 @@ def block_rows(_source: Source) -> Callable[[Selection], Rows]:
         order = _ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
         found = list(list_blocks(left, MOST_BLOCKS, order, settings.all_limits).largest)
         keys: dict[str, Callable[[BlockStat], Any]] = {
+            "bytes": lambda block: block.size_bytes,
             "thread": lambda block: block.tid,
             "name": lambda block: labels.get(block.stack, ""),
             "address": lambda block: block.address,
         }
-        if sorting.column in keys:
+        if sorting.column in keys and sorting != Sorting("bytes"):
             found.sort(key=keys[sorting.column], reverse=sorting.descending)
-        elif sorting == Sorting("bytes", descending=False):
-            found.reverse()
         copies: Counter[tuple[int, int]] = Counter()
         known: dict[Hashable, BlockStat] = {}
         for block in found:
