@@ -102,7 +102,10 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
             shown.append(Line(("ended", parent), name, folded, depth))
         return shown
 
-    lines = [Line(ALL_PROCESSES, f"all {len(trace.processes):,} processes", trace.processes)]
+    lines = []
+    if len(trace.processes) > 1:
+        together = f"all {len(trace.processes):,} processes"
+        lines.append(Line(ALL_PROCESSES, together, trace.processes))
     if 0 < len(trace.living) < len(trace.processes):
         running = f"{len(trace.living):,} running processes"
         lines.append(Line(RUNNING_PROCESSES, running, trace.living))

@@ -129,16 +129,17 @@ class State:
     def toggle_all_processes(self) -> None:
         """All of them together, those that run, then the one that was shown before."""
         number, picture = self.settings.process, self.picture
-        merged = None if picture is None else picture.snapshot.merged
-        if not self.source.has_many:
-            self.app.notify("one process is traced (--follow traces its children, too)", timeout=3)
-        elif number >= 0:
-            self._last_process = number
-            self.take(show_process(ALL_PROCESSES, self.settings))
+        if picture is None or (number >= 0 and picture.process_count < 2):
+            more = "so far" if self.source.has_many else "is traced (--follow traces children, too)"
+            self.app.notify(f"one process {more}", timeout=3)
+            return
+        merged = picture.snapshot.merged
+        new = self._last_process
+        if number >= 0:
+            self._last_process, new = number, ALL_PROCESSES
         elif number == ALL_PROCESSES and merged is not None and merged.ended_count:
-            self.take(show_process(RUNNING_PROCESSES, self.settings))
-        else:
-            self.take(show_process(self._last_process, self.settings))
+            new = RUNNING_PROCESSES
+        self.take(show_process(new, self.settings))
 
     # --- moments ---
 

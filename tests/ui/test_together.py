@@ -131,6 +131,18 @@ def test_a_key_goes_round(source: FakeSource) -> None:
     drive(source, steps, SIZE)
 
 
+def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
+    source.others = ()
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        await press(app, pilot, "T", "9")
+        assert app.state.settings.process == 0
+        assert app.screen.query_one("#processes", Table).order == [0]
+        assert "(T: all)" not in text_of(app)[0]
+
+    drive(source, steps, SIZE)
+
+
 def test_every_view_is_of_all_that_run(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "T", "T")
