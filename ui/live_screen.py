@@ -59,7 +59,7 @@ LIVE_KEYS: Final = bindings(
          "Blocks of the next thread only"),
         ("less_than_sign", "app.ask('step_thread', -1)", "Thread before",
          "Blocks of the thread before only"),
-        ("T", "app.ask('toggle_all_processes')", "Together",
+        ("T", "together", "Together",
          "All processes together, those that run, one (--follow)"),
         ("E", "ended", "Ended",
          "Processes that have ended: a line each, or one per parent"),
@@ -310,6 +310,10 @@ class LiveScreen(Screen[None]):
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.by_metric:
             self._go_to(TREE, self.settings)
+
+    def action_together(self) -> None:
+        """All processes, those that run, or one; in the same view."""
+        self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
         """Processes that have ended in a line each, or in one per parent."""

@@ -5,6 +5,7 @@ Made once per tree, measure and search, in the refresher's thread.
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -103,22 +104,16 @@ class Nodes:
         steps.reverse()
         return tuple(steps)
 
-    def find(self, path: Path) -> int | None:
-        """The node at the end of a path; None if this tree has none."""
-        node = ROOT
-        for step in path:
-            for child in self.children(node):
-                if self.tree.steps[child] == step:
-                    node = child
-                    break
-            else:
-                return None
-        return node
-
     def nearest(self, path: Path) -> int:
         """The node at the end of a path, or as much of it as there is."""
-        found = (self.find(path[:length]) for length in range(len(path), 0, -1))
-        return next((node for node in found if node is not None), ROOT)
+        node = ROOT
+        for step in path:
+            below = (child for child in self.children(node) if self.tree.steps[child] == step)
+            child = next(below, None)
+            if child is None:
+                break
+            node = child
+        return node
 
     def hottest_path(self, node: int) -> list[int]:
         """Down from a node while one child has at least half of its parent's weight."""
@@ -142,15 +137,8 @@ class Nodes:
             node = children[0]
 
     def _search(self, search: Search) -> tuple[frozenset[int], int]:
-        verdicts: dict[str, bool] = {}
-        matching = np.zeros(len(self), np.bool_)
-        for node, step in enumerate(self.tree.steps):
-            verdict = verdicts.get(step.name)
-            if verdict is None:
-                verdict = search.matches(step.name)
-                verdicts[step.name] = verdict
-            if verdict:
-                matching[node] = True
+        found = functools.cache(search.matches)
+        matching = np.array([found(step.name) for step in self.tree.steps], np.bool_)
         # Below another match: already counted. Parents come first.
         covered = np.zeros(len(self), np.bool_)
         parent = self.tree.parent

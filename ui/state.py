@@ -126,20 +126,20 @@ class State:
 
     # --- processes ---
 
-    def toggle_all_processes(self) -> None:
-        """All of them together, those that run, then the one that was shown before."""
+    def next_processes(self) -> Settings:
+        """Settings for all of them together, those that run, or the one shown before."""
         number, picture = self.settings.process, self.picture
         if picture is None or (number >= 0 and picture.process_count < 2):
             more = "so far" if self.source.has_many else "is traced (--follow traces children, too)"
             self.app.notify(f"one process {more}", timeout=3)
-            return
+            return self.settings
         merged = picture.snapshot.merged
         new = self._last_process
         if number >= 0:
             self._last_process, new = number, ALL_PROCESSES
         elif number == ALL_PROCESSES and merged is not None and merged.ended_count:
             new = RUNNING_PROCESSES
-        self.take(show_process(new, self.settings))
+        return show_process(new, self.settings)
 
     # --- moments ---
 

@@ -245,3 +245,17 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
     assert [(line.depth, line.key) for line in lines[2:]] == [
         (0, 0), (1, 1), (1, 3), (1, 4), (2, 6), (1, ("ended", 0)),
     ]  # fmt: skip
+
+
+def test_the_pane_shows_the_row_that_is_there_now(source: FakeSource) -> None:
+    """Whatever numbers stacks have: those of the server, or of all."""
+
+    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+        for _ in range(4):
+            details = picture_of(app).details
+            assert details is not None
+            assert details.stack.frames[0].symbol == "record_request"
+            assert any("record_request" in line for line in text_of(app)[-9:])
+            await press(app, pilot, "T")
+
+    drive(source, steps, SIZE)
