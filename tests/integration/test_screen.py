@@ -307,9 +307,9 @@ def test_workers_together(targets: list[Target], tmp_path: Path) -> None:
 def terminal_export(terminal: Terminal, name: str, directory: Path, size: int) -> int:
     """How many blocks of a size the screen writes that it is showing."""
     terminal.press("e")
-    terminal.wait_for("Export:")
+    terminal.wait_for("-processes-")
     terminal.press("C-u")
-    terminal.wait_until(lambda lines: ".json" not in lines[0], "an empty line")
+    terminal.wait_until(lambda lines: "-processes-" not in "".join(lines), "an empty line")
     terminal.type(name)
     terminal.wait_for(rf"{name}")
     terminal.press("Enter")
