@@ -401,6 +401,30 @@ def test_the_past_is_the_sum_of_pasts(spaces: Spaces) -> None:
     assert list(zip(*history.series(2), strict=True))[-1] == (10 * NS_PER_S + 5, 80)
 
 
+def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
+    """However long the machine has been up: more nanoseconds than float64 has room for."""
+    start_ns = (1 << 54) + 1
+    table = table_of((16 * PAGE + 1,))
+    parts = []
+    for number in range(40):
+        history = History(start_ns + number)
+        for n in range(30):
+            history.sample(start_ns + 2 * NS_PER_S * (n + 1) + number, np.array([0, n]))
+        times = start_ns + number + np.arange(500) * NS_PER_S
+        series = Points(times, np.arange(500), np.full(500, 7))
+        spaces.maps[number] = spaces.maps[0]
+        one = process(number, table, history=history, series=series)
+        parts.append(replace(one, now_ns=int(times[-1]) + 1, elapsed_ns=500 * NS_PER_S))
+    merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(parts)))
+    assert merged.series is not None
+    assert 500 < len(merged.series) <= 600
+    assert int(merged.series.time_ns[-1]) == parts[-1].now_ns
+    assert int(merged.series.live_bytes[-1]) == merged.live_bytes
+    times, held = merged.history.series(1)
+    assert len(times) <= 32
+    assert (times[-1], held[-1]) == (start_ns + 60 * NS_PER_S + 39, 40 * 29)
+
+
 def test_workers_that_leak_alike_are_one_suspect() -> None:
     """The worst verdict, with the rates of all; a stack only one has is told as by itself."""
     old, young = watched(), watched(100.0)

@@ -296,9 +296,7 @@ def _history(parts: Sequence[Part], count: int) -> History:
     """At moments that processes had a sample at, evenly over the whole time."""
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
-    if len(times) > SAMPLES:
-        edges = np.linspace(times[0], times[-1], SAMPLES)
-        times = np.unique(times[np.searchsorted(times, edges, side="right") - 1])
+    times = times[_evenly(times, SAMPLES)]
     held = np.zeros((count, len(times)), np.int64)
     for part, (own_times, table) in zip(parts, tables, strict=True):
         column = np.searchsorted(np.array(own_times), times, side="right") - 1
@@ -306,6 +304,15 @@ def _history(parts: Sequence[Part], count: int) -> History:
         values = np.where(column >= 0, table[rows][:, column], 0)
         np.add.at(held, part.merged[rows], values)
     return History.of(times.tolist(), list(held.T))
+
+
+def _evenly(times_ns: I64, most: int) -> I64:
+    """Where in ascending times there are so many at most, over all of them, the last included."""
+    if len(times_ns) <= most:
+        return np.arange(len(times_ns))
+    # Whole numbers: float64 has no room for the nanoseconds of a hundred days.
+    edges = times_ns[0] + np.arange(most) * (times_ns[-1] - times_ns[0]) // (most - 1)
+    return np.unique(np.searchsorted(times_ns, edges, side="right") - 1)
 
 
 def _series(ones: Sequence[Snapshot]) -> Points | None:
@@ -326,7 +333,8 @@ def _series(ones: Sequence[Snapshot]) -> Points | None:
     order = np.argsort(time_ns, kind="stable")
     time_ns = time_ns[order]
     columns = [np.cumsum(np.concatenate(column)[order]) for column in (held, resident, seen)]
-    edges = np.linspace(time_ns[0], time_ns[-1], POINTS)
-    chosen = np.unique(np.searchsorted(time_ns, edges, side="right") - 1)
+    # What happens at one time is all seen after it.
+    last_of_time = np.flatnonzero(np.append(np.diff(time_ns) > 0, True))
+    chosen = last_of_time[_evenly(time_ns[last_of_time], POINTS)]
     live_bytes, rss_bytes, running = (column[chosen] for column in columns)
     return Points(time_ns[chosen], live_bytes, np.where(running > 0, rss_bytes, -1))
