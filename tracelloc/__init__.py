@@ -17,7 +17,7 @@ The way of one event, from the target's malloc to the eye, with the files that i
     command/run.py           text and JSON: report/trace.py, report/sections.py
     command/outputs.py       files: views/profile.py, export/
     live/                    HTTP and push; watching.py: rules and commands
-    ui/                      the screen: refresher, picture, the views of ui/registry.py
+    ui/                      the screen: refresher, picture, the views of ui/state.py
 
 How a trace begins: command/starts.py, tracing/begin.py (a running process: its allocators,
 target/ and placement/; the probes, capture/bpf.py and capture/attach.py), tracing/launch.py

@@ -40,13 +40,8 @@ from tracelloc.text import NS_PER_S, format_size, parse_size, printable
 from tracelloc.verdict.findings import Suppressed
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
 from tracelloc.views.facts import stack_facts, summary, suspect_facts
-from tracelloc.views.naming import (
-    REPORT_PATIENCE_S,
-    NamedSuspect,
-    Namer,
-    name_suspects,
-    suspects_of,
-)
+from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
+from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
 RULES_HELP: Final = (
     "'leak' (anything is called leaking), 'leak > 1MiB/min' (what leaks, together), "

@@ -19,14 +19,11 @@ from tracelloc.errors import TracellocError
 from tracelloc.text import printable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.keys import LIVE_KEYS, view_keys
-from tracelloc.ui.live_screen import LiveScreen
+from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.output import OutputView
-from tracelloc.ui.picture import Picture
-from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.selection import Journal
-from tracelloc.ui.source import Source
+from tracelloc.ui.picture import Picture, Refresher
 from tracelloc.ui.state import State
+from tracelloc.ui.view import Journal, Source
 
 REFRESH_S = 0.5
 """How often the screen is made new."""

@@ -20,12 +20,11 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, about_of, format_size
-from tracelloc.ui.cells import crop, percent, signed_size, span, trend
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
-from tracelloc.ui.keys import bindings
+from tracelloc.ui.lines import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stackpane import (
+from tracelloc.ui.stacks import (
     FRAME_COLUMNS,
     Line,
     frame_rows,
@@ -34,7 +33,7 @@ from tracelloc.ui.stackpane import (
     rule_for,
     verdict_text,
 )
-from tracelloc.ui.table import Table
+from tracelloc.ui.table import Table, crop, percent, signed_size, span, trend
 from tracelloc.ui.view import Sorting
 
 if TYPE_CHECKING:
@@ -231,8 +230,10 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Peaks that came and went while the buffer was full were not seen.
-    least = "at least " if picture.snapshot.losses.overflows else ""
+    # Peaks that came and went while the buffer was full were not seen; nor are those of the
+    # sum of several processes.
+    snapshot = picture.snapshot
+    least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = figures.growth_bytes_per_min
     name = Text(f" {crop(picture.labels.get(figures.index, '…'), width - 2)}", "bold")
     if condition:

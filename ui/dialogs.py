@@ -26,8 +26,7 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
-from tracelloc.ui.cells import clean
-from tracelloc.ui.table import Cell, Column, Heading, Rows, Table
+from tracelloc.ui.table import Cell, Column, Heading, Rows, Table, clean
 from tracelloc.views.naming import Namer
 
 if TYPE_CHECKING:

@@ -10,20 +10,21 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
 from tracelloc.text import format_size
-from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import (
     ROOT,
     Box,
     Level,
     Nodes,
+    NodesView,
     Path,
     growth_colour,
     is_darker,
     lay_out,
     module_colour,
+    nodes_view,
 )
-from tracelloc.ui.nodesview import NodesView, nodes_view
+from tracelloc.ui.table import crop, fit, percent, signed_size, trend
 from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"

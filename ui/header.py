@@ -1,15 +1,26 @@
-"""The lines above everything: who is traced, how much it holds, how fast it grows."""
+"""The lines above everything: who is traced, how much it holds, how fast it grows, and the tabs."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from rich.segment import Segment
 from rich.text import Text
+from textual import events
+from textual.message import Message
+from textual.strip import Strip
 from textual.widget import Widget
 
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S, about_of, format_roughly, format_size
-from tracelloc.ui.cells import (
+from tracelloc.snapshots.analysis import Limits
+from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_roughly, format_size
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.stacks import VERDICT_STYLES
+from tracelloc.ui.table import (
     clean,
     clock,
+    crop,
     fit,
     gauge,
     percent,
@@ -18,12 +29,11 @@ from tracelloc.ui.cells import (
     span,
     trend,
 )
-from tracelloc.ui.picture import Picture
-from tracelloc.ui.source import Facts
-from tracelloc.ui.stacks import VERDICT_STYLES
+from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.naming import suspects_of
 from tracelloc.views.process import Forecast
+from tracelloc.views.profile import Metric
+from tracelloc.views.suspects import suspects_of
 
 _BAD = "bold red"
 _GAP = "   "
@@ -69,7 +79,9 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     snapshot = picture.snapshot
-    who = Text(f"{clean(snapshot.target.command)} ({snapshot.target.pid})", "bold")
+    who = Text(target_name(snapshot), "bold")
+    if picture.process_count > 1 and snapshot.merged is None:
+        who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
     left.append(Text(clock(snapshot.elapsed_ns)))
     if state:
@@ -94,6 +106,15 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     return _spread(left, right, width)
 
 
+def target_name(snapshot: Snapshot) -> str:
+    """``server (4711)``, ``all 8 processes``."""
+    if snapshot.merged is not None:
+        count = f"{snapshot.merged.process_count:,}"
+        running = snapshot.target.number == RUNNING_PROCESSES
+        return f"{count} running processes" if running else f"all {count} processes"
+    return f"{clean(snapshot.target.command)} ({snapshot.target.pid})"
+
+
 def _lost(snapshot: Snapshot) -> Text:
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
@@ -116,6 +137,7 @@ def _figures(picture: Picture) -> list[Text]:
             (f"{about}{format_size(snapshot.live_bytes):>8}", "bold"),
             (f" {trend(growth)} {signed_size(growth)}/min", style),
         ),
+        _ended(snapshot),
         _leaks(snapshot),
         _resident(picture),
         _forecast(figures.forecast),
@@ -128,6 +150,14 @@ def _figures(picture: Picture) -> list[Text]:
         _peak(snapshot, about),
     ]
     return [part for part in parts if part is not None]
+
+
+def _ended(snapshot: Snapshot) -> Text | None:
+    """What of all is of processes that have ended."""
+    merged = snapshot.merged
+    if merged is None or not merged.ended_count:
+        return None
+    return Text(f"{format_size(merged.ended_bytes)} of {merged.ended_count:,} ended", "dim")
 
 
 def _leaks(snapshot: Snapshot) -> Text | None:
@@ -156,7 +186,8 @@ def _peak(snapshot: Snapshot, about: str) -> Text | None:
 def _resident(picture: Picture) -> Text:
     """Resident memory, and how much of what it has grown by is in traced blocks."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
-    text = Text("RSS ended" if rss_bytes is None else f"RSS {format_size(rss_bytes)}")
+    words = "RSS" if picture.snapshot.merged is None else "RSS sum"
+    text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
     if account is not None and account.explained is not None:
         share = min(account.explained, 1.0)
         grown = signed_size(account.growth_bytes)
@@ -193,3 +224,98 @@ def _spread(left: list[Text], right: list[Text], width: int) -> Text:
     if line.cell_len > width:
         return Text(fit(line.plain, width))
     return line
+
+
+class TabLine(Widget):
+    """Tabs that take one line. At narrow widths the others show their numbers only."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
+
+    class Chosen(Message):
+        """A tab was clicked."""
+
+        def __init__(self, view: View[Any]) -> None:
+            super().__init__()
+            self.view = view
+
+    def __init__(self, views: Sequence[View[Any]], *, id: str | None = None) -> None:  # noqa: A002
+        super().__init__(id=id)
+        self._views = views
+        self._active = views[0]
+        self._notes = ""
+
+    def show(self, active: View[Any], notes: str) -> None:
+        """Which tab is on top, and what is to be said at the right."""
+        if (active, notes) != (self._active, self._notes):
+            self._active, self._notes = active, notes
+            self.refresh()
+
+    def _labels(self, width: int) -> list[tuple[View[Any], str]]:
+        """As much of the titles as leaves room for the notes."""
+        full = [(view, f" {view.key} {view.title} ") for view in self._views]
+        tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
+        bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
+        room = width - min(len(self._notes) + 3, 40) if self._notes else width
+        for labels in (full, tight):
+            if sum(len(label) for _, label in labels) <= room:
+                return labels
+        return bare
+
+    def render_line(self, y: int) -> Strip:
+        """The line."""
+        width = self.size.width
+        base = self.rich_style
+        if y:
+            return Strip.blank(width, base)
+        active = self.get_component_rich_style("tabs--active")
+        labels = self._labels(width)
+        segments = [
+            Segment(label, active if view is self._active else base) for view, label in labels
+        ]
+        room = width - sum(len(label) for _, label in labels) - 2
+        if self._notes and room >= 8:
+            notes = crop(self._notes, room)
+            style = self.get_component_rich_style("tabs--note")
+            space = Strip([Segment(notes)]).cell_length
+            segments.append(Segment(" " * (room - space + 1), base))
+            segments.append(Segment(notes, style))
+        return Strip(segments).adjust_cell_length(width, base)
+
+    def on_click(self, event: events.Click) -> None:
+        """Chooses the tab under the pointer."""
+        left = 0
+        for view, label in self._labels(self.size.width):
+            left += len(label)
+            if event.x < left:
+                self.post_message(self.Chosen(view))
+                return
+
+
+def notes_of(picture: Picture) -> str:
+    """For the line of the tabs."""
+    settings = picture.settings
+    notes = _limits(settings.limits)
+    if settings.view.by_metric and settings.metric is not Metric.BYTES:
+        notes.append(f"by {settings.metric.value} (w)")
+    if settings.baseline is not None:
+        notes.append("since baseline (b)")
+    if settings.difference is not None:
+        notes.append(f"change {settings.difference.title} (d)")
+    if settings.verdicts:
+        notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
+    if settings.search:
+        notes.append(f"/{settings.search}: {picture.found:,}")
+    if not settings.filters_on:
+        notes.append("filters off (n)")
+    if picture.names_pending:
+        notes.append(f"naming {picture.names_pending:,} more")
+    return "  ".join(notes)
+
+
+def _limits(limits: Limits) -> list[str]:
+    """In words: ``age ≥ 5m``, ``size ≤ 4.00 KiB``."""
+    ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
+    sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
+    words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]
+    words += [f"size {sign} {format_size(n)}" for sign, n in sizes if n is not None]
+    return words if limits.tid is None else [*words, f"thread {limits.tid}"]

@@ -7,7 +7,7 @@ cursor, knows the keys, and keeps fixed lines above and below the rows.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
@@ -35,6 +35,22 @@ LIST_KEYS: Final = (
     ("end,G", "edge", 1, "Last row"),
 )
 """Keys, action, its argument, what it does: in every list."""
+
+
+def bindings(
+    screen: str, keys: Iterable[tuple[str, str, str, str]], shown: Container[str], first: str = ""
+) -> list[Binding]:
+    """Those of a screen by (key, action, word, sentence); ``shown``: in its footer.
+
+    ``first``: at once, so that what is typed behind it goes where it puts the focus.
+    """
+    return [
+        Binding(
+            key, action, short, show=key in shown, tooltip=long, id=f"{screen}.{key}",
+            priority=key == first,
+        )
+        for key, action, short, long in keys
+    ]  # fmt: skip
 
 
 @dataclass

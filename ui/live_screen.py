@@ -2,30 +2,83 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingsMap, BindingType
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.ui.header import HeaderLines
-from tracelloc.ui.keys import LIVE_KEYS, view_keys
-from tracelloc.ui.lines import LineView
+from tracelloc.ui.header import HeaderLines, TabLine, notes_of
+from tracelloc.ui.lines import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
-from tracelloc.ui.settings import Settings
-from tracelloc.ui.source import Facts
-from tracelloc.ui.stackpane import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.processes import PROCESSES
+from tracelloc.ui.stacks import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.table import Column, Rows, Table
-from tracelloc.ui.tabline import TabLine, notes_of
 from tracelloc.ui.tree import TREE
-from tracelloc.ui.view import View
+from tracelloc.ui.view import Facts, Settings, View
+
+# fmt: off
+LIVE_KEYS: Final = bindings(
+    "live",
+    (
+        ("q", "app.ask('leave')", "Quit", "Quit: probes off, files written"),
+        ("question_mark", "app.ask('show_help')", "Help", "All keys"),
+        ("slash", "search", "Search", "Search names, files, modules (regex)"),
+        ("f", "app.ask('show_filters')", "Filters", "Groups of rules that hide noise"),
+        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off and on"),
+        ("s", "sort", "Sort", "Sort by the next column"),
+        ("S", "reverse", "Reverse", "Turn the order round"),
+        ("t", "sort_by('bytes')", "Total", "Sort by outstanding bytes"),
+        ("o", "sort_by('bytes')", "Own", "The same: a stack's own bytes are all it has"),
+        ("a", "sort_by('count')", "Allocations", "Sort by blocks"),
+        ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
+        ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
+        ("A", "sort_by('age')", "Age", "Sort by age"),
+        ("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by outstanding bytes"),
+        ("V", "app.ask('next_verdicts')", "Suspects",
+         "Only leak suspects, caches, busy stacks …; again: next"),
+        ("b", "app.ask('toggle_baseline')", "Baseline", "Only what has come since now and stays"),
+        ("M", "app.ask('set_mark')", "Mark", "Mark this moment in the plot"),
+        ("d", "app.ask('next_difference')", "Difference",
+         "What changed: last mark to now, mark to mark, off"),
+        ("space", "pause", "Pause", "Freeze the screen; capture goes on"),
+        ("i", "invert", "Invert", "Flame and tree the other way round"),
+        ("w", "metric", "Weight", "Flame and tree by bytes, blocks, peak …"),
+        ("L", "app.ask('ask_limits')", "Limits", "Only blocks of some age and size"),
+        ("m", "app.ask('toggle_threads')", "Threads",
+         "All threads together, or the first one's blocks"),
+        ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
+         "Blocks of the next thread only"),
+        ("less_than_sign", "app.ask('step_thread', -1)", "Thread before",
+         "Blocks of the thread before only"),
+        ("T", "together", "Together",
+         "All processes together, those that run, one (--follow)"),
+        ("E", "ended", "Ended",
+         "Processes that have ended: a line each, or one per parent"),
+        ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
+        ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
+        ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),
+        ("escape", "back", "Back", "One step back"),
+    ),
+    shown={"q", "question_mark", "slash", "f", "s", "b", "M", "space", "e"},
+    first="slash",
+)
+# fmt: on
+
+
+def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
+    """What brings each view on top."""
+    rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
+    return bindings("live", rows, shown=())
+
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -161,7 +214,9 @@ class LiveScreen(Screen[None]):
     def _row_chosen(self, message: LineView.Chosen) -> None:
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
-            self._go_to(self.state.views[0], found)
+            # What only opens rows leaves its view on top.
+            opens = found.shows_ended != self.settings.shows_ended
+            self._go_to(self.settings.view if opens else self.state.views[0], found)
         elif found is not None:
             self.state.open_details(found)
 
@@ -255,6 +310,16 @@ class LiveScreen(Screen[None]):
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.by_metric:
             self._go_to(TREE, self.settings)
+
+    def action_together(self) -> None:
+        """All processes, those that run, or one; in the same view."""
+        self._go_to(self.settings.view, self.state.next_processes())
+
+    def action_ended(self) -> None:
+        """Processes that have ended in a line each, or in one per parent."""
+        if PROCESSES in self.state.views:
+            shows_ended = not self.settings.shows_ended
+            self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
 
     def action_metric(self) -> None:
         """Flame and tree by the next metric."""

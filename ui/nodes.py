@@ -1,21 +1,26 @@
-"""A call tree made ready to be walked from the root on, and to be drawn as an icicle.
+"""A call tree to be walked from the root on, and what the flame graph and the tree have in common.
 
 Made once per tree, measure and search, in the refresher's thread.
 """
 
 from __future__ import annotations
 
+import functools
 import zlib
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
+from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
-from tracelloc.ui.cells import percent
+from tracelloc.ui.lines import LineView
 from tracelloc.ui.naming import Search
-from tracelloc.views.calltree import CallTree, Step
+from tracelloc.ui.table import percent
+from tracelloc.ui.view import Selection, Source, View
+from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.views.profile import Metric
 
 ROOT: Final = 0
@@ -98,22 +103,16 @@ class Nodes:
         steps.reverse()
         return tuple(steps)
 
-    def find(self, path: Path) -> int | None:
-        """The node at the end of a path; None if this tree has none."""
-        node = ROOT
-        for step in path:
-            for child in self.children(node):
-                if self.tree.steps[child] == step:
-                    node = child
-                    break
-            else:
-                return None
-        return node
-
     def nearest(self, path: Path) -> int:
         """The node at the end of a path, or as much of it as there is."""
-        found = (self.find(path[:length]) for length in range(len(path), 0, -1))
-        return next((node for node in found if node is not None), ROOT)
+        node = ROOT
+        for step in path:
+            below = (child for child in self.children(node) if self.tree.steps[child] == step)
+            child = next(below, None)
+            if child is None:
+                break
+            node = child
+        return node
 
     def hottest_path(self, node: int) -> list[int]:
         """Down from a node while one child has at least half of its parent's weight."""
@@ -137,15 +136,8 @@ class Nodes:
             node = children[0]
 
     def _search(self, search: Search) -> tuple[frozenset[int], int]:
-        verdicts: dict[str, bool] = {}
-        matching = np.zeros(len(self), np.bool_)
-        for node, step in enumerate(self.tree.steps):
-            verdict = verdicts.get(step.name)
-            if verdict is None:
-                verdict = search.matches(step.name)
-                verdicts[step.name] = verdict
-            if verdict:
-                matching[node] = True
+        found = functools.cache(search.matches)
+        matching = np.array([found(step.name) for step in self.tree.steps], np.bool_)
         # Below another match: already counted. Parents come first.
         covered = np.zeros(len(self), np.bool_)
         parent = self.tree.parent
@@ -227,3 +219,99 @@ def lay_out(nodes: Nodes, zoomed: int, width: int) -> list[Level]:
         found.append(Level(boxes, small))
         line = following
     return found
+
+
+_NO_STACKS: Final = np.zeros(0, np.int64)
+_NOTHING: Final = Nodes(
+    CallTree.of(Merger(Step("", None)).merged(), _NO_STACKS, (), dict.fromkeys(Metric, _NO_STACKS))
+)
+
+
+class NodesView(LineView[Nodes]):
+    """A view of ``Nodes``. A subclass says how they are taken, and which one is selected."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "w",
+            "screen.metric",
+            "Weight",
+            tooltip=f"By {', '.join(metric.value for metric in Metric)}",
+        ),
+        Binding("o", "open", "Stack", tooltip="Open the heaviest stack through the function"),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._data = _NOTHING
+
+    @property
+    def selected(self) -> int:
+        """The node under the cursor."""
+        raise NotImplementedError
+
+    def _take(self, nodes: Nodes) -> None:
+        raise NotImplementedError
+
+    def show(self, content: Nodes, *, at_once: bool = False) -> None:
+        """Replaces the tree; what the user chose stays on its functions.
+
+        While somebody presses keys, it is replaced later, unless ``at_once``.
+        """
+        at_once = at_once or self._data is _NOTHING
+        self.when_free(lambda: self._take(content), at_once=at_once)
+
+    @property
+    def key(self) -> Hashable | None:
+        """The heaviest stack through the node under the cursor."""
+        return self._data.stack_below(self.selected)
+
+    def empty_text(self) -> str:
+        """Nothing is held."""
+        return " No stack holds anything within the limits."
+
+    def action_open(self) -> None:
+        """Chooses the stack, whatever Enter does with the function."""
+        LineView.chosen(self)
+
+
+def maker(_source: Source) -> Callable[[Selection], Nodes]:
+    """Makes the call tree, not narrowed by the search: that is marked in it."""
+    tree: LiveTree | None = None
+    tree_of = (0, False)
+
+    def nodes(selection: Selection) -> Nodes:
+        nonlocal tree, tree_of
+        snapshot, settings = selection.snapshot, selection.settings
+        now = snapshot.target.exec_count, settings.inverted
+        if tree is None or tree_of != now:
+            tree, tree_of = LiveTree(snapshot.target.command, inverted=settings.inverted), now
+        chosen = np.zeros(len(snapshot.totals), np.bool_)
+        chosen[selection.unsearched] = True
+        figures = selection.figures
+        columns = {Metric.BYTES: figures.live_bytes, Metric.BLOCKS: figures.live_count}
+        for metric in (Metric.GROWTH, settings.metric):
+            columns.setdefault(metric, metric.column(snapshot))
+        weights = {metric: np.where(chosen, column, 0) for metric, column in columns.items()}
+        return Nodes(
+            tree.update(snapshot, selection.namer, weights),
+            settings.metric,
+            inverted=settings.inverted,
+            sampled=snapshot.sample_bytes is not None,
+            search=Search(settings.search) if settings.search else None,
+        )
+
+    return nodes
+
+
+def nodes_view(name: str, title: str, key: str, widget: Callable[[], NodesView]) -> View[Nodes]:
+    """A view of the call tree; all of them share one."""
+    return View(
+        name=name,
+        title=title,
+        key=key,
+        maker=maker,
+        widget=widget,
+        choose=lambda stack, _settings: stack,
+        keeps=True,
+        by_metric=True,
+    )

@@ -1,20 +1,121 @@
-"""The view of what a started program writes to its terminal, which may be typed into."""
+"""The views of lines: the log, and what a started program writes, which may be typed into.
+
+The program's output is shown as far as ECMA-48 says what logs and progress bars need:
+select graphic rendition, carriage return, backspace, tab, erase in line. Everything else is
+left out: none of it reaches our own terminal.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import codecs
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import median
 from typing import Final
 
+from rich.ansi import AnsiDecoder
+from rich.cells import cell_len
+from rich.style import Style
 from rich.text import Text
 from textual import events
 
+from tracelloc.target.found import unseen_lines
+from tracelloc.text import format_size, plural, printable
 from tracelloc.tracing.terminal import ProgramTerminal
+from tracelloc.ui.header import target_name
 from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.source import Source
-from tracelloc.ui.terminallines import TerminalLines
-from tracelloc.ui.view import View
+from tracelloc.ui.table import clock, short_count
+from tracelloc.ui.view import Facts, Selection, Source, View
+from tracelloc.views.process import losses_line, memory_lines, overhead_line
+
+_MOST_LINES: Final = 10_000
+_LONGEST_LINE: Final = 4096
+"""Characters; the rest of a line is dropped."""
+_TAB: Final = 8
+_PART: Final = re.compile(
+    r"\x1b\[(?P<parameters>[0-?]*)[ -/]*(?P<final>[@-~])"  # control sequence
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\)"  # operating system command and other strings
+    r"|\x1b[ -/]*[0-~]"  # other escapes
+    r"|(?P<control>[\x00-\x1f\x7f-\x9f])"
+    r"|(?P<text>[^\x00-\x1f\x7f-\x9f]+)",
+    re.DOTALL,
+)
+_UNFINISHED: Final = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_](?:(?!\x1b\\)[^\x07]){0,4096}|[ -/]*)?$", re.DOTALL
+)
+
+
+class TerminalLines:
+    """Lines so far; the last one may go on."""
+
+    def __init__(self) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._rest = ""
+        self._ansi = AnsiDecoder()
+        self._cells: list[tuple[str, Style]] = []
+        self._column = 0
+        self._finished: deque[Text] = deque(maxlen=_MOST_LINES)
+        self.dropped = 0
+        """Lines that there is no room for any more."""
+
+    def all(self) -> list[Text]:
+        """The lines, the oldest first. They don't change any more."""
+        last = [_joined(self._cells)] if self._cells else []
+        return [*self._finished, *last]
+
+    def feed(self, data: bytes) -> None:
+        """Takes in what was written."""
+        text = self._rest + self._decode(data)
+        cut = _UNFINISHED.search(text)
+        end = len(text) if cut is None else cut.start()
+        self._rest = text[end:]
+        for part in _PART.finditer(text, 0, end):
+            if part["text"]:
+                self._put(part["text"])
+            elif part["control"]:
+                self._control(part["control"])
+            elif part["final"] == "m":
+                # The decoder keeps the style from one piece to the next.
+                self._ansi.decode_line(part[0])
+            elif part["final"] == "K" and part["parameters"] in ("", "0"):
+                del self._cells[self._column :]
+
+    def _put(self, text: str) -> None:
+        style = self._ansi.style
+        for character in text:
+            if self._column >= _LONGEST_LINE:
+                return
+            if self._column > len(self._cells):
+                missing = self._column - len(self._cells)
+                self._cells += [(" ", Style.null())] * missing
+            self._cells[self._column : self._column + 1] = [(character, style)]
+            self._column += 1
+
+    def _control(self, character: str) -> None:
+        if character == "\n":
+            self.dropped += len(self._finished) == _MOST_LINES
+            self._finished.append(_joined(self._cells))
+            self._cells = []
+            self._column = 0
+        elif character == "\r":
+            self._column = 0
+        elif character == "\b":
+            self._column = max(0, self._column - 1)
+        elif character == "\t":
+            self._column += _TAB - self._column % _TAB
+
+
+def _joined(cells: list[tuple[str, Style]]) -> Text:
+    text = Text(no_wrap=True, end="")
+    start = 0
+    for end in range(1, len(cells) + 1):
+        if end == len(cells) or cells[end][1] != cells[start][1]:
+            text.append("".join(character for character, _ in cells[start:end]), cells[start][1])
+            start = end
+    return text
+
 
 LEAVE_KEY: Final = "ctrl+right_square_bracket"
 _KEYS: Final = {
@@ -144,4 +245,91 @@ OUTPUT: Final = View(
     widget=OutputView,
     keeps=True,
     exists=lambda source: source.terminal is not None,
+)
+
+
+class TextLines(LineView[Sequence[str]]):
+    """Shows lines that are harmless already."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._lines: Sequence[str] = ()
+        self._folded: list[str] = []
+
+    def show(self, content: Sequence[str], *, at_once: bool = False) -> None:
+        """Replaces the lines; nothing moves but what is new."""
+        self._lines = content
+        self.rows_changed()
+
+    def rows_changed(self) -> None:
+        """Folds what is too long."""
+        width = max(self.width, 1)
+        self._folded = []
+        for line in self._lines:
+            if cell_len(line) <= width:
+                self._folded.append(line)
+            else:
+                parts = Text(line).wrap(self.app.console, width)
+                self._folded += [part.plain for part in parts]
+        super().rows_changed()
+
+    def row_count(self) -> int:
+        """Lines on the screen."""
+        return len(self._folded)
+
+    def row(self, row: int, width: int) -> Iterable[Piece]:
+        """One line."""
+        yield self._folded[row], None
+
+
+def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
+    """All lines: the standing figures, then messages, the oldest first."""
+    snapshot = selection.snapshot
+    totals = snapshot.totals
+    yield f"target     {target_name(snapshot)}"
+    yield f"attached   {clock(snapshot.elapsed_ns)} ago, by {facts.method}"
+    fill = f"{selection.ring_share:.0%} full at most"
+    yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"
+    if snapshot.sample_bytes is not None:
+        distance = format_size(snapshot.sample_bytes)
+        yield f"sampled    one in {distance}: figures with ~ are estimates"
+    for function in facts.functions:
+        yield f"traced     {printable(function)}"
+    for line in unseen_lines(snapshot.allocators):
+        yield f"unseen     {line}"
+    for path, method in snapshot.stack_methods.items():
+        yield f"stacks     through {printable(path)}: {method}"
+    for line in memory_lines(snapshot):
+        yield f"memory     {line}"
+    yield f"cost       {overhead_line(snapshot.overhead)}"
+    yield f"missed     {losses_line(snapshot)}"
+    for cause, count in snapshot.losses.by_cause.items():
+        if count:
+            yield f"           {cause.replace('_', ' ')}: {count:,}"
+    yield (
+        f"seen       {snapshot.events:,} events, {plural(len(snapshot.stacks) - 1, 'stack')}, "
+        f"{short_count(float(totals.allocated_count.sum()))} allocations, "
+        f"{short_count(float(totals.freed_count.sum()))} frees"
+    )
+    yield f"           {snapshot.broken_stacks:,} stacks end in code without frame pointers"
+    journal = selection.journal
+    for view, costs in list(journal.costs.items()):
+        pairs = list(costs)
+        worked, drawn = (1000 * median(column) for column in zip(*pairs, strict=True))
+        most = 1000 * max(map(sum, pairs))
+        yield (
+            f"{'screen':<11}{view}: {worked:.1f} ms worked out aside, "
+            f"{drawn:.1f} ms drawn, {most:.1f} ms at most"
+        )
+    yield ""
+    for message in list(journal.messages):
+        yield printable(message)
+
+
+LOG: Final = View(
+    name="log",
+    title="Log",
+    key="8",
+    maker=lambda source: lambda selection: list(log_lines(selection, source.facts)),
+    widget=TextLines,
 )

@@ -15,10 +15,9 @@ from textual.worker import get_current_worker
 
 from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
 from tracelloc.text import format_size, plural
-from tracelloc.ui.cells import clean, crop, signed_size, trend
 from tracelloc.ui.lines import LIST_KEYS
 from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Cell, Column, Rows, Table
+from tracelloc.ui.table import Cell, Column, Rows, Table, clean, crop, signed_size, trend
 
 _COLUMNS: Final = (
     Column("pid", "pid", 7, sorts=False),

@@ -20,7 +20,7 @@ from textual.widget import Widget
 
 from tracelloc.heap.series import Points
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.cells import span
+from tracelloc.ui.table import span
 
 F64 = npt.NDArray[np.float64]
 

@@ -1,22 +1,21 @@
-"""The view of processes: a tree of those that are traced, one of which the others show."""
+"""The view of processes: a tree of those that are traced. The other views show one, or all."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import replace
-from typing import Any, Final
+from dataclasses import dataclass, replace
+from typing import Final
 
 from rich.text import Text
 
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
 from tracelloc.text import about_of, format_size
-from tracelloc.ui.cells import clean
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Cell, Column, Rows, Table
-from tracelloc.ui.view import Sorting, View
+from tracelloc.ui.table import Cell, Column, Rows, Table, clean
+from tracelloc.ui.view import Settings, Sorting, View
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.profile import Metric
 
 COLUMNS: Final = (
     Column("bytes", "live", 10),
@@ -35,10 +34,22 @@ def _leaks(one: Snapshot) -> int:
     return sum(suspect.judgement.verdict is Verdict.LEAKING for suspect in suspects)
 
 
-_FIGURES: Final[dict[str, tuple[Callable[[Snapshot], Any], Callable[[Any, str], Cell]]]] = {
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row: one process, all of them, or some that have ended."""
+
+    key: Hashable
+    """The number of the process; negative: of several; else, whose children these are."""
+    name: str
+    ones: Sequence[Snapshot]
+    """What its figures are the sums of."""
+    depth: int = 0
+
+
+_FIGURES: Final[dict[str, tuple[Callable[[Snapshot], int], Callable[[int, str], Cell]]]] = {
     "bytes": (lambda one: one.live_bytes, lambda value, about: about + format_size(value)),
     "growth": (
-        lambda one: int(one.growth_per_min.sum()),
+        lambda one: 0 if one.target.has_ended else int(one.growth_per_min.sum()),
         lambda value, _: growth_cell(value, None),
     ),
     "count": (lambda one: one.live_count, lambda value, about: f"{about}{value:,}"),
@@ -46,55 +57,103 @@ _FIGURES: Final[dict[str, tuple[Callable[[Snapshot], Any], Callable[[Any, str], 
     "leaks": (_leaks, lambda value, _: Text(str(value), "bold red") if value else ""),
     "pid": (lambda one: one.target.pid, lambda value, _: str(value)),
 }
-"""By column: the figure, and how it is written behind what marks estimates."""
+"""By column: the figure of a process, and how it is written behind what marks estimates."""
 
 
-def tree_order(trace: TraceSnapshot) -> list[tuple[int, Snapshot]]:
-    """(depth, process), each below its parent; children in the order of their start."""
+def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
+    """By the number of the parent, None if that is not traced; in the order of their start."""
     numbers: dict[int, int] = {}
     children: dict[int | None, list[Snapshot]] = {}
     for one in trace.processes:
         # A PID may come back: the parent is whoever had it last before.
         children.setdefault(numbers.get(one.target.parent_pid), []).append(one)
         numbers[one.target.pid] = one.target.number
-    found: list[tuple[int, Snapshot]] = []
-    waiting = [(0, one) for one in reversed(children.get(None, []))]
+    return children
+
+
+def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
+    """A line for all, then each process below its parent.
+
+    Of those that have ended, what nobody asks about is one line per parent, after the others:
+    itself and its descendants have ended, and none leaks.
+    """
+    children = _children(trace)
+    families: dict[int, list[Snapshot]] = {}
+    """Processes that have nothing to show any more, with their descendants."""
+    for one in reversed(trace.processes):
+        kin = [families.get(child.target.number) for child in children.get(one.target.number, ())]
+        is_quiet = one.target.has_ended and one.target.number != settings.process
+        if is_quiet and not settings.shows_ended and None not in kin and not _leaks(one):
+            families[one.target.number] = [one, *(each for part in kin for each in part or ())]
+    families.pop(trace.root.target.number, None)
+
+    def below(parent: int | None, depth: int) -> list[Line]:
+        mine = children.get(parent, ())
+        folded = [one for child in mine for one in families.get(child.target.number, ())]
+        if len(folded) == 1:
+            folded = []
+        shown = [
+            Line(one.target.number, one.target.command, (one,), depth)
+            for one in mine
+            if not (folded and one.target.number in families)
+        ]
+        if folded:
+            name = f"{len(folded):,} ended (E opens)"
+            shown.append(Line(("ended", parent), name, folded, depth))
+        return shown
+
+    lines = []
+    if len(trace.processes) > 1:
+        together = f"all {len(trace.processes):,} processes"
+        lines.append(Line(ALL_PROCESSES, together, trace.processes))
+    if 0 < len(trace.living) < len(trace.processes):
+        running = f"{len(trace.living):,} running processes"
+        lines.append(Line(RUNNING_PROCESSES, running, trace.living))
+    waiting = below(None, 0)[::-1]
     while waiting:
-        depth, one = waiting.pop()
-        found.append((depth, one))
-        below = children.get(one.target.number, [])
-        waiting += [(depth + 1, child) for child in reversed(below)]
-    return found
+        line = waiting.pop()
+        lines.append(line)
+        if isinstance(line.key, int):
+            waiting += below(line.key, line.depth + 1)[::-1]
+    return lines
 
 
 def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
-    """A row per process, its number the key; in the order of a tree if sorted by name."""
+    """The table; in the order of a tree if sorted by name. All together come first."""
     sorting = settings.sorting
-    ordered = tree_order(trace)
-    depths = {one.target.number: depth for depth, one in ordered}
-    by_number = {one.target.number: one for one in trace.processes}
-    order: Sequence[int] = [one.target.number for _, one in ordered]
+    lines = process_lines(trace, settings)
+    by_key = {line.key: line for line in lines}
     is_tree = sorting.column == "name"
+
+    def value(line: Line, column: str) -> int:
+        return sum(map(_FIGURES[column][0], line.ones))
+
+    together = [line for line in lines if isinstance(line.key, int) and line.key < 0]
+    others = lines[len(together) :]
     if not is_tree:
-        figure, _ = _FIGURES[sorting.column]
-        order = sorted(order, key=lambda n: figure(by_number[n]), reverse=sorting.descending)
+        others.sort(key=lambda line: value(line, sorting.column), reverse=sorting.descending)
     elif sorting.descending:
-        order = order[::-1]
+        others.reverse()
     about = about_of(trace.root.sample_bytes)
 
     def cell(key: Hashable, column: str) -> Cell:
-        one = by_number.get(key)  # type: ignore[call-overload]
-        if one is None:
+        line = by_key.get(key)
+        if line is None:
+            # Its row waits for the next order.
             return ""
+        is_process = isinstance(key, int) and key >= 0
         if column == "name":
-            indent = "  " * depths[one.target.number] if is_tree else ""
-            mark = "● " if one.target.number == settings.process else ""
-            text = Text(f"{indent}{mark}{clean(one.target.command)}")
-            return text.append(" ended", "dim") if one.target.has_ended else text
-        value_of, written = _FIGURES[column]
-        return written(value_of(one), about)
+            indent = "  " * line.depth if is_tree else ""
+            mark = "● " if key == settings.process else ""
+            text = Text(f"{indent}{mark}{clean(line.name)}", "" if isinstance(key, int) else "dim")
+            ended = is_process and line.ones[0].target.has_ended
+            return text.append(" ended", "dim") if ended else text
+        if column == "pid" and not is_process:
+            return ""
+        return _FIGURES[column][1](value(line, column), about)
 
     footer = [lambda _key: total_line(trace)]
+    order = [line.key for line in (*together, *others)]
     return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
 
 
@@ -107,10 +166,13 @@ def total_line(trace: TraceSnapshot) -> str:
 
 
 def show_process(number: int, settings: Settings) -> Settings:
-    """Settings for a process; what is about another one's stacks is dropped."""
+    """Settings for a process, or all; what is about another one's stacks is dropped."""
+    # Each process has its peak at another time: together they have none.
+    peak_of_all = number < 0 and settings.metric is Metric.PEAK
     return replace(
         settings,
         process=number,
+        metric=Metric.BYTES if peak_of_all else settings.metric,
         selected=None,
         baseline=None,
         difference=None,
@@ -119,13 +181,19 @@ def show_process(number: int, settings: Settings) -> Settings:
     )
 
 
+def _choose(key: Hashable, settings: Settings) -> Settings:
+    if isinstance(key, int):
+        return show_process(key, settings)
+    return replace(settings, shows_ended=True)
+
+
 PROCESSES: Final = View(
     name="processes",
     title="Processes",
     key="9",
     maker=lambda _source: lambda one: process_rows(one.trace, one.settings),
     widget=lambda: Table(COLUMNS),
-    choose=show_process,
+    choose=_choose,
     sorting=Sorting("name", descending=False),
     exists=lambda source: source.has_many,
 )

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import stat
 from dataclasses import replace
+from typing import Final
 
 from textual.app import App
 
-from tracelloc.caller import caller
+from tracelloc.caller import Caller, caller
 from tracelloc.capture import system
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
@@ -17,15 +19,67 @@ from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
 from tracelloc.report.trace import progress_line
-from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.source import Facts, LiveSource
 from tracelloc.ui.state import LEFT_TO_PICKER
+from tracelloc.ui.view import Facts
+from tracelloc.views.naming import Namer
 from tracelloc.views.process import losses_line
+
+_LARGEST_SOURCE_BYTES: Final = 4 << 20
+
+
+class LiveSource:
+    """A session that runs."""
+
+    def __init__(
+        self, run: Run, facts: Facts, caller: Caller, terminal: ProgramTerminal | None = None
+    ) -> None:
+        self._run = run
+        self.facts = facts
+        self.filters = run.namers.filters
+        self.caller = caller
+        self.terminal = terminal
+        self.has_many = run.options.trace.follow
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        """What is outstanding now."""
+        return self._run.snapshots.take(0.0, wanted)
+
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        return self._run.namers.of(target)
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """Finds the usable sizes of a snapshot's blocks."""
+        return self._run.session.processes.of(snapshot.target.number).measuring.measured(snapshot)
+
+    def ring_share(self) -> float:
+        """How full the ring was at most since this was last asked."""
+        return self._run.session.take_ring_share()
+
+    def read_source(self, target: Target, path: str) -> list[str]:
+        """The lines of a source file, as the process sees it or as it lies here."""
+        last: OSError = FileNotFoundError(2, "No such file or directory")
+        for root in (f"/proc/{target.pid}/root", ""):
+            try:
+                return _lines(root + path)
+            except OSError as error:
+                last = error
+        raise last
+
+
+def _lines(path: str) -> list[str]:
+    """Raises OSError for what is no regular file: a pipe would never end."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is no regular file")
+        return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
 
 
 class PickerApp(App[int]):

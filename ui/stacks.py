@@ -1,26 +1,51 @@
-"""The view of call stacks: where live memory was allocated."""
+"""The views of call stacks and of single blocks, and one stack as table and text."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
-from typing import Final
+import re
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from rich.text import Text
 
-from tracelloc.heap.totals import I64
-from tracelloc.text import NS_PER_S, about_of, format_size
-from tracelloc.ui.cells import percent, short_count, signed_size, span, sparkline, trend
-from tracelloc.ui.naming import Search
-from tracelloc.ui.selection import Selection
-from tracelloc.ui.table import Cell, Column, Rows, Table
-from tracelloc.ui.view import Sorting, View
+from tracelloc.filters import Action, Match, On, Rule
+from tracelloc.filters.functions import function_name
+from tracelloc.heap.blocks import BlockCopy
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.snapshots.analysis import BlockOrder, list_blocks
+from tracelloc.snapshots.blocks import BlockStat
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.symbols import Frame
+from tracelloc.target.procfs import base_name
+from tracelloc.text import NS_PER_S, about_of, format_size, plural
+from tracelloc.ui.naming import Search, place
+from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.table import (
+    Cell,
+    Column,
+    Rows,
+    Table,
+    clean,
+    percent,
+    short_count,
+    signed_size,
+    span,
+    sparkline,
+    trend,
+)
+from tracelloc.ui.view import Selection, Sorting, Source, View
 from tracelloc.verdict.judgement import VERDICTS, Verdict
-from tracelloc.views.naming import suspect_ranks
+from tracelloc.views.facts import format_frame
+from tracelloc.views.naming import NamedStack, frame_name
+from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
 MOST_ROWS: Final = 10_000
 """Nobody scrolls further; searching looks at everything."""
-COLUMNS: Final = (
+STACK_COLUMNS: Final = (
     Column("bytes", "outstanding", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
     Column("count", "blocks", 9, from_width=84),
@@ -80,11 +105,10 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
 
 def stack_rows(selection: Selection) -> Rows:
     """A row per stack; the key is its index."""
-    snapshot, figures, settings = selection.snapshot, selection.figures, selection.settings
+    snapshot, settings = selection.snapshot, selection.settings
     past = snapshot.history.held()[1]
-    about = about_of(snapshot.sample_bytes)
-    temporary = snapshot.totals.temporary_share
-    labels, change, verdicts = selection.labels, selection.change, selection.verdicts
+    labels, verdicts = selection.labels, selection.verdicts
+    columns = _columns(selection)
 
     def cell(key: Hashable, column: str) -> Cell:
         assert isinstance(key, int)
@@ -98,48 +122,43 @@ def stack_rows(selection: Selection) -> Rows:
             held = past[key].tolist() if key < len(past) else []
             now = int(snapshot.totals.live_bytes[key])
             return Text(sparkline(spread([*held, now], 8), 8), "dim")
-        if column == "bytes":
-            if change is not None:
-                return signed_size(int(change[key]))
-            return about + format_size(int(figures.live_bytes[key]))
-        age_ns = int(figures.mean_age_ns[key])
-        return {
-            "age": lambda: span(age_ns / NS_PER_S) if age_ns >= 0 else "-",
-            "share": lambda: percent(float(figures.share[key])),
-            "count": lambda: f"{about}{int(figures.live_count[key]):,}",
-            "rate": lambda: short_count(float(figures.allocations_per_s[key])),
-            "temporary": lambda: percent(float(temporary[key])),
-        }[column]()
+        values, written = columns[column]
+        return written(values[key].item())
 
-    sorting = settings.sorting
-    order = _sorted(selection)[:MOST_ROWS].tolist()
+    rows, sorting = selection.stacks, settings.sorting
+    if sorting.column == "name":
+        names = [labels.get(index, "") for index in rows.tolist()]
+        order = sorted(range(len(rows)), key=names.__getitem__)
+        rows = rows[order[::-1] if sorting.descending else order]
+    else:
+        values = columns[sorting.column][0][rows]
+        # Equal ones stay in the order of their size.
+        rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
+    order = rows[:MOST_ROWS].tolist()
     return Rows(order, cell, sorting.column, sorting.descending, selection.why_empty)
 
 
-def _sorted(selection: Selection) -> I64:
+def _columns(
+    selection: Selection,
+) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
+    """What rows can be sorted by, and how it is written where that is the cell's text."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
-    rows, sorting = selection.stacks, selection.settings.sorting
-    if sorting.column == "name":
-        labels = selection.labels
-        ordered = sorted(rows.tolist(), key=lambda index: labels.get(index, ""))
-        by_name: I64 = np.array(ordered, np.int64)
-        return by_name[::-1] if sorting.descending else by_name
-    if sorting.column == "verdict" and change is None:
-        ranks = suspect_ranks(snapshot)[rows]
-        return rows[np.argsort(ranks if sorting.descending else -ranks, kind="stable")]
-    column = {
-        "verdict": change,
-        "bytes": figures.live_bytes if change is None else change,
-        "count": figures.live_count,
-        "growth": snapshot.growth_per_min,
-        "rate": figures.allocations_per_s,
-        "age": figures.mean_age_ns,
-        "temporary": snapshot.totals.temporary_share,
-    }[sorting.column]
-    assert column is not None
-    column = column[rows]
-    # Equal ones stay in the order of their size.
-    return rows[np.argsort(-column if sorting.descending else column, kind="stable")]
+    about = about_of(snapshot.sample_bytes)
+    return {
+        "verdict": (-suspect_ranks(snapshot) if change is None else change, str),
+        "bytes": (change, signed_size)
+        if change is not None
+        else (figures.live_bytes, lambda value: about + format_size(value)),
+        "count": (figures.live_count, lambda value: f"{about}{value:,}"),
+        "growth": (snapshot.growth_per_min, signed_size),
+        "share": (figures.share, percent),
+        "rate": (figures.allocations_per_s, short_count),
+        "age": (
+            figures.mean_age_ns,
+            lambda value: span(value / NS_PER_S) if value >= 0 else "-",
+        ),
+        "temporary": (snapshot.totals.temporary_share, percent),
+    }
 
 
 STACKS: Final = View(
@@ -147,8 +166,196 @@ STACKS: Final = View(
     title="Allocators",
     key="1",
     maker=lambda _source: stack_rows,
-    widget=lambda: Table(COLUMNS),
+    widget=lambda: Table(STACK_COLUMNS),
     choose=lambda stack, _settings: stack,
     sorting=Sorting("verdict"),
+    shows_stack=True,
+)
+
+
+FRAME_COLUMNS: Final = (
+    Column("name", "function, innermost first", 0, right=False, sorts=False),
+    Column("place", "where", 28, right=False, from_width=70, sorts=False),
+    Column("module", "module", 16, right=False, from_width=110, sorts=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One row: a frame, a run that was taken together, or a number of hidden frames."""
+
+    frame: Frame | None
+    text: str
+    is_hidden: bool = False
+    """Shown only because everything is."""
+
+
+def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[Line]:
+    """The rows of a stack. ``everything``: hidden frames as well."""
+    if not stack.frames:
+        return [Line(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
+    if everything:
+        return [
+            Line(frame, _name(frame), hidden)
+            for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
+        ]
+    lines = []
+    for part in stack.parts():
+        if part.frame is None:
+            lines.append(Line(None, f"({plural(part.count, 'frame')} hidden)", True))
+        elif part.label is not None:
+            frames = plural(part.count, "frame")
+            lines.append(Line(part.frame, f"[{clean(part.label)}] ({frames})"))
+        else:
+            lines.append(Line(part.frame, _name(part.frame)))
+    return lines
+
+
+def _name(frame: Frame) -> str:
+    name = clean(frame_name(frame))
+    if frame.symbol is None and frame.reason is not None:
+        return f"{name} [{frame.reason.value}]"
+    return f"{name} [inlined]" if frame.inlined else name
+
+
+def frame_rows(lines: list[Line]) -> Rows:
+    """The table of frames; the key is the number of the row."""
+
+    def cell(key: Hashable, column: str) -> Cell:
+        assert isinstance(key, int)
+        line = lines[key]
+        if column == "name":
+            return Text(line.text, "dim italic") if line.is_hidden else line.text
+        if line.frame is None:
+            return ""
+        if column == "module":
+            return clean(base_name(line.frame.module)) if line.frame.module else ""
+        where = place(line.frame)
+        return f"…{where[-27:]}" if len(where) > 28 else where
+
+    return Rows(range(len(lines)), cell, empty="")
+
+
+def stack_text(stack: NamedStack) -> str:
+    """All frames for the clipboard, one per line, as in text reports."""
+    return "\n".join(f"0x{frame.address:016x}: {format_frame(frame)}" for frame in stack.frames)
+
+
+def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
+    """Hides just this function, or takes its namespace (its file, in C) together.
+
+    None if the frame has neither a name nor a module.
+    """
+    action = Action.COLLAPSE if collapse else Action.HIDE
+    if frame.symbol is None:
+        if frame.module is None:
+            return None
+        name = base_name(frame.module)
+        label = name if collapse else None
+        return Rule(f"/{name}", Match.SUFFIX, On.MODULE, action, label)
+    name = function_name(frame.symbol)
+    if not collapse:
+        return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)
+    scope = re.match(r"<?((?:\w+::)+)", name)
+    if scope is not None:
+        return Rule(scope[1], Match.PREFIX, On.SYMBOL, action, scope[1].removesuffix("::"))
+    return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action, name)
+
+
+def verdict_text(details: Details, snapshot: Snapshot) -> Text:
+    """The verdict, of a suspect with its rate; empty before there was time to look."""
+    judgement = details.judgement
+    if judgement is None:
+        return Text("")
+    style = VERDICT_STYLES.get(judgement.verdict, "bold")
+    if details.suspect is None:
+        return Text(judgement.verdict.value, style)
+    about = about_of(snapshot.sample_bytes)
+    return Text(headline(judgement, snapshot.now_ns, about=about), style)
+
+
+def reasons(details: Details) -> list[str]:
+    """Why, in sentences; nothing before there was time to look."""
+    if details.suspect is not None:
+        return list(sentences(details.suspect))
+    return [] if details.judgement is None else [details.judgement.evidence]
+
+
+def verdict_line(details: Details, picture: Picture) -> Text | None:
+    """Verdict and sentence in one line; None before there was time to look."""
+    if details.judgement is None:
+        return None
+    return Text.assemble(verdict_text(details, picture.snapshot), f": {details.judgement.evidence}")
+
+
+MOST_BLOCKS: Final = 2_000
+BLOCK_COLUMNS: Final = (
+    Column("bytes", "size", 10),
+    Column("age", "age", 9),
+    Column("address", "address", 14, right=False, from_width=76),
+    Column("thread", "thread", 18, right=False, from_width=100),
+    Column("name", "allocated by", 0, right=False, descending=False),
+)
+_ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
+"""Of all blocks. Other columns sort the largest."""
+
+
+def block_rows(_source: Source) -> Callable[[Selection], Rows]:
+    """Makes a row per block; the key is (address, index of the stack, number).
+
+    Processes that were forked have blocks of the same address and stack: these are numbered.
+    """
+
+    def rows(selection: Selection) -> Rows:
+        settings, labels = selection.settings, selection.labels
+        sorting = settings.sorting
+        left = replace(selection.snapshot, blocks=BlockCopy([selection.unlimited_blocks()]))
+        order = _ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
+        found = list(list_blocks(left, MOST_BLOCKS, order, settings.all_limits).largest)
+        keys: dict[str, Callable[[BlockStat], Any]] = {
+            "bytes": lambda block: block.size_bytes,
+            "thread": lambda block: block.tid,
+            "name": lambda block: labels.get(block.stack, ""),
+            "address": lambda block: block.address,
+        }
+        if sorting.column in keys and sorting != Sorting("bytes"):
+            found.sort(key=keys[sorting.column], reverse=sorting.descending)
+        copies: Counter[tuple[int, int]] = Counter()
+        known: dict[Hashable, BlockStat] = {}
+        for block in found:
+            copies[block.address, block.stack] += 1
+            known[block.address, block.stack, copies[block.address, block.stack]] = block
+        names = selection.snapshot.thread_names
+
+        def cell(key: Hashable, column: str) -> Cell:
+            assert isinstance(key, tuple)
+            address, stack, _ = key
+            if column == "address":
+                return f"0x{address:x}"
+            if column == "name":
+                return name_cell(labels.get(stack, "…"), settings.search)
+            block = known.get(key)
+            if block is None:
+                # Its row waits for the next order.
+                return "freed" if column == "bytes" else ""
+            if column == "bytes":
+                return format_size(block.size_bytes)
+            if column == "age":
+                return span(block.age_ns / NS_PER_S)
+            return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
+
+        return Rows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
+
+    return rows
+
+
+BLOCKS: Final = View(
+    name="blocks",
+    title="Allocations",
+    key="2",
+    maker=block_rows,
+    widget=lambda: Table(BLOCK_COLUMNS),
+    choose=lambda key, _settings: int(key[1]),
+    sorting=Sorting("bytes"),
     shows_stack=True,
 )

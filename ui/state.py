@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from textual.app import App
 
@@ -17,17 +17,25 @@ from tracelloc.filters import Filters, Rule
 from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
-from tracelloc.ui.picture import Picture
-from tracelloc.ui.refresher import Refresher
-from tracelloc.ui.registry import VIEWS
-from tracelloc.ui.settings import VERDICT_CHOICES, Difference, Settings
-from tracelloc.ui.source import Source
-from tracelloc.ui.stackpane import stack_text
+from tracelloc.ui.flame import FLAME
+from tracelloc.ui.histograms import AGES, SIZES, THREADS
+from tracelloc.ui.output import LOG, OUTPUT
+from tracelloc.ui.picture import Picture, Refresher
+from tracelloc.ui.processes import PROCESSES, show_process
+from tracelloc.ui.stacks import BLOCKS, STACKS, stack_text
 from tracelloc.ui.table import Column
-from tracelloc.ui.view import Sorting
+from tracelloc.ui.tree import TREE
+from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.profile import Metric
+
+VIEWS: Final[tuple[View[Any], ...]] = (
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
+)  # fmt: skip
+"""The first one is shown first."""
+
 
 LEFT_TO_PICKER = "processes"
 """What the application returns if another process is wanted."""
@@ -47,6 +55,7 @@ class State:
         self.ended = ""
         """Why nothing new comes any more."""
         self.paused = False
+        self._last_process = 0
         self._refresher = refresher
 
     @property
@@ -75,7 +84,9 @@ class State:
 
     def next_metric(self) -> None:
         """Flame graph and tree by the next one."""
-        metrics = list(Metric)
+        # Each process had its peak at another time.
+        together = self.settings.process < 0
+        metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
         at = metrics.index(self.settings.metric) + 1
         self.change(metric=metrics[at % len(metrics)])
 
@@ -112,6 +123,23 @@ class State:
         now = self.settings.limits.tid
         at = (0 if step > 0 else -1) if now not in tids else tids.index(now) + step
         self.change(limits=replace(self.settings.limits, tid=tids[at % len(tids)]))
+
+    # --- processes ---
+
+    def next_processes(self) -> Settings:
+        """Settings for all of them together, those that run, or the one shown before."""
+        number, picture = self.settings.process, self.picture
+        if picture is None or (number >= 0 and picture.process_count < 2):
+            more = "so far" if self.source.has_many else "is traced (--follow traces children, too)"
+            self.app.notify(f"one process {more}", timeout=3)
+            return self.settings
+        merged = picture.snapshot.merged
+        new = self._last_process
+        if number >= 0:
+            self._last_process, new = number, ALL_PROCESSES
+        elif number == ALL_PROCESSES and merged is not None and merged.ended_count:
+            new = RUNNING_PROCESSES
+        return show_process(new, self.settings)
 
     # --- moments ---
 
@@ -196,8 +224,8 @@ class State:
     def ask_export(self) -> None:
         """Opens the dialog."""
         if self.picture is not None:
-            snapshot = self.picture.snapshot
-            self.app.push_screen(ExportDialog(snapshot, self.source.export_namer(snapshot.target)))
+            picture = self.picture
+            self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self) -> None:
         """Opens it."""

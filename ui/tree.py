@@ -8,10 +8,9 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
-from tracelloc.ui.cells import crop, fit, percent, signed_size, trend
 from tracelloc.ui.lines import Piece
-from tracelloc.ui.nodes import ROOT, Nodes, Path
-from tracelloc.ui.nodesview import NodesView, nodes_view
+from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
+from tracelloc.ui.table import crop, fit, percent, signed_size, trend
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric
 

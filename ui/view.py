@@ -1,18 +1,81 @@
-"""What a view of the screen is. ``registry.VIEWS`` lists them."""
+"""What a view of the screen is, and what views are made of.
+
+A view makes its content of a ``Selection``: a snapshot of the ``Source`` and what the
+user's ``Settings`` leave of it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, Protocol, TypeVar
 
-from tracelloc.snapshots.snapshot import Wanted
+import numpy as np
+
+from tracelloc.caller import Caller
+from tracelloc.filters import Filters
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.totals import I64
+from tracelloc.snapshots import analysis
+from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
+from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lines import LineView
+from tracelloc.verdict.judgement import Codes, Verdict
+from tracelloc.views.naming import Namer
+from tracelloc.views.profile import Metric
 
-if TYPE_CHECKING:
-    from tracelloc.ui.selection import Selection
-    from tracelloc.ui.settings import Settings
-    from tracelloc.ui.source import Source
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known once tracing has begun, for the header and the log."""
+
+    allocators: tuple[str, ...]
+    """Files whose functions are traced, by their base names."""
+    functions: tuple[str, ...]
+    """The functions themselves, with their files."""
+    method: str
+    """How probes are attached."""
+    buffer_bytes: int
+    """Size of the ring of events."""
+
+
+class Source(Protocol):
+    """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
+
+    has_many: bool
+    """Whether there may be several processes."""
+    terminal: ProgramTerminal | None
+    """That of a program which was started; None: it runs elsewhere."""
+    filters: Filters
+    """Of all namers."""
+    facts: Facts
+    """What does not change."""
+    caller: Caller
+    """Whose filters are written."""
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        """What is outstanding now. Takes milliseconds. Raises TracellocError."""
+        ...
+
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        ...
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """Finds the usable sizes of a process's blocks. Takes up to a quarter of a second."""
+        ...
+
+    def ring_share(self) -> float:
+        """How full the ring was at most since this was last asked, 0 to 1."""
+        ...
+
+    def read_source(self, target: Target, path: str) -> list[str]:
+        """The lines of a source file. Raises OSError."""
+        ...
+
 
 C = TypeVar("C")
 
@@ -59,3 +122,181 @@ class View(Generic[C]):
     """It is drawn by a metric."""
     exists: Callable[[Source], bool] = lambda _source: True
     """Whether a run has it."""
+
+
+VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
+    (),
+    (Verdict.LEAKING, Verdict.GROWING),
+    (Verdict.CACHE_OR_POOL,),
+    (Verdict.BUSY,),
+    (Verdict.START_UP,),
+    (Verdict.WATCHING, Verdict.UNKNOWN),
+)
+"""What to show only stacks of, one after the other; the first is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """From one mark to another, or to now."""
+
+    before: Mark
+    after: Mark | None = None
+
+    @property
+    def title(self) -> str:
+        """``m1 → m2``, ``m1 → now``."""
+        return f"{self.before.name} → {self.after.name if self.after else 'now'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Everything that has a say in what the views show."""
+
+    view: View[Any]
+    process: int = 0
+    """Which one is shown, by its number in the trace; negative: several (``ALL_PROCESSES``)."""
+    shows_ended: bool = False
+    """Whether processes that have ended have a line each in the list of processes."""
+    sortings: Mapping[str, Sorting] = field(default_factory=dict)
+    """Of views by name, where it is not their own."""
+    search: str = ""
+    limits: Limits = ALL
+    """Sizes, ages and thread."""
+    verdicts: tuple[Verdict, ...] = ()
+    """Only stacks that are judged so; empty: all."""
+    baseline: Mark | None = None
+    """Only what has come since and is still there."""
+    difference: Difference | None = None
+    inverted: bool = False
+    metric: Metric = Metric.BYTES
+    """What flame graph and tree are drawn by."""
+    filters_on: bool = True
+    selected: int | None = None
+    """The stack whose details are wanted."""
+    marks: tuple[Mark, ...] = field(default=())
+
+    @property
+    def sorting(self) -> Sorting:
+        """Of the view on top; of one without columns, none."""
+        return self.sortings.get(self.view.name, self.view.sorting)
+
+    @property
+    def all_limits(self) -> Limits:
+        """The limits, the baseline among them."""
+        if self.baseline is None:
+            return self.limits
+        return replace(self.limits, born_after_ns=self.baseline.now_ns)
+
+    @property
+    def shows_freed(self) -> bool:
+        """Whether stacks that hold nothing any more are shown: no block of theirs has limits."""
+        return self.view.by_metric and self.metric.figure.of_freed and self.all_limits.is_open
+
+    @property
+    def narrows_stacks(self) -> bool:
+        """Whether some stacks are left out as a whole."""
+        return bool(self.search or self.verdicts) or self.difference is not None
+
+
+_COSTS: Final = 32
+
+
+class Journal:
+    """Written by the thread that draws; the refresher's reads copies of it."""
+
+    def __init__(self, warnings: Iterable[str] = ()) -> None:
+        self.messages = [f"warning: {warning}" for warning in warnings]
+        self.costs: dict[str, deque[tuple[float, float]]] = {}
+        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
+
+    def say(self, text: str) -> None:
+        """Notes a message and when it came."""
+        self.messages.append(f"{time.strftime('%H:%M:%S')} {text}")
+
+    def note_cost(self, view: View[Any], work_s: float, drawing_s: float) -> None:
+        """Notes what a picture took."""
+        self.costs.setdefault(view.name, deque(maxlen=_COSTS)).append((work_s, drawing_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Belongs to one picture."""
+
+    trace: TraceSnapshot
+    snapshot: Snapshot
+    """Of the process that is shown."""
+    settings: Settings
+    namer: Namer
+    figures: StackFigures
+    """Per stack, within the limits."""
+    change: I64 | None
+    """Per stack how many bytes have come between the marks, if a difference is asked for."""
+    verdicts: Codes | None
+    """Per stack an index of ``judgement.VERDICTS``; None before there was time to look."""
+    unsearched: I64
+    """Stacks within the limits, the heaviest first."""
+    stacks: I64
+    """Those of them that the search finds."""
+    labels: Mapping[int, str]
+    """What stacks are called in one line."""
+    ring_share: float
+    journal: Journal
+
+    def blocks(self, limits: Limits) -> Blocks:
+        """The blocks of the stacks, within limits."""
+        return analysis.choose(self.unlimited_blocks(), self.snapshot.now_ns, limits)
+
+    def unlimited_blocks(self) -> Blocks:
+        """The blocks of the stacks that a search, a verdict or a difference leaves."""
+        assert self.snapshot.blocks is not None
+        every = self.snapshot.blocks.blocks()
+        if not self.settings.narrows_stacks:
+            return every
+        chosen = np.zeros(len(self.snapshot.totals), np.bool_)
+        chosen[self.stacks] = True
+        return every.select(chosen[every.stack])
+
+    @property
+    def why_empty(self) -> str:
+        """Why a table has no row."""
+        settings = self.settings
+        if settings.search or settings.verdicts:
+            what = f"matches /{settings.search}" if settings.search else "is judged so"
+            return f"nothing {what} (Esc shows all)"
+        if settings.difference is not None:
+            return f"nothing has changed from {settings.difference.title} (Esc goes back)"
+        if settings.baseline is not None:
+            return "nothing has come since the baseline and stayed (b switches it off)"
+        if not settings.limits.is_open:
+            return "no block within the limits (L changes them, Esc lifts them)"
+        if self.snapshot.events:
+            return "everything that was allocated has been freed"
+        return "no allocations seen yet: is the target idle?"
+
+
+def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
+    """Bytes per stack that have come between the two moments; None if none are compared."""
+    if settings.difference is None:
+        return None
+    before, after = settings.difference.before, settings.difference.after
+    grown = analysis.change(before, snapshot if after is None else after).live_bytes
+    whole: I64 = np.zeros(len(snapshot.totals), np.int64)
+    whole[: len(grown)] = grown
+    return whole
+
+
+def listed_stacks(
+    snapshot: Snapshot, settings: Settings, figures: StackFigures, change: I64 | None
+) -> I64:
+    """Before any search, the heaviest first: what holds blocks within the limits.
+
+    Those that have changed, if moments are compared (``change``), or, for flame graph and
+    tree, those that weigh anything though they may hold nothing any more.
+    """
+    listed, weight = figures.live_count, figures.live_bytes
+    if change is not None:
+        listed, weight = change, np.abs(change)
+    elif settings.shows_freed:
+        listed = weight = settings.metric.column(snapshot)
+    rows = np.flatnonzero(listed)
+    return rows[np.argsort(-weight[rows], kind="stable")]

@@ -7,12 +7,16 @@ import os
 import re
 import select
 import signal
+import socket
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, tracelloc_command
+from tests.harness import TARGETS, Builder, Target, tracelloc_command
 from tests.terminal import Terminal
+from tracelloc.text import format_size
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
@@ -249,13 +253,69 @@ def test_processes_on_the_screen(builder: Builder, targets: list[Target], tmp_pa
         family = json.loads(target.ask("tree 3 0"))
         terminal.press("9")
         terminal.wait_for(r"1 of 4 processes running")
+        terminal.wait_for(r"3 ended \(E opens\)")
+        terminal.press("E")
         pids = [pid for pid, *_ in family if pid != target.pid]
         lines = terminal.wait_until(
             lambda lines: all(any(f" {p} " in line for line in lines) for p in pids), "all of them"
         )
-        assert sum("ended" in line for line in lines) == 3
+        assert sum(" ended" in line for line in lines) == 3
         terminal.press("End", "Enter")
         terminal.wait_for(rf"\(({'|'.join(map(str, pids))})\)")
         terminal.wait_for("1 Allocators")
         terminal.press("q")
         assert terminal.wait_for_end() == 0
+
+
+def test_workers_together(targets: list[Target], tmp_path: Path) -> None:
+    """What the requests to a prefork server have left, whichever worker served them."""
+    workers, requests, size = 3, 40, 5003
+    server = Target([sys.executable, TARGETS / "prefork.py", workers])
+    targets.append(server)
+    command = tracelloc_command("-p", server.pid, "--follow")
+    with Terminal(command, tmp_path, width=120, height=40) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        address = ("127.0.0.1", int(server.ask("go")))
+
+        def ask(request: str) -> int:
+            with socket.create_connection(address) as connection:
+                connection.sendall(f"{request}\n".encode())
+                return int(connection.makefile().read())
+
+        served = Counter(ask(f"keep {size}") for _ in range(requests))
+        terminal.wait_for(rf"\({server.pid}\) 1 of {1 + workers} \(T: all\)")
+        terminal.press("T")
+        terminal.wait_for(f"all {1 + workers} processes")
+        # One row, for they all have the same code in the same file.
+        terminal.wait_for(rf" {format_size(requests * size)} +\S+ % +{requests} ")
+        assert terminal_export(terminal, "all.json", tmp_path, size) == requests
+
+        gone = ask("quit")
+        terminal.wait_for("of 1 ended")
+        terminal.press("T")
+        terminal.wait_for(f"{workers} running processes")
+        left = requests - served[gone]
+        terminal.wait_for(rf" {format_size(left * size)} +\S+ % +{left} ")
+        assert terminal_export(terminal, "running.json", tmp_path, size) == left
+        terminal.press("T")
+        terminal.wait_for(rf"\({server.pid}\) 1 of")
+        terminal.press("q")
+        assert terminal.wait_for_end() == 0
+    assert server.end() == 0
+
+
+def terminal_export(terminal: Terminal, name: str, directory: Path, size: int) -> int:
+    """How many blocks of a size the screen writes that it is showing."""
+    terminal.press("e")
+    terminal.wait_for("-processes-")
+    terminal.press("C-u")
+    terminal.wait_until(lambda lines: "-processes-" not in "".join(lines), "an empty line")
+    terminal.type(name)
+    terminal.wait_for(rf"{name}")
+    terminal.press("Enter")
+    terminal.wait_for(rf"wrote .*{name}")
+    terminal.press("Escape")
+    terminal.wait_until(lambda lines: "Export:" not in "".join(lines), "the dialog closed")
+    stacks = json.loads((directory / name).read_text())["stacks"]
+    (mine,) = [s for s in stacks if s["bytes"] and s["bytes"] == s["allocations"] * size]
+    return int(mine["allocations"])

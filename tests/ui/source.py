@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 from textual.pilot import Pilot
 
@@ -27,13 +29,15 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.symbols import Frame, Symbolizer
+from tracelloc.target.allocators import Module
 from tracelloc.target.found import MainAllocator
+from tracelloc.target.procfs import Mapping
 from tracelloc.target.residency import Memory
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.source import Facts
+from tracelloc.ui.view import Facts
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge
 from tracelloc.views.naming import Namer
@@ -66,6 +70,9 @@ STACKS: dict[int, list[Call]] = {
     ],
 }
 
+MODULES: dict[str, object] = {}
+"""Files by path, the same ones for all processes."""
+
 
 class FakeSymbolizer(Symbolizer):
     """Names by address, so that no process is needed."""
@@ -80,7 +87,15 @@ class FakeSymbolizer(Symbolizer):
         return True
 
     def place(self, address: int) -> Place | Unresolved:
-        return Unresolved.UNMAPPED
+        frame = self._frames.get(address + 1)
+        if frame is None or frame.module is None:
+            return Unresolved.UNMAPPED
+        module = MODULES.setdefault(
+            frame.module,
+            SimpleNamespace(path=frame.module, elf=SimpleNamespace(build_id=None)),
+        )
+        mapping = Mapping(0, 1 << 40, 0, True, "0:1", 1, frame.module, False)
+        return Place(mapping, cast(Module, module), None, address)
 
     def peek(self, addresses: Iterable[int]) -> list[Frame]:
         return [self._frames[address] for address in addresses]
@@ -133,8 +148,7 @@ class FakeSource:
         self.series = Series(START_NS)
         self.caller = Caller(0, 0, self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
-        self._symbolizer = FakeSymbolizer(frames)
-        self._namer = Namer(self._symbolizer, self.filters)
+        self._namer = Namer(FakeSymbolizer(frames), self.filters)
         self.next_address = 0x7F0000001000
 
     def apply(self, events: list[tuple[EventKind, int, int, int, int]]) -> None:
@@ -200,9 +214,6 @@ class FakeSource:
 
     def namer(self, _target: Target) -> Namer:
         return self._namer
-
-    def export_namer(self, _target: Target) -> Namer:
-        return Namer(self._symbolizer, self.filters.copy())
 
     def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":

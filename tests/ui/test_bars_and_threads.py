@@ -29,13 +29,19 @@ from tracelloc.snapshots.spread import (
 )
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.histograms import AGES as AGES_VIEW
+from tracelloc.ui.histograms import (
+    COLUMNS,
+    age_label,
+    bar_rows,
+    columns,
+    size_label,
+    size_rows,
+    table_rows,
+)
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW
-from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label, size_rows
-from tracelloc.ui.settings import Settings
+from tracelloc.ui.histograms import THREADS as THREADS_VIEW
 from tracelloc.ui.table import Rows, Table
-from tracelloc.ui.threads import COLUMNS, table_rows
-from tracelloc.ui.threads import THREADS as THREADS_VIEW
-from tracelloc.ui.view import Sorting
+from tracelloc.ui.view import Settings, Sorting
 
 BINS = [
     Bin(0, 0, 3, 0),

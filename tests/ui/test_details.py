@@ -15,7 +15,7 @@ from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.stackpane import rule_for
+from tracelloc.ui.stacks import rule_for
 from tracelloc.ui.table import Table
 
 
@@ -102,10 +102,8 @@ def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
         await press(app, pilot, "enter", "x", "escape", "f", "end")
         assert "hide ^record_request$" in shown(app)
         await press(app, pilot, "w")
-        assert (
-            parse_rules(source.caller.filters.read_text(), "filters.toml").rules[0].pattern
-            == "^record_request$"
-        )
+        text = source.caller.filters.read_text()
+        assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
         await press(app, pilot, "d", "escape")
         assert source.filters.added == ()
 

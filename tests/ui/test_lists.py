@@ -23,9 +23,9 @@ from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
 from tracelloc.ui.lines import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.registry import VIEWS
-from tracelloc.ui.settings import Settings
+from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.view import Settings
 from tracelloc.views.calltree import Step
 
 SIZE = (130, 24)
@@ -204,7 +204,7 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
 
 
 def test_names_and_keys_are_unique() -> None:
-    from tracelloc.ui.keys import LIVE_KEYS
+    from tracelloc.ui.live_screen import LIVE_KEYS
 
     assert len({view.name for view in VIEWS}) == len(VIEWS)
     keys = [view.key for view in VIEWS] + [binding.key for binding in LIVE_KEYS]
@@ -218,9 +218,8 @@ def test_a_view_more_and_one_that_a_run_lacks(
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
-    from tracelloc.ui.selection import Selection
     from tracelloc.ui.table import Column
-    from tracelloc.ui.view import Sorting, View
+    from tracelloc.ui.view import Selection, Sorting, View
 
     def make(selection: Selection) -> Rows:
         sorting = selection.settings.sorting

@@ -27,11 +27,10 @@ from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
-from tracelloc.ui.blocks import BLOCKS
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.keys import LIVE_KEYS, view_keys
 from tracelloc.ui.lines import LIST_KEYS
-from tracelloc.ui.stacks import GROWING, STACKS, growth_cell
+from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
+from tracelloc.ui.stacks import BLOCKS, GROWING, STACKS, growth_cell
 from tracelloc.ui.table import Table
 from tracelloc.ui.tree import TREE
 from tracelloc.verdict.judgement import Verdict

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,13 +13,20 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import FakeSource, drive, press, settle, shop, tick
 from tests.ui.test_lists import await_output
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target, TraceSnapshot
+from tracelloc.snapshots.snapshot import (
+    ALL_PROCESSES,
+    NOTHING_ELSE,
+    RUNNING_PROCESSES,
+    Target,
+    TraceSnapshot,
+)
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.output import OutputView
-from tracelloc.ui.processes import tree_order
-from tracelloc.ui.registry import VIEWS
+from tracelloc.ui.processes import process_lines
+from tracelloc.ui.state import VIEWS
 from tracelloc.ui.table import Table
+from tracelloc.ui.view import Settings
 
 SIZE = (110, 30)
 
@@ -45,12 +52,14 @@ def source(tmp_path: Path) -> FakeSource:
     return source
 
 
-def names(trace: TraceSnapshot) -> list[tuple[int, str, int]]:
-    return [(depth, one.target.command, one.target.number) for depth, one in tree_order(trace)]
+def names(trace: TraceSnapshot) -> list[tuple[int, str, Hashable]]:
+    lines = process_lines(trace, Settings(VIEWS[0], shows_ended=True))
+    return [(line.depth, line.name, line.key) for line in lines]
 
 
 def test_processes_stand_below_their_parents(source: FakeSource) -> None:
     assert names(source.take(NOTHING_ELSE)) == [
+        (0, "all 6 processes", ALL_PROCESSES), (0, "5 running processes", RUNNING_PROCESSES),
         (0, "shop-server", 0), (1, "worker", 1), (1, "worker", 2), (2, "helper\x1b[31m", 3),
         (3, "late", 4), (0, "stray", 5),
     ]  # fmt: skip
@@ -64,13 +73,13 @@ def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) 
         assert any("worker ended" in line for line in text)
         assert any("helper" in line and "\x1b" not in line for line in text)
         assert any("5 of 6 processes running" in line for line in text)
-        await press(app, pilot, "down", "down", "enter")
+        await press(app, pilot, "down", "down", "down", "down", "enter")
         assert (app.state.settings.process, app.state.settings.view) == (2, VIEWS[0])
         picture = app.state.picture
         assert picture is not None
         assert picture.snapshot.target.pid == 4002
         assert any("4002" in line for line in text_of(app)[:3])
-        await press(app, pilot, "M", "9", "home", "enter")
+        await press(app, pilot, "M", "9", "home", "down", "down", "enter")
         # A mark is about one process.
         assert (app.state.settings.process, app.state.settings.marks) == (0, ())
 
@@ -92,7 +101,7 @@ def test_processes_are_sorted(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "9")
         table = app.screen.query_one("#processes", Table)
-        assert list(table.order) == [0, 1, 2, 3, 4, 5]
+        assert list(table.order) == [ALL_PROCESSES, RUNNING_PROCESSES, 0, 1, 2, 3, 4, 5]
         await press(app, pilot, "s")
         assert app.state.settings.sorting.column == "bytes"
         await press(app, pilot, "S")

@@ -21,10 +21,9 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
 from tracelloc.ui.lines import HOLD_S
 from tracelloc.ui.picture import Pictures
-from tracelloc.ui.selection import Journal
-from tracelloc.ui.settings import Settings
 from tracelloc.ui.stacks import STACKS
 from tracelloc.ui.table import Column, Rows, Table
+from tracelloc.ui.view import Journal, Settings
 
 EVERY_VIEW = [str(number) for number in range(1, 9)]
 

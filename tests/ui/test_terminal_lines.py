@@ -7,7 +7,7 @@ import random
 import pytest
 from rich.style import Style
 
-from tracelloc.ui.terminallines import TerminalLines
+from tracelloc.ui.output import TerminalLines
 
 
 def shown(data: bytes) -> list[str]:

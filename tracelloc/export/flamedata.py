@@ -26,8 +26,9 @@ from tracelloc.views.calltree import (
     shown_frames,
     steps,
 )
-from tracelloc.views.naming import NamedSuspect, frame_name, headline, sentences
+from tracelloc.views.naming import frame_name
 from tracelloc.views.profile import Metric, Profile, Sample, Unit
+from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
 _MOST_SUSPECTS: Final = 20

@@ -33,6 +33,13 @@ class History:
         self._held = [np.zeros(0, np.int64) if live_bytes is None else live_bytes]
         """By time, indexed by stack; stacks that came later are missing at the end."""
 
+    @classmethod
+    def of(cls, times_ns: list[int], held: list[I64]) -> History:
+        """One of samples that were taken elsewhere, oldest first."""
+        history = cls(times_ns[0])
+        history._times, history._held = times_ns, held
+        return history
+
     def __len__(self) -> int:
         return len(self._times)
 

@@ -37,7 +37,15 @@ from tracelloc.snapshots.spread import (
 from tracelloc.text import plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import summary, suspect_facts, thread_facts
-from tracelloc.views.naming import (
+from tracelloc.views.process import (
+    losses_line,
+    memory_lines,
+    overhead_line,
+    waste_line,
+    waste_text,
+    why_uncertain,
+)
+from tracelloc.views.suspects import (
     headline,
     name_suspects,
     nobody_line,
@@ -46,14 +54,6 @@ from tracelloc.views.naming import (
     summary_line,
     suppressed_line,
     suspects_of,
-)
-from tracelloc.views.process import (
-    losses_line,
-    memory_lines,
-    overhead_line,
-    waste_line,
-    waste_text,
-    why_uncertain,
 )
 
 

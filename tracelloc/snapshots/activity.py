@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -111,6 +112,37 @@ def activity_of(lives: Lives, totals: Totals, names: Mapping[int, str]) -> Threa
     threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))
     flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
     return ThreadActivity(tuple(threads), tuple(flows), names)
+
+
+_Record = TypeVar("_Record", ThreadWork, ThreadFlow)
+
+
+def merged_activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
+    """Of several processes; None without any. What is of no known thread is one row."""
+    if not parts:
+        return None
+    names = {tid: name for part in parts for tid, name in part.names.items()}
+    works = _added((work for part in parts for work in part.threads), ("tid", "name"))
+    flows = _added((flow for part in parts for flow in part.flows), ("maker_tid", "ender_tid"))
+    works.sort(key=lambda work: (-work.allocated_bytes, work.tid))
+    flows.sort(key=lambda flow: (-flow.size_bytes, flow.maker_tid, flow.ender_tid))
+    return ThreadActivity(tuple(works), tuple(flows), names)
+
+
+def _added(records: Iterable[_Record], identity: tuple[str, ...]) -> list[_Record]:
+    """Records of threads with the figures of those that are about the same ones added up."""
+    found: dict[Any, _Record] = {}
+    for record in records:
+        key = tuple(getattr(record, name) for name in identity)
+        old = found.setdefault(key, record)
+        if old is not record:
+            sums = {
+                field.name: getattr(old, field.name) + getattr(record, field.name)
+                for field in fields(record)
+                if field.name not in identity
+            }
+            found[key] = replace(record, **sums)
+    return list(found.values())
 
 
 def whole_peak(totals: Totals, peak: Peak | None, stacks: int) -> Peak | None:

@@ -61,9 +61,12 @@ class Change:
     freed_count: I64
 
     def per_second(self, column: I64) -> F64:
-        """One of the columns as a rate; zero if no time has passed."""
+        """A column that only grows as a rate; zero if no time has passed.
+
+        Where it has fallen, a process has begun another program, or is not counted any more.
+        """
         seconds = self.elapsed_ns / NS_PER_S
-        return column / seconds if seconds > 0 else np.zeros(len(column))
+        return np.maximum(column, 0) / seconds if seconds > 0 else np.zeros(len(column))
 
 
 def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:

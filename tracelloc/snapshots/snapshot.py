@@ -72,6 +72,23 @@ class Target:
     has_ended: bool = False
 
 
+ALL_PROCESSES: Final = -1
+"""The number that stands for all processes of a trace together."""
+RUNNING_PROCESSES: Final = -2
+"""And for those that have not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What a snapshot of several processes is the sum of."""
+
+    process_count: int
+    ended_count: int
+    """How many of them have ended."""
+    ended_bytes: int
+    """What these held at their ends: part of all figures."""
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """What is to be copied beside the totals."""
@@ -186,6 +203,8 @@ class Snapshot(ProcessStatus):
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
     """If wanted."""
+    merged: Merged | None = None
+    """None: it is of one process."""
 
     @property
     def elapsed_ns(self) -> int:

@@ -15,9 +15,10 @@ from tracelloc.text import NS_PER_S, format_size, printable
 from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
-from tracelloc.views.naming import NamedSuspect, Namer, Namers, name_suspects, suspects_of
+from tracelloc.views.naming import Namer, Namers
 from tracelloc.views.process import losses_line
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
+from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
 Progress = Callable[[int, int], None]
 """Told how much is done, of how much."""

@@ -17,8 +17,8 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.text import NS_PER_S, plural, printable
-from tracelloc.views.naming import Caller, NamedSuspect
 from tracelloc.views.process import memory_facts
+from tracelloc.views.suspects import Caller, NamedSuspect
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (

@@ -1,25 +1,24 @@
-"""Stacks and suspects by name: frames, which of them are hidden, and who calls what leaks."""
+"""Stacks by name: their frames, and which of them are hidden."""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
-
-import numpy as np
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from operator import itemgetter
+from typing import Final, Protocol
 
 from tracelloc.demangle.short import shorten
 from tracelloc.filters import Filters, NamedStack
-from tracelloc.heap.totals import I64
+from tracelloc.snapshots.locations import Locations
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
+from tracelloc.symbols.frame import unnamed
 from tracelloc.target.procfs import base_name
 from tracelloc.target.space import AddressSpace, Place, Unresolved
-from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
-from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
 
 __all__ = ["NamedStack", "Namer", "Namers", "Symbolizers"]
 
@@ -36,14 +35,24 @@ def frame_name(frame: Frame) -> str:
     return f"0x{frame.address:x}"
 
 
+class Symbols(Protocol):
+    """Who knows the names of addresses: a ``Symbolizer``, or several as one."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool: ...
+    def peek(self, addresses: Iterable[int]) -> list[Frame]: ...
+    def place(self, address: int) -> Place | Unresolved: ...
+
+
 class Namer:
     """Names the stacks of snapshots. For one thread at a time."""
 
-    def __init__(
-        self, symbolizer: Symbolizer, filters: Filters, *, short_names: bool = False
-    ) -> None:
+    def __init__(self, symbols: Symbols, filters: Filters, *, short_names: bool = False) -> None:
         """``short_names`` leaves template arguments out of symbols, not of raw symbols."""
-        self._symbolizer = symbolizer
+        self.symbols = symbols
         self.filters = filters
         """May be changed at any time, from the thread that asks for stacks."""
         self.patience_s = REPORT_PATIENCE_S
@@ -51,19 +60,27 @@ class Namer:
         self._short_names = short_names
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
+    def copy(self) -> Namer:
+        """The same names and rules, for another thread."""
+        return Namer(self.symbols, self.filters.copy(), short_names=self._short_names)
+
+    def with_symbols(self, symbols: Symbols) -> Namer:
+        """Names from elsewhere under the same rules, for the same thread."""
+        return Namer(symbols, self.filters, short_names=self._short_names)
+
     @property
     def version(self) -> tuple[int, int]:
         """Changes whenever a stack may look different from before."""
-        return self._symbolizer.version, self.filters.version
+        return self.symbols.version, self.filters.version
 
     @property
     def waiting(self) -> int:
         """How many addresses are still to be looked up."""
-        return self._symbolizer.waiting
+        return self.symbols.waiting
 
     def place(self, address: int) -> Place | Unresolved:
         """Where an address of code lies, or why that can't be said."""
-        return self._symbolizer.place(address)
+        return self.symbols.place(address)
 
     def prepare(
         self, snapshot: Snapshot, indices: Iterable[int], timeout_s: float | None = None
@@ -73,7 +90,7 @@ class Namer:
         Waits for it, at most ``timeout_s``. Whether all is known that can be.
         """
         addresses = {address for index in indices for address in snapshot.frames(index)}
-        return self._symbolizer.prepare(addresses, timeout_s)
+        return self.symbols.prepare(addresses, timeout_s)
 
     def stack(self, snapshot: Snapshot, index: int) -> NamedStack:
         """The stack with this index, as far as it is known by now."""
@@ -82,7 +99,7 @@ class Namer:
         known = self._stacks.get(index)
         if known is not None and known[0] == addresses and known[1] == version:
             return known[2]
-        frames = self._symbolizer.peek(addresses)
+        frames = self.symbols.peek(addresses)
         why = snapshot.why_partial(index) if addresses else None
         if why is not None:
             frames.append(_end_of_partial(why))
@@ -102,6 +119,68 @@ def _end_of_partial(why: str) -> Frame:
 @functools.lru_cache(maxsize=1 << 16)
 def _shortened(frame: Frame) -> Frame:
     return frame if frame.symbol is None else replace(frame, symbol=shorten(frame.symbol))
+
+
+class MergedSymbols:
+    """Names of the addresses of ``Locations``: whichever process has the place is asked."""
+
+    def __init__(self, locations: Locations, namer_of: Callable[[Target], Namer]) -> None:
+        self._locations = locations
+        self._namer_of = namer_of
+        self._asked: dict[int, Symbols] = {}
+        """By process."""
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a frame may look different from before."""
+        return sum(symbols.version for symbols in list(self._asked.values()))
+
+    @property
+    def waiting(self) -> int:
+        """How many addresses are still to be looked up."""
+        return sum(symbols.waiting for symbols in list(self._asked.values()))
+
+    def place(self, _address: int) -> Unresolved:
+        """In different processes, different files are at an address."""
+        return Unresolved.UNMAPPED
+
+    def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
+        """Who is to be asked for an address, and by which; None: nobody has it any more."""
+        found = self._locations.owner(address)
+        if found is None:
+            return None, address, address
+        target, own = found
+        symbols = self._asked.get(target.number)
+        if symbols is None:
+            symbols = self._asked[target.number] = self._namer_of(target).symbols
+        return symbols, own, address
+
+    def prepare(self, addresses: Iterable[int], timeout_s: float | None = None) -> bool:
+        """Has these looked up, and waits for it. Whether all are."""
+        wanted: dict[Symbols, list[int]] = {}
+        for symbols, own, _ in map(self._owned, addresses):
+            if symbols is not None:
+                wanted.setdefault(symbols, []).append(own)
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        is_known = True
+        for symbols, owns in wanted.items():
+            left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
+            is_known &= symbols.prepare(owns, left_s)
+        return is_known
+
+    def peek(self, addresses: Iterable[int]) -> list[Frame]:
+        """The frames of these addresses, as far as they are known by now."""
+        frames: list[Frame] = []
+        for symbols, group in itertools.groupby(map(self._owned, addresses), itemgetter(0)):
+            places = list(group)
+            if symbols is None:
+                frames += (unnamed(at, None, None, Unresolved.UNMAPPED) for _, _, at in places)
+                continue
+            shown = {own: address for _, own, address in places if own != address}
+            for frame in symbols.peek(own for _, own, _ in places):
+                at = shown.get(frame.address)
+                frames.append(frame if at is None else replace(frame, address=at))
+        return frames
 
 
 class Symbolizers:
@@ -158,195 +237,3 @@ class Namers:
     def copy(self) -> Namers:
         """Others under the same rules, for another thread."""
         return Namers(self._symbolizers, self.filters.copy(), short_names=self._short_names)
-
-
-_CALLERS_LISTED: Final = 5
-_STACKS_NAMED: Final = 64
-"""Of a group, so many stacks are named for their callers: those with the largest shares."""
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls the function that the stacks of a suspect share, or is called by it."""
-
-    name: str
-    """Not harmless yet."""
-    share: float
-    """Of the suspect's rate, 0 to 1."""
-
-
-@dataclass(frozen=True, slots=True)
-class NamedSuspect:
-    """A suspect with names."""
-
-    suspect: Suspect
-    now_ns: int
-    """When this was said, CLOCK_MONOTONIC."""
-    stack: NamedStack
-    """The one with the largest share."""
-    shared: Frame | None
-    """The outermost frame that all its stacks share; None for a single stack."""
-    callers: Sequence[Caller]
-    """Of the shared frame, the largest share first; empty for a single stack."""
-    callees: Sequence[Caller]
-    """And whom it calls there."""
-
-    @property
-    def judgement(self) -> Judgement:
-        """What is said of it."""
-        return self.suspect.judgement
-
-    @property
-    def since_s(self) -> float:
-        """For how many seconds it has been growing."""
-        return max(0, self.now_ns - self.judgement.since_ns) / NS_PER_S
-
-
-def stacks_to_name(suspects: Sequence[Suspect]) -> set[int]:
-    """The stacks of which ``name_suspects`` wants names."""
-    return {member.stack for suspect in suspects for member in suspect.members[:_STACKS_NAMED]}
-
-
-def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
-    """The ``n`` best; none before there was time to look."""
-    return () if snapshot.findings is None else snapshot.findings.suspects[:n]
-
-
-def name_suspects(
-    snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
-) -> list[NamedSuspect]:
-    """With what names there are by now."""
-    found = []
-    for suspect in suspects:
-        stack = namer.stack(snapshot, suspect.stack)
-        at = None if suspect.frame is None else _position(stack, suspect.frame)
-        found.append(
-            NamedSuspect(
-                suspect=suspect,
-                now_ns=snapshot.now_ns,
-                stack=stack,
-                shared=None if at is None else stack.frames[at],
-                callers=() if at is None else _beside(snapshot, namer, suspect, 1),
-                callees=() if at is None else _beside(snapshot, namer, suspect, -1),
-            )
-        )
-    return found
-
-
-def _position(stack: NamedStack, address: int) -> int | None:
-    """Of the outermost frame shown that is at this address or further in; of any, if none is."""
-    found = None
-    for at, frame in enumerate(stack.frames):
-        if frame.address == address:
-            found = at
-    if found is None:
-        return None
-    shown = (at for at in range(found, -1, -1) if not stack.hidden[at])
-    return next(shown, found)
-
-
-def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Sequence[Caller]:
-    """Functions next to the shared frame: ``way`` 1 is outwards, -1 inwards."""
-    assert suspect.frame is not None
-    shares: defaultdict[str, float] = defaultdict(float)
-    for member in suspect.members[:_STACKS_NAMED]:
-        stack = namer.stack(snapshot, member.stack)
-        at = _position(stack, suspect.frame)
-        if at is not None:
-            shares[_next_shown(stack, at, way)] += member.share
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Caller(name, share) for name, share in ranked)
-
-
-def _next_shown(stack: NamedStack, at: int, way: int) -> str:
-    """The next frame that is shown, in another function."""
-    own = frame_name(stack.frames[at])
-    for other in range(at + way, len(stack.frames) if way > 0 else -1, way):
-        if not stack.hidden[other] and frame_name(stack.frames[other]) != own:
-            return frame_name(stack.frames[other])
-    return "[nothing shown]"
-
-
-def verdict_codes(snapshot: Snapshot) -> Codes | None:
-    """Per stack an index of ``judgement.VERDICTS``, as ``Findings.verdict``; None before a look."""
-    findings = snapshot.findings
-    if findings is None:
-        return None
-    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.WATCHING])
-    known = findings.codes[: len(codes)]
-    codes[: len(known)] = known
-    for suspect in findings.suspects:
-        stacks = [member.stack for member in suspect.members]
-        codes[stacks] = CODE_OF[suspect.judgement.verdict]
-    return codes
-
-
-def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Per stack the place of its suspect in their order; those of no suspect come after all."""
-    suspects = suspects_of(snapshot)
-    ranks = np.full(len(snapshot.totals), len(suspects), np.int64)
-    for rank, suspect in enumerate(suspects):
-        ranks[[member.stack for member in suspect.members]] = rank
-    return ranks
-
-
-def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """``leaking 9.50 KiB/min since 10m ago, confidence 97%``; ``about`` marks estimates."""
-    since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
-    sure = f", confidence {judgement.confidence:.0%}" if judgement.confidence else ""
-    unsure = "" if judgement.verdict is Verdict.LEAKING else ", not sure yet"
-    return (
-        f"{judgement.verdict.value} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
-        f"since {format_roughly(since_s)} ago{sure}{unsure}"
-    )
-
-
-def sentences(named: NamedSuspect) -> Iterator[str]:
-    """Why, and what a group shares, harmless to print."""
-    judgement = named.judgement
-    yield judgement.evidence
-    if judgement.taken_back:
-        times = plural(judgement.taken_back, "time")
-        yield f"called leaking before, and taken back {times}"
-    if named.shared is None:
-        return
-    count = len(named.suspect.members)
-    rate = format_size(round(judgement.rate_bytes_per_min))
-    yield f"these {count} stacks share {printable(frame_name(named.shared))}: {rate}/min"
-    for how, others in (("called by", named.callers), ("through", named.callees)):
-        if len(others) > 1:
-            listed = [f"{printable(c.name)} {c.share:.0%}" for c in others[:_CALLERS_LISTED]]
-            more = len(others) - len(listed)
-            yield f"{how} {', '.join(listed)}{f' and {more} more' if more else ''}"
-
-
-def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
-    """``2 leak suspects out of 7: 3 leaking, 4 growing``. ``left_out``: known by number only."""
-    out_of = f" out of {len(suspects) + left_out}" if shown < len(suspects) + left_out else ""
-    leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in suspects)
-    growing = len(suspects) + left_out - leaking
-    kinds = [f"{leaking} leaking"] * (leaking > 0) + [f"{growing} growing"] * (growing > 0)
-    return f"{plural(shown, 'leak suspect')}{out_of}: {', '.join(kinds)}"
-
-
-def suppressed_line(snapshot: Snapshot) -> str | None:
-    """What is put up with; None if nothing is."""
-    suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
-    if suppressed is None or not suppressed.stacks:
-        return None
-    return (
-        f"suppressed {plural(suppressed.stacks, 'suspect stack')}: "
-        f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
-        f"{format_size(suppressed.live_bytes)} outstanding"
-    )
-
-
-def nobody_line(snapshot: Snapshot) -> str | None:
-    """What to say if there is no suspect; None if nothing can be said."""
-    findings = snapshot.findings
-    if findings is None or findings.suspects:
-        return None
-    left_s = WATCH_FIRST_S - findings.moment.watched_s
-    if left_s > 0:
-        return f"no leak suspects yet, watching {format_duration(max(1, round(left_s)))} more"
-    return "no leak suspects so far"

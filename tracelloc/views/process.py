@@ -30,7 +30,7 @@ from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.text import NS_PER_S, format_roughly, format_size, plural, printable
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.naming import suspects_of
+from tracelloc.views.suspects import suspects_of
 
 _NOTABLE_BYTES: Final = 1 << 20
 """Growth below this is not taken apart: pages and rounding are as large."""

@@ -18,7 +18,7 @@ from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
 from tracelloc.text import format_size
 
 if TYPE_CHECKING:
-    from tracelloc.views.naming import NamedSuspect
+    from tracelloc.views.suspects import NamedSuspect
 
 
 class Unit(Enum):
