@@ -185,17 +185,16 @@ class StackSource:
         assert self._unwinder is not None
         self._unwinder.hasten(misses)
 
-    def finish(self, misses: Sequence[Miss]) -> bool:
+    def finish(self, misses: Sequence[Miss]) -> None:
         """Finishes stacks that the probes could not follow, and supplies the rows.
 
-        As for ``hasten``. Whether a copy of memory was too short.
+        As for ``hasten``.
         """
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
         for stack in finished:
             self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
-        return any(stack.flags & StackFlag.SHORT_COPY for stack in finished)
 
     def _note_passed(self, frames: U64) -> U64:
         """Notes where stacks came by. Returns those addresses that are new, in their order."""

@@ -339,7 +339,7 @@ class Unwinder:
 
         walk = unwind(
             dict(zip(_REGISTERS, miss.registers, strict=True)),
-            StackCopy(miss.stack_address, miss.stack),
+            StackCopy(miss.stack_address, miss.stack, miss.stack_holes),
             look_up,
             limit=self._max_frames,
         )
