@@ -133,17 +133,13 @@ def read_eh_frame(elf: ElfFile) -> Table | None:
 
 
 def read_debug_frame(elf: ElfFile) -> Table | None:
-    """``.debug_frame`` and the index made from it."""
+    """``.debug_frame`` and the index made from it. Raises SectionError if it can't be read."""
     header = elf.section_header(".debug_frame")
-    if header is None:
+    section = elf.open_section(".debug_frame")
+    if header is None or section is None:
         return None
-    try:
-        section = elf.open_section(".debug_frame")
-        if section is None:
-            return None
-        is_sane = section.size <= _MOST_BYTES or not header.is_compressed
-        data = section.read(0, _MOST_BYTES) if is_sane else b""
-    except SectionError:
-        return None
+    if header.is_compressed and section.size > _MOST_BYTES:
+        raise SectionError(f"a section of {section.size} bytes is too large")
+    data = section.read(0, _MOST_BYTES)
     entries = Entries(data, header.address, is_eh=False)
     return (entries, scan(entries)) if data else None

@@ -192,7 +192,7 @@ class Run:
         if managed is not None:
             self.messages.say(f"warning: {managed}")
         for path, method in root.source.methods().items():
-            if self.options.use_rows and method == NO_INFORMATION:
+            if self.options.use_rows and method.startswith(NO_INFORMATION):
                 self.messages.say(f"stacks through {printable(path)}: {method}")
 
     def finish(self, front: FrontEnd) -> None:

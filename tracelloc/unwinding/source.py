@@ -14,6 +14,7 @@ from tracelloc.caller import caller
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
@@ -108,8 +109,8 @@ class StackSource:
         """By file of code, in words: by what stacks are followed through it."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
-        covered = self._unwinder.covered_share
-        return {m.path: _in_words(covered(m)) for m in self._space.modules}
+        cfi_of = self._unwinder.cfi_of
+        return {m.path: _in_words(cfi_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
@@ -212,21 +213,25 @@ class StackSource:
         """What is to be believed of a stack that was walked by rows."""
         if not flags & StackFlag.GUESSED:
             return frames, flags
+        assert self._unwinder is not None
         kept = self._checker.credible(frames)
+        if len(kept) < len(frames) and self._unwinder.is_bottom(frames[len(kept)]):
+            return frames[: len(kept) + 1], StackFlag(0)
+        if kept and self._unwinder.is_unreadable(kept[-1]):
+            return kept, StackFlag.BAD_CFI
         if len(kept) == len(frames):
             return frames, flags & ~StackFlag.GUESSED
-        bottom = frames[len(kept)]
-        if self._unwinder is not None and self._unwinder.is_bottom(bottom):
-            return (*kept, bottom), StackFlag(0)
         return kept, StackFlag.BROKEN
 
 
-def _in_words(covered: float | None) -> str:
-    """``covered``: the share of code with call-frame information; None: not known."""
-    if covered is None:
+def _in_words(cfi: Cfi | None) -> str:
+    covered = None if cfi is None else cfi.covered_share
+    if cfi is None or covered is None:
         return "call-frame information, rows made when needed"
     if covered > _ALL:
         return "call-frame information"
+    if cfi.trouble is not None:
+        return f"{NO_INFORMATION}: {cfi.trouble}"
     if covered < 1 - _ALL:
         return NO_INFORMATION
     return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"
