@@ -108,6 +108,15 @@ static __always_inline bool is_tall(struct call *call, u64 start)
 	return false;
 }
 
+/* Whether a miss of either size finds room. How it is asked: waiting_bytes, emit.h. */
+static __always_inline bool has_room(void)
+{
+	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
+	u64 waiting = (u64)misses.ringbuf_reserve(BPF_RB_AVAIL_DATA);
+
+	return waiting + sizeof(struct large_miss) <= MISSES_PAGES * (u64)PAGE_SIZE;
+}
+
 /*
  * Leaves the stack to user space: sends registers and the stack's memory. Returns the id
  * of what will be found, 0 if there is no room.
@@ -120,6 +129,9 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, s
 	u64 id = mix(mix(hash, current_id()), bpf_ktime_get_ns()) | 1;
 
 	count(COUNTER_MISSES);
+	/* Asked first: where there are too many, their stacks are not even looked at. */
+	if (!has_room())
+		goto lost;
 	if (is_tall(call, start)) {
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
@@ -139,6 +151,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, s
 			return id;
 		}
 	}
+lost:
 	count(COUNTER_LOST_MISSES);
 	return 0;
 }
