@@ -65,6 +65,7 @@ class StackSource:
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._prewarming: threading.Thread | None = None
+        self._loader_calls = 0
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
         self._passed = np.empty(0, np.uint64)
@@ -162,7 +163,11 @@ class StackSource:
         if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
             self._prewarm_due_s = None
             self._prewarm(whole=True)
-        if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
+        before, self._loader_calls = self._loader_calls, self._words.loader_calls
+        unwinder = self._unwinder
+        if self._loader_calls != before or (
+            unwinder is not None and self._words.generation != unwinder.table.generation
+        ):
             self.refresh()
 
     def note(self, new: SentStacks) -> None:
