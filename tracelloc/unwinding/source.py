@@ -222,11 +222,12 @@ class StackSource:
         kept = self._checker.credible(frames)
         if len(kept) < len(frames) and self._unwinder.is_bottom(frames[len(kept)]):
             return frames[: len(kept) + 1], StackFlag(0)
+        is_whole = len(kept) == len(frames)
+        if is_whole and flags != StackFlag.GUESSED:
+            return frames, flags & ~StackFlag.GUESSED
         if kept and self._unwinder.is_unreadable(kept[-1]):
             return kept, StackFlag.BAD_CFI
-        if len(kept) == len(frames):
-            return frames, flags & ~StackFlag.GUESSED
-        return kept, StackFlag.BROKEN
+        return kept, StackFlag(0) if is_whole else StackFlag.BROKEN
 
 
 def _in_words(cfi: Cfi | None) -> str:
