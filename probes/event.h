@@ -149,7 +149,7 @@ struct miss {
 	__u32 image;         /* what the addresses are in: struct space */
 	__u64 missing;       /* address without a row: what makes others wait, too */
 	__u64 stack_address; /* of the copy's first byte */
-	__u32 stack_bytes;   /* that could be copied */
+	__u32 stack_pages;   /* which of its pages could be copied: a bit for each */
 	__u32 tid;
 	__u64 registers[MISS_REGISTERS];
 };
@@ -186,7 +186,6 @@ struct control {
 	__u32 live;       /* probes do nothing until user space sets this to 1 */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
 	__u64 clock;      /* CLOCK_MONOTONIC at a tick, and which tick (emit.h); cleared by the reader */
-	__u64 large_misses; /* whether misses bring the larger copy of the stack */
 	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */
 	__u32 full[2];    /* by the epoch's parity: events go to map `spill`. Set by the probes,
 	                     cleared by user space */

@@ -35,7 +35,7 @@ static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *wo
 
 	if (!space)
 		return 0;
-	id = walk_stack(ctx, words, space, call);
+	id = walk_stack(ctx, space, call);
 	recent = &call->recent[id % RECENT_STACKS];
 	n = call->stack.n_frames;
 	if (!n || *recent == id)

@@ -88,8 +88,6 @@ struct row_set {
 /* Pages of stack in a miss, the one with the stack pointer included. */
 #define SMALL_MISS_PAGES 5
 #define LARGE_MISS_PAGES 17
-/* A stack that is already this far up when a row is missing gets the larger copy. */
-#define SMALL_MISS_REACH ((SMALL_MISS_PAGES - 2) * (u64)PAGE_SIZE)
 
 struct small_miss {
 	struct miss miss;

@@ -31,8 +31,8 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
  * caller's frame. Each frame is the saved bp with
  * the return address above it. Fills `stack` and returns its id.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words,
-				      struct space *space, struct call *call)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
+				      struct call *call)
 {
 	struct stack *stack = &call->stack;
 	u64 base = NO_WINDOW;

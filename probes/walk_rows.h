@@ -82,39 +82,62 @@ static __always_inline void fill_miss(struct pt_regs *ctx, struct space *space,
 	miss->registers[MISS_R15] = ctx->r15;
 }
 
-/* Copies the stack's pages up to the first that can't be read. Returns the bytes. */
-static __always_inline u32 copy_stack(__u8 *to, u64 start, u32 pages)
+/*
+ * Copies those of the stack's pages that can be read. Pages that a large frame has not
+ * touched yet can't, and do not end the stack.
+ */
+static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 {
-	u32 page;
-
+	miss->stack_pages = 0;
 #pragma clang loop unroll(disable)
-	for (page = 0; page < pages; page++) {
-		if (read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
-			      (void *)(start + (u64)page * PAGE_SIZE)))
-			break;
+	for (u32 page = 0; page < pages; page++) {
+		if (!read_user(to + (u64)page * PAGE_SIZE, PAGE_SIZE,
+			       (void *)(miss->stack_address + (u64)page * PAGE_SIZE)))
+			miss->stack_pages |= 1U << page;
 	}
-	return page * PAGE_SIZE;
+}
+
+/* Whether there is stack where the smaller copy ends. */
+static __always_inline bool is_tall(struct call *call, u64 start)
+{
+#pragma clang loop unroll(disable)
+	for (u32 page = SMALL_MISS_PAGES; page < LARGE_MISS_PAGES; page++) {
+		if (!read_user(call->window, 8, (void *)(start + (u64)page * PAGE_SIZE)))
+			return true;
+	}
+	return false;
+}
+
+/* Whether a miss of either size finds room. How it is asked: waiting_bytes, emit.h. */
+static __always_inline bool has_room(void)
+{
+	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
+	u64 waiting = (u64)misses.ringbuf_reserve(BPF_RB_AVAIL_DATA);
+
+	return waiting + sizeof(struct large_miss) <= MISSES_PAGES * (u64)PAGE_SIZE;
 }
 
 /*
- * Leaves the stack to user space: sends registers and the stack's memory. `far`: the
- * walk came far up already. Returns the id of what will be found, 0 if there is no room.
+ * Leaves the stack to user space: sends registers and the stack's memory. Returns the id
+ * of what will be found, 0 if there is no room.
  */
-static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
-				     struct space *space, struct call *call, u64 hash,
-				     u64 missing, bool far)
+static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, struct call *call,
+				     u64 hash, u64 missing)
 {
 	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
 	u64 id = mix(mix(hash, current_id()), bpf_ktime_get_ns()) | 1;
 
 	count(COUNTER_MISSES);
-	if (far || words->large_misses) {
+	/* Asked first: where there are too many, their stacks are not even looked at. */
+	if (!has_room())
+		goto lost;
+	if (is_tall(call, start)) {
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
 		if (large) {
 			fill_miss(ctx, space, call, &large->miss, id, missing, start);
-			large->miss.stack_bytes = copy_stack(large->stack, start, LARGE_MISS_PAGES);
+			copy_stack(&large->miss, large->stack, LARGE_MISS_PAGES);
 			misses.ringbuf_submit(large, BPF_RB_FORCE_WAKEUP);
 			return id;
 		}
@@ -123,11 +146,12 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
 
 		if (small) {
 			fill_miss(ctx, space, call, &small->miss, id, missing, start);
-			small->miss.stack_bytes = copy_stack(small->stack, start, SMALL_MISS_PAGES);
+			copy_stack(&small->miss, small->stack, SMALL_MISS_PAGES);
 			misses.ringbuf_submit(small, BPF_RB_FORCE_WAKEUP);
 			return id;
 		}
 	}
+lost:
 	count(COUNTER_LOST_MISSES);
 	return 0;
 }
@@ -140,8 +164,8 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct control *words,
  * find. Fills `stack` and returns its id; no frames if it is left to user
  * space.
  */
-static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words,
-				      struct space *space, struct call *call)
+static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
+				      struct call *call)
 {
 	struct stack *stack = &call->stack;
 	u64 tag = tag_of(space);
@@ -218,8 +242,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct control *words
 		}
 	}
 	if (stack->flags == STACK_LOST_MISS) {
-		bool far = sp - caller_sp(call) > SMALL_MISS_REACH;
-		u64 id = send_miss(ctx, words, space, call, hash, pc - before, far);
+		u64 id = send_miss(ctx, space, call, hash, pc - before);
 
 		if (id) {
 			stack->n_frames = 0;

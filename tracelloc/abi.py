@@ -61,7 +61,6 @@ CONTROL_FIELDS: Final = [
     ("live", "<u4"),
     ("woken", "<u4"),
     ("clock", "<u8"),
-    ("large_misses", "<u8"),
     ("epoch", "<u8"),
     ("full", ("<u4", (2,))),
     ("tgid", "<u4"),
@@ -103,7 +102,7 @@ MISS_FIELDS: Final = [
     ("image", "<u4"),
     ("missing", "<u8"),
     ("stack_address", "<u8"),
-    ("stack_bytes", "<u4"),
+    ("stack_pages", "<u4"),
     ("tid", "<u4"),
     ("registers", ("<u8", (MISS_REGISTERS,))),
 ]

@@ -128,6 +128,32 @@ def test_frame_pointers_alone(
     assert symbols(stacks[1111]) == ["innermost", "middle", "outermost", "main", "libc"]
 
 
+def test_call_frame_information_that_cannot_be_read(
+    targets: list[Target], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said why, and what is missing for that; stacks that end there are counted."""
+    (tmp_path / "zstandard.py").write_text("raise ImportError")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    program = tmp_path / "chain"
+    subprocess.run(
+        ["gcc", "-O1", "-g", "-fno-builtin", "-fomit-frame-pointer", "-pthread",
+         "-fno-asynchronous-unwind-tables", "-fno-optimize-sibling-calls",
+         "-Wl,--compress-debug-sections=zstd", TARGETS / "chain.c", "-o", program],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    target = Target([program])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert (
+        f"tracelloc: stacks through {program}: frame pointers, for want of call-frame information:"
+        " debug information is compressed by zstd: install the Python package zstandard"
+    ) in tracer.messages
+    report = tracer.last()
+    assert report["partial_stacks"] == report["live_stacks"] == 2
+
+
 def test_cpp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     target = Target([builder.cpp("chain")])
     targets.append(target)

@@ -120,9 +120,6 @@ class FakeCapture:
     def set_stop_at_loads(self, _stop: bool) -> None:
         """Nothing is loaded."""
 
-    def set_large_misses(self, _large: bool) -> None:
-        """There are no misses."""
-
     def watch(self, _pid: int) -> None:
         """Every exec is told by the test."""
 

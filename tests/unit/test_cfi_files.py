@@ -8,6 +8,7 @@ import random
 import re
 import struct
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -265,11 +266,22 @@ NO_EH = ("-fno-asynchronous-unwind-tables", "-g")
         ("-Wl,--no-eh-frame-hdr",),
         NO_EH,
         (*NO_EH, "-gz"),
+        (*NO_EH, "-Wl,--compress-debug-sections=zlib-gnu"),
+        (*NO_EH, "-Wl,--compress-debug-sections=zstd"),
         (*NO_EH, "-Wa,--gdwarf-cie-version=1"),
         (*NO_EH, "-Wa,--gdwarf-cie-version=3"),
         (*NO_EH, "-Wa,--gdwarf-cie-version=4"),
     ],
-    ids=["no header", "debug_frame", "compressed", "version 1", "version 3", "version 4"],
+    ids=[
+        "no header",
+        "debug_frame",
+        "zlib",
+        "zdebug",
+        "zstd",
+        "version 1",
+        "version 3",
+        "version 4",
+    ],
 )
 def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
     """The same program has the same rows, wherever they are written."""
@@ -282,6 +294,17 @@ def test_other_tables(builder: Builder, flags: tuple[str, ...]) -> None:
         assert function_rows(cfi, other, name) == expected
         sites = cfi.call_sites()
         assert cfi.rows(sites).tolist() == [cfi.row(site) for site in sites.tolist()]
+
+
+def test_what_cannot_be_read_is_said(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("zstandard", "compression.zstd"):
+        monkeypatch.setitem(sys.modules, module, None)
+    path = builder.c("frames", *FLAGS, *NO_EH, "-Wl,--compress-debug-sections=zstd")
+    cfi = open_cfi(path)
+    assert set(function_rows(cfi, path, "main")) == {FALLBACK_ROW}
+    assert cfi.trouble == (
+        "debug information is compressed by zstd: install the Python package zstandard"
+    )
 
 
 def test_without_section_headers(builder: Builder, tmp_path: Path) -> None:

@@ -213,6 +213,16 @@ def test_copy_too_short(program: Program) -> None:
         assert ends <= {End.OUTSIDE_COPY, End.OUTERMOST, End.UNKNOWN_REGISTER}
 
 
+def test_pages_that_were_not_copied() -> None:
+    """Words that lie in one, if only in part, are not there; the others are."""
+    stack = StackCopy(BASE, bytes(range(256)) * 64, holes=0b0110)
+    for at in (0, 4088, 12288, 16376):
+        assert stack.word(BASE + at) == int.from_bytes(stack.data[at : at + 8], "little")
+    for at in (4089, 4096, 8192, 12281, 12287, 16377):
+        with pytest.raises(OutsideCopyError):
+            stack.word(BASE + at)
+
+
 def test_few_registers_are_enough(program: Program) -> None:
     """Three registers lead as far as seventeen, but for frames found by another one."""
     ends = set()

@@ -326,10 +326,6 @@ class Capture:
             self._watching.append(self._bpf.load(name, RAW_TRACEPOINT))
             self._tracepoints.append(self._bpf.attach_tracepoint(name, tracepoint))
 
-    def set_large_misses(self, large: bool) -> None:
-        """Whether misses bring the larger copy of the stack."""
-        self._control["large_misses"][0] = large
-
     def counters(self) -> npt.NDArray[np.uint64]:
         """A copy of all counters, indexed by ``abi.Counter``."""
         counters = self._counters.copy()

@@ -188,7 +188,9 @@ class Miss:
     """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
     stack_address: int
     stack: bytes
-    """What could be copied from there on."""
+    """The memory from there on."""
+    stack_holes: int
+    """Pages of it that could not be copied: a bit for each."""
 
 
 class MissRing(Ring):
@@ -207,6 +209,8 @@ class MissRing(Ring):
                 at += HEAD_BYTES
                 head = np.frombuffer(self.data, _MISS_DTYPE, 1, at)[0]
                 at += _MISS_DTYPE.itemsize
+                pages = int(head["stack_pages"])
+                n_pages = pages.bit_length()
                 found.append(
                     Miss(
                         stack_id=int(head["stack_id"]),
@@ -215,7 +219,8 @@ class MissRing(Ring):
                         missing=int(head["missing"]),
                         registers=tuple(head["registers"].tolist()),
                         stack_address=int(head["stack_address"]),
-                        stack=bytes(self.data[at : at + int(head["stack_bytes"])]),
+                        stack=bytes(self.data[at : at + n_pages * _PAGE]),
+                        stack_holes=~pages & (1 << n_pages) - 1,
                     )
                 )
             position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7

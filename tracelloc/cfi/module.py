@@ -25,6 +25,7 @@ from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Batch, Kind, encode, settl
 from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, SIGNAL_FRAME, RuleSet
 from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
+from tracelloc.elf.sections import SectionError
 from tracelloc.errors import UnsupportedError
 
 U8 = npt.NDArray[np.uint8]
@@ -125,6 +126,8 @@ class Cfi:
         program has ended yet that had it mapped."""
         self.covered_share: float | None = None
         """About which share of the code has information, 0 to 1; None before ``all_rows``."""
+        self.trouble: str | None = None
+        """Why information that the file has can't be read."""
 
     def _table(self, which: int) -> Table | None:
         """0: ``.eh_frame``; 1: ``.debug_frame``, for what the first doesn't cover."""
@@ -132,7 +135,11 @@ class Cfi:
             with self._lock:
                 while len(self._tables) <= which:
                     read = (read_eh_frame, read_debug_frame)[len(self._tables)]
-                    self._tables.append(read(self._elf))
+                    try:
+                        self._tables.append(read(self._elf))
+                    except SectionError as error:
+                        self.trouble = str(error)
+                        self._tables.append(None)
         return self._tables[which]
 
     def rules(self, address: int) -> RuleSet:

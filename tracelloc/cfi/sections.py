@@ -87,7 +87,7 @@ def scan(entries: Entries) -> Index:
 
 
 _MOST_BYTES: Final = 128 << 20
-"""Of one table. libLLVM-14's has 5 MB. What lies beyond is not there: damaged."""
+"""Of one table. libLLVM-14's has 5 MB. What lies beyond in ``.eh_frame`` is not there."""
 
 Table = tuple[Entries, Index]
 
@@ -102,7 +102,8 @@ def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
 
 def unwind_sections(elf: ElfFile) -> list[str]:
     """The names of the tables that a file has; one without a section table may have none."""
-    names = [n for n in (".eh_frame", ".debug_frame") if elf.section_header(n) is not None]
+    known = (".eh_frame", ".debug_frame", ".zdebug_frame")
+    names = [name for name in known if elf.section_header(name) is not None]
     return names or ([".eh_frame_hdr"] if elf.unwind_header is not None else [])
 
 
@@ -133,17 +134,12 @@ def read_eh_frame(elf: ElfFile) -> Table | None:
 
 
 def read_debug_frame(elf: ElfFile) -> Table | None:
-    """``.debug_frame`` and the index made from it."""
+    """``.debug_frame`` and the index made from it. Raises SectionError if it can't be read."""
+    section = elf.open_section(".debug_frame")
+    if section is None:
+        return None
+    if section.size > _MOST_BYTES:
+        raise SectionError(f"a section of {section.size} bytes is too large")
     header = elf.section_header(".debug_frame")
-    if header is None:
-        return None
-    try:
-        section = elf.open_section(".debug_frame")
-        if section is None:
-            return None
-        is_sane = section.size <= _MOST_BYTES or not header.is_compressed
-        data = section.read(0, _MOST_BYTES) if is_sane else b""
-    except SectionError:
-        return None
-    entries = Entries(data, header.address, is_eh=False)
-    return (entries, scan(entries)) if data else None
+    entries = Entries(section.data(), 0 if header is None else header.address, is_eh=False)
+    return entries, scan(entries)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from mmap import PAGESIZE
 from typing import Final
 
 from tracelloc.cfi import rules
@@ -212,11 +213,16 @@ class StackCopy:
 
     address: int
     data: bytes
+    holes: int = 0
+    """Pages that are missing: a bit for each."""
 
     def word(self, address: int) -> int:
         """The 64-bit number at an address. Raises OutsideCopyError."""
         at = address - self.address
         if not 0 <= at <= len(self.data) - WORD_BYTES:
+            raise OutsideCopyError
+        last = at + WORD_BYTES - 1
+        if (self.holes >> at // PAGESIZE | self.holes >> last // PAGESIZE) & 1:
             raise OutsideCopyError
         return int.from_bytes(self.data[at : at + WORD_BYTES], "little")
 

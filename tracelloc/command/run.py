@@ -193,7 +193,7 @@ class Run:
         if managed is not None:
             self.messages.say(f"warning: {managed}")
         for path, method in root.source.methods().items():
-            if self.options.trace.capture.use_rows and method == NO_INFORMATION:
+            if self.options.trace.capture.use_rows and method.startswith(NO_INFORMATION):
                 self.messages.say(f"stacks through {printable(path)}: {method}")
 
     def finish(self, front: FrontEnd) -> None:

@@ -146,7 +146,7 @@ class Processes:
         except TracellocError as error:
             self._say(f"warning: {error}")
         # Its first stacks may have come before the image was known.
-        self.feed.take(self._clock_ns())
+        self.feed.take()
         if root.target.exec_count:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")

@@ -349,7 +349,7 @@ class Session:
         capture.begin_reading()
         batch = capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
-        self.processes.feed.take(self._clocks.now_ns())
+        self.processes.feed.take()
         if batch:
             counters = capture.counters()
             if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):

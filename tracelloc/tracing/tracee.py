@@ -111,7 +111,6 @@ class Tracee:
         self._capture = capture
         self._rate = RateMeter()
         self._events_before = 0
-        self._loader_calls = 0
         self._forget_image(now_ns)
 
     def _forget_image(self, now_ns: int) -> None:
@@ -180,7 +179,6 @@ class Tracee:
 
         When these are its first ones, their rows are waited for, but not too long.
         """
-        self._loader_calls = self.words.loader_calls
         self.source.refresh()
         if self.is_starting:
             self.is_starting = False
@@ -211,10 +209,9 @@ class Tracee:
         table = self.heap.table
         if self.probes.look_after(say):
             table.trusting = False
-        loader_calls = self.words.loader_calls
-        if loader_calls != self._loader_calls or (self._trampoline is None and table.events):
-            # What was loaded may be an allocator that nothing else will ever call.
-            self._loader_calls = loader_calls
+        # What was loaded may be an allocator that nothing else will ever call.
+        self.source.catch_up()
+        if self._trampoline is None and table.events:
             self.source.refresh()
         self._rate.note(now_ns, self.events)
         self.thread_names.see(table.lives.threads.tids)

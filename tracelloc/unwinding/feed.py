@@ -10,15 +10,12 @@ import numpy as np
 
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.ring import Miss, SentStacks
-from tracelloc.text import NS_PER_S
 from tracelloc.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64
 """Stacks that are finished before the ring is looked at again."""
 _MOST_WAITING: Final = 4096
 """Misses that are held here at once: 80 MiB of stack memory if all are small."""
-_LARGE_NS: Final = 5 * NS_PER_S
-"""How long misses bring larger copies after one was too short."""
 
 
 class StackFeed:
@@ -32,7 +29,6 @@ class StackFeed:
         """Of images that are not known yet."""
         self._early_misses: list[Miss] = []
         """Likewise."""
-        self._large_until_ns = 0
 
     def add(self, image: int, source: StackSource) -> None:
         """Stacks of this memory image are for this source. Numbers only grow."""
@@ -43,9 +39,9 @@ class StackFeed:
         """Nobody asks for stacks of this image any more."""
         self._sources.pop(image, None)
 
-    def take(self, now_ns: int) -> None:
+    def take(self) -> None:
         """Notes all stacks that the rings hold. To be called after events were taken."""
-        self._take_misses(now_ns)
+        self._take_misses()
         stacks = SentStacks.joined([*self._early_stacks, self._capture.stacks.take()])
         self._early_stacks = []
         for image in np.unique(stacks.images).tolist():
@@ -55,7 +51,7 @@ class StackFeed:
             elif image in self._sources:
                 self._sources[image].note(new)
 
-    def _take_misses(self, now_ns: int) -> None:
+    def _take_misses(self) -> None:
         if self._capture.misses is None:
             return
         waiting: deque[Miss] = deque()
@@ -77,9 +73,7 @@ class StackFeed:
                 break
             some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
             for image, new in _by_image(some).items():
-                if self._sources[image].finish(new):
-                    self._large_until_ns = now_ns + _LARGE_NS
-        self._capture.set_large_misses(now_ns < self._large_until_ns)
+                self._sources[image].finish(new)
 
 
 def _by_image(misses: Iterable[Miss]) -> dict[int, list[Miss]]:

@@ -14,6 +14,7 @@ from tracelloc.caller import caller
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
@@ -64,6 +65,7 @@ class StackSource:
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._prewarming: threading.Thread | None = None
+        self._loader_calls = 0
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
         self._passed = np.empty(0, np.uint64)
@@ -108,11 +110,12 @@ class StackSource:
         """By file of code, in words: by what stacks are followed through it."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
-        covered = self._unwinder.covered_share
-        return {m.path: _in_words(covered(m)) for m in self._space.modules}
+        cfi_of = self._unwinder.cfi_of
+        return {m.path: _in_words(cfi_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new."""
+        self._loader_calls = self._words.loader_calls
         for _ in range(_MOST_LOOKS):
             generation = self._words.generation
             before = self._space.generation
@@ -161,7 +164,9 @@ class StackSource:
         if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
             self._prewarm_due_s = None
             self._prewarm(whole=True)
-        if self._unwinder is not None and self._words.generation != self._unwinder.table.generation:
+        table = None if self._unwinder is None else self._unwinder.table
+        is_outdated = table is not None and self._words.generation != table.generation
+        if is_outdated or self._words.loader_calls != self._loader_calls:
             self.refresh()
 
     def note(self, new: SentStacks) -> None:
@@ -185,17 +190,16 @@ class StackSource:
         assert self._unwinder is not None
         self._unwinder.hasten(misses)
 
-    def finish(self, misses: Sequence[Miss]) -> bool:
+    def finish(self, misses: Sequence[Miss]) -> None:
         """Finishes stacks that the probes could not follow, and supplies the rows.
 
-        As for ``hasten``. Whether a copy of memory was too short.
+        As for ``hasten``.
         """
         assert self._unwinder is not None
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
         for stack in finished:
             self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
-        return any(stack.flags & StackFlag.SHORT_COPY for stack in finished)
 
     def _note_passed(self, frames: U64) -> U64:
         """Notes where stacks came by. Returns those addresses that are new, in their order."""
@@ -213,21 +217,26 @@ class StackSource:
         """What is to be believed of a stack that was walked by rows."""
         if not flags & StackFlag.GUESSED:
             return frames, flags
+        assert self._unwinder is not None
         kept = self._checker.credible(frames)
-        if len(kept) == len(frames):
+        if len(kept) < len(frames) and self._unwinder.is_bottom(frames[len(kept)]):
+            return frames[: len(kept) + 1], StackFlag(0)
+        is_whole = len(kept) == len(frames)
+        if is_whole and flags != StackFlag.GUESSED:
             return frames, flags & ~StackFlag.GUESSED
-        bottom = frames[len(kept)]
-        if self._unwinder is not None and self._unwinder.is_bottom(bottom):
-            return (*kept, bottom), StackFlag(0)
-        return kept, StackFlag.BROKEN
+        if kept and self._unwinder.is_unreadable(kept[-1]):
+            return kept, StackFlag.BAD_CFI
+        return kept, StackFlag(0) if is_whole else StackFlag.BROKEN
 
 
-def _in_words(covered: float | None) -> str:
-    """``covered``: the share of code with call-frame information; None: not known."""
-    if covered is None:
+def _in_words(cfi: Cfi | None) -> str:
+    covered = None if cfi is None else cfi.covered_share
+    if cfi is None or covered is None:
         return "call-frame information, rows made when needed"
     if covered > _ALL:
         return "call-frame information"
+    if cfi.trouble is not None:
+        return f"{NO_INFORMATION}: {cfi.trouble}"
     if covered < 1 - _ALL:
         return NO_INFORMATION
     return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

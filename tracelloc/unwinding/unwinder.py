@@ -201,7 +201,7 @@ class Unwinder:
         for mapping, (first, last) in zip(self._maps.mappings, inside, strict=True):
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
-            cfi = self._cfi_of(module) if module is not None else None
+            cfi = self.cfi_of(module) if module is not None else None
             if cfi is not None and start is not None:
                 cfi.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 
@@ -215,7 +215,7 @@ class Unwinder:
             if mapping in self._supplied or mapping in self._prewarmed:
                 continue
             module = self._space.module_of(mapping)
-            cfi = self._cfi_of(module) if module is not None else None
+            cfi = self.cfi_of(module) if module is not None else None
             if cfi is None:
                 continue
             if cfi.passed_rows is None:
@@ -266,7 +266,7 @@ class Unwinder:
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return nothing, nothing
-        cfi = self._cfi_of(place.module)
+        cfi = self.cfi_of(place.module)
         start = place.module.elf.address_of(place.file_offset)
         if cfi is None or start is None:
             return nothing, nothing
@@ -286,12 +286,8 @@ class Unwinder:
             self._large.add(id(module))
         return sites, rows
 
-    def covered_share(self, module: Module) -> float | None:
-        """About which share of its code has call-frame information; None: not known yet."""
-        cfi = self._cfi_of(module)
-        return None if cfi is None else cfi.covered_share
-
-    def _cfi_of(self, module: Module) -> Cfi | None:
+    def cfi_of(self, module: Module) -> Cfi | None:
+        """A file's call-frame information; None if there is none."""
         return self._space.files.cfi(module)
 
     def is_bottom(self, address: int) -> bool:
@@ -299,11 +295,21 @@ class Unwinder:
 
         A function's first byte is no return address: nobody called, it was put there.
         """
+        cfi, inside = self._cfi_at(address)
+        return cfi is not None and cfi.is_start(inside)
+
+    def is_unreadable(self, return_address: int) -> bool:
+        """Whether the call is in code whose information the file has, but that can't be read."""
+        cfi, inside = self._cfi_at(return_address - 1)
+        return cfi is not None and cfi.trouble is not None and cfi.row(inside) == FALLBACK_ROW
+
+    def _cfi_at(self, address: int) -> tuple[Cfi | None, int]:
+        """The information of the file that is mapped there, and the file's own address."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
-            return False
-        inside, cfi = place.module.elf.address_of(place.file_offset), self._cfi_of(place.module)
-        return cfi is not None and inside is not None and cfi.is_start(inside)
+            return None, 0
+        inside = place.module.elf.address_of(place.file_offset)
+        return (None, 0) if inside is None else (self.cfi_of(place.module), inside)
 
     def hasten(self, misses: Iterable[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
@@ -339,7 +345,7 @@ class Unwinder:
 
         walk = unwind(
             dict(zip(_REGISTERS, miss.registers, strict=True)),
-            StackCopy(miss.stack_address, miss.stack),
+            StackCopy(miss.stack_address, miss.stack, miss.stack_holes),
             look_up,
             limit=self._max_frames,
         )
@@ -363,7 +369,7 @@ class Unwinder:
         if place.reason is Unresolved.ANONYMOUS:
             row, rules = FALLBACK_ROW, FRAME_POINTER
         else:
-            cfi = self._cfi_of(place.module) if place.module is not None else None
+            cfi = self.cfi_of(place.module) if place.module is not None else None
             inside = place.module.elf.address_of(place.file_offset) if place.module else None
             if cfi is None or inside is None:
                 # A file that can't be read: to guess would be to invent.
