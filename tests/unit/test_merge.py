@@ -413,7 +413,8 @@ def test_long_pasts_keep_their_ends(spaces: Spaces) -> None:
         series = Points(times, np.arange(500), np.full(500, 7))
         spaces.maps[number] = spaces.maps[0]
         one = process(number, table, history=history, series=series)
-        parts.append(replace(one, now_ns=int(times[-1]) + 1, elapsed_ns=500 * NS_PER_S))
+        now_ns = int(times[-1]) + 1
+        parts.append(replace(one, now_ns=now_ns, started_ns=now_ns - 500 * NS_PER_S))
     merged = TraceMerger(spaces.place).merge(TraceSnapshot(tuple(parts)))
     assert merged.series is not None
     assert 500 < len(merged.series) <= 600
