@@ -1,21 +1,17 @@
 """``python -m tracelloc``, and the command."""
 
+import signal
 import sys
 
 
 def main() -> int:
-    """Runs the command. Whoever interrupts it while it is still being read sees no traceback."""
-    try:
-        from tracelloc.cli import main as command  # noqa: PLC0415 - takes most of a second
+    """Runs the command. Whoever interrupts it while it is still being read just ends it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        # In the middle of an import, anything may be made of an exception.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from tracelloc.cli import main as command  # noqa: PLC0415 - takes most of a second
 
-        return command()
-    except KeyboardInterrupt:
-        return 0
-    except RuntimeError as error:
-        # Python 3.11 makes that of whatever is raised while a class is made.
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            return 0
-        raise
+    return command()
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -30,9 +31,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
-        if isinstance(error.__cause__, KeyboardInterrupt):
-            # While a class was made, by one of the slow imports: Python 3.11 wraps it.
-            return 0
         if debug:
             traceback.print_exc()
         message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
@@ -44,6 +42,7 @@ def _command(arguments: list[str]) -> int:
     if arguments[:1] in (["symbols"], ["diff"]):
         from tracelloc.command import others as commands  # noqa: PLC0415 - as below
 
+        _heed_interrupts()
         return commands.COMMANDS[arguments[0]](arguments[1:])
     return _run(parse_options(arguments, terminal=_has_screen()))
 
@@ -68,12 +67,20 @@ def _run(options: Options) -> int:
     if options.mode is Mode.TUI:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 
+        _heed_interrupts()
         return run_screen(options)
     from tracelloc.command.run import Reports, trace  # noqa: PLC0415
     from tracelloc.command.starts import start_of  # noqa: PLC0415
 
+    _heed_interrupts()
     front = Reports(options.report, has_stdout=not options.command)
     return trace(options, start_of(options), front)
+
+
+def _heed_interrupts() -> None:
+    """From here on ^C is an exception; until then it ended us at once."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _spare_stdout() -> None:

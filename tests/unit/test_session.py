@@ -304,3 +304,12 @@ def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
     monkeypatch.setattr("tracelloc.tracing.session.time.sleep", sleep)
     play.session.forked(child, 8, grandchild, shares=False)
     assert play.session.snapshot().untraced_count == 2
+
+
+def test_what_ends_while_it_begins_is_not_looked_after(stage: Stages) -> None:
+    """The program's libraries are mapped just as the session ends."""
+    play = stage()
+    play.session.stop()
+    # Of this capture no program could be found.
+    play.session.begin_upkeep()
+    assert play.session.snapshot().root.overhead.probe_share is None

@@ -140,8 +140,9 @@ class Session:
 
     def begin_upkeep(self) -> None:
         """The first probes are in place."""
-        self._is_launching = False
-        self._upkeep.begin()
+        with self._lock:
+            self._is_launching = False
+            self._upkeep.begin()
 
     # Snapshots.
 
@@ -211,7 +212,8 @@ class Session:
             return
         self._capture.set_live(False)
         stopped_ns = self._clocks.now_ns()
-        self._upkeep.stop()
+        with self._lock:
+            self._upkeep.stop()
         if self._pump_thread.ident is not None:
             os.eventfd_write(self._wake_fd, 1)
             self._pump_thread.join()

@@ -21,7 +21,7 @@ _JUDGE_NS: Final = 5_000_000
 
 
 class Upkeep:
-    """For the thread that pumps, which holds the session's lock; ``begin`` and the end apart."""
+    """The session's lock guards it, but for ``close``."""
 
     def __init__(
         self,
@@ -37,10 +37,14 @@ class Upkeep:
         self._swept_ns = 0
         self._overhead: OverheadWatch | None = None
         self._sweeper: Sweeper | None = None
+        self._is_over = False
 
     def begin(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
         root, program = self._processes.root, self._capture.program
+        if self._is_over or not root.probes.points:
+            # A program may end before its libraries are there.
+            return
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self._processes.living],
             self._capture.method,
@@ -72,7 +76,8 @@ class Upkeep:
             self._sweeper.look(self._processes.root.probes.points)
 
     def stop(self) -> None:
-        """Begins no more measurements."""
+        """Begins nothing any more."""
+        self._is_over = True
         if self._overhead is not None:
             self._overhead.cancel()
 
