@@ -65,7 +65,7 @@ class StackSource:
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._prewarming: threading.Thread | None = None
-        self._loader_calls = 0
+        self._loader_calls = words.loader_calls
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
         self._passed = np.empty(0, np.uint64)
