@@ -14,6 +14,7 @@ import pytest
 from tests.unit.stage import A, F, Stages
 from tracelloc.abi import Counter, ForkFlag
 from tracelloc.heap.temporary import Soon
+from tracelloc.placement import ProbePoint
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.tracee import Outside, Tracee
@@ -309,7 +310,9 @@ def test_forks_of_processes_that_are_not_traced_wait_for_nothing(
 def test_what_ends_while_it_begins_is_not_looked_after(stage: Stages) -> None:
     """The program's libraries are mapped just as the session ends."""
     play = stage()
-    play.session.stop()
     # Of this capture no program could be found.
+    play.session.begin_upkeep()
+    play.session.stop()
+    play.session.root.probes.points = [ProbePoint("/bin/sleep", 0, "alloc_1", False, "malloc")]
     play.session.begin_upkeep()
     assert play.session.snapshot().root.overhead.probe_share is None

@@ -41,7 +41,7 @@ class Upkeep:
 
     def begin(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
-        root, program = self._processes.root, self._capture.program
+        root = self._processes.root
         if self._is_over or not root.probes.points:
             # A program may end before its libraries are there.
             return
@@ -52,7 +52,7 @@ class Upkeep:
             root.probes.points,
         )
         if self._capture.method is Method.MULTI and not self._config.follow:
-            self._sweeper = Sweeper(root.process, program)
+            self._sweeper = Sweeper(root.process, self._capture.program)
 
     @property
     def probe_share(self) -> float | None:
