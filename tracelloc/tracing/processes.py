@@ -76,8 +76,7 @@ class Processes:
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
-        config = self._config
-        return Heap(self._clock_ns(), None, config.capture.sample_bytes, config.soon)
+        return Heap(self._clock_ns(), None, self._config.capture.sample_bytes, self._config.soon)
 
     @property
     def living(self) -> Sequence[Tracee]:
@@ -117,8 +116,8 @@ class Processes:
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
         """The images that records are about, with their processes, if these are traced."""
-        images = np.unique(records["image"]).tolist()
-        return [(image, self._by_image[image]) for image in images if image in self._by_image]
+        known = self._by_image
+        return [(i, known[i]) for i in np.unique(records["image"]).tolist() if i in known]
 
     def _note_fork(self, parent: Tracee, thread_id: int) -> None:
         waiting = self._unborn.get(thread_id)
@@ -151,7 +150,7 @@ class Processes:
             pid, command = root.process.pid, printable(root.target.command)
             self._say(f"process {pid} has begun another program, {command}: its table is empty")
 
-    # What the follower says. The process concerned is stopped.
+    # What the follower says.
 
     def forked(self, pid: int, child_pid: int, *, shares: bool, marked_by: int | None) -> None:
         """A process has made another, ``shares``: which has the same memory.

@@ -248,7 +248,7 @@ class Session:
             said = self._capture.take_fork(thread_id)
             shares = shares if said is None else ForkFlag.SHARES in said
             marked_by = None if said is None or ForkFlag.MARKED not in said else thread_id
-            if marked_by is None or self._capture.mappings is not None:
+            if not shares and (marked_by is None or self._capture.mappings is not None):
                 # Mappings have no such mark: nothing may come in between.
                 self._drain_all()
             self.processes.forked(pid, child_pid, shares=shares, marked_by=marked_by)
@@ -256,7 +256,9 @@ class Session:
     def executed(self, pid: int, *, same_thread: bool) -> None:
         """A process has begun another program. Raises TracellocError if it is launched."""
         with self._stopping(execs=1):
-            self._drain_all()
+            if any(tracee.process.pid == pid for tracee in self.processes.living):
+                # What it has reported is of a memory that is no more.
+                self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
 
     def loaded(self, pid: int) -> None:
