@@ -58,7 +58,7 @@ class Stacks:
         self._used: int = len(self._frames)
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count
-        """Of the stacks from here on the dictionary does not know."""
+        """Stacks from this index on are not in the dictionary yet."""
         self._ids = np.zeros(1, np.uint64)
         self._indices = np.full(1, NO_STACK, np.uint32)
         # A direct-mapped cache of these: one look instead of a search.
