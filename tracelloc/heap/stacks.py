@@ -49,10 +49,10 @@ class Stacks:
             self._flags = np.zeros(1, np.uint16)
             self._frames = np.empty(0, np.uint64)
         else:
-            # No free ends: whichever of the two adds something gets columns of its own.
-            self._starts = like._starts[: len(like)]
-            self._depths = like._depths[: len(like)]
-            self._flags = like._flags[: len(like)]
+            self._starts = like._starts[: len(like)].copy()
+            self._depths = like._depths[: len(like)].copy()
+            self._flags = like._flags[: len(like)].copy()
+            # Only ever added to, and without a free end: who adds something gets its own.
             self._frames = like._frames[: like._used]
         self._count: int = len(self._starts)
         self._used: int = len(self._frames)
