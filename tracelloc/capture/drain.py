@@ -51,11 +51,6 @@ class Batch:
     overflowed: bool
     """The ring was full: in what order different addresses changed is not known."""
 
-    def of(self, image: int) -> tuple[Events, Columns]:
-        """Events and pairs of this memory image."""
-        pairs = self.pairs[self.pairs["image"] == image]
-        return select_events(self.events, image), pairs
-
     def __bool__(self) -> bool:
         """Whether anything was there: perhaps there is more."""
         return self.overflowed or len(self.events) > 0

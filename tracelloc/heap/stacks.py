@@ -129,7 +129,7 @@ class Stacks:
 
     @property
     def are_unknown(self) -> Mask:
-        """Of which stacks nothing but the id is known, by index."""
+        """Which stacks are known by their id alone, by index."""
         unknown: Mask = self._starts[: self._count] == _UNKNOWN
         return unknown
 

@@ -32,7 +32,7 @@ from tracelloc.snapshots.mergedfindings import Part, merged_findings
 from tracelloc.snapshots.snapshot import (
     ALL_PROCESSES,
     RUNNING_PROCESSES,
-    Merged,
+    ProcessSum,
     Snapshot,
     Target,
     TraceSnapshot,
@@ -117,7 +117,7 @@ class TraceMerger:
             findings=merged_findings(judged, len(self._stacks), self.locations, found),
             blocks=None if root.blocks is None else found.blocks,
             threads=found.threads if with_threads else None,
-            merged=Merged(len(running) + ended_count, ended_count, ended_bytes),
+            merged=ProcessSum(len(running) + ended_count, ended_count, ended_bytes),
         )
 
     # Stacks.

@@ -79,7 +79,7 @@ RUNNING_PROCESSES: Final = -2
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class ProcessSum:
     """What a snapshot of several processes is the sum of."""
 
     process_count: int
@@ -203,7 +203,7 @@ class Snapshot(ProcessStatus):
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
     """If wanted."""
-    merged: Merged | None = None
+    merged: ProcessSum | None = None
     """None: it is of one process."""
 
     @property
