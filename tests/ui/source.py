@@ -254,7 +254,9 @@ async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
     for _ in range(5000):
         # Not pause(): that sleeps until the processor is idle, fifty times as long.
         await pilot._wait_for_screen()
-        calm = calm + 1 if app.refresher.is_settled else 0
+        # A screen that was just put on top has no picture yet.
+        has_screen = app.screen.is_mounted and app.screen._compositor.size
+        calm = calm + 1 if has_screen and app.refresher.is_settled else 0
         if calm == 3 or not app.is_running:
             return
         await asyncio.sleep(0 if calm else 0.001)
