@@ -33,6 +33,9 @@ case $1 in
 run)
     need python3-bpfcc /usr/bin/python3 -c 'import bcc; bcc.BPF'
     need python3-venv /usr/bin/python3 -c 'import ensurepip'
+    need gcc has gcc
+    need libc6-dev test -e /usr/include/stdlib.h
+    need python3-dev is_there "/usr/include/python3.*/Python.h"
     ;;
 demo)
     need gcc has gcc

@@ -215,5 +215,3 @@ ODDITY_COUNTERS: Final = (
     Counter.SPILL_ODD_RESTORES,
 )
 """What the spill map finds as the table does otherwise."""
-UNSEEN_FREE_COUNTERS: Final = (*LOST_EVENT_COUNTERS, Counter.SPILL_REUSES)
-"""Where these count, blocks in the table may have been freed without its being told."""

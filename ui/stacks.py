@@ -14,7 +14,6 @@ from rich.text import Text
 
 from tracelloc.filters import Action, Match, On, Rule
 from tracelloc.filters.functions import function_name
-from tracelloc.heap.blocks import BlockCopy
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
@@ -309,7 +308,7 @@ def block_rows(_source: Source) -> Callable[[Selection], Rows]:
     def rows(selection: Selection) -> Rows:
         settings, labels = selection.settings, selection.labels
         sorting = settings.sorting
-        left = replace(selection.snapshot, blocks=BlockCopy([selection.unlimited_blocks()]))
+        left = replace(selection.snapshot, blocks=selection.unlimited_blocks())
         order = _ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
         found = list(list_blocks(left, MOST_BLOCKS, order, settings.all_limits).largest)
         keys: dict[str, Callable[[BlockStat], Any]] = {

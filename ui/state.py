@@ -117,7 +117,7 @@ class State:
     def step_thread(self, step: int) -> None:
         """The next thread that holds blocks, or the one before, by id."""
         blocks = None if self.picture is None else self.picture.snapshot.blocks
-        tids = [] if blocks is None else sorted(set(blocks.blocks().tid.tolist()))
+        tids = [] if blocks is None else sorted(set(blocks.tid.tolist()))
         if not tids:
             return
         now = self.settings.limits.tid

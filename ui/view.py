@@ -249,7 +249,7 @@ class Selection:
     def unlimited_blocks(self) -> Blocks:
         """The blocks of the stacks that a search, a verdict or a difference leaves."""
         assert self.snapshot.blocks is not None
-        every = self.snapshot.blocks.blocks()
+        every = self.snapshot.blocks
         if not self.settings.narrows_stacks:
             return every
         chosen = np.zeros(len(self.snapshot.totals), np.bool_)

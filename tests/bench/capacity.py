@@ -27,6 +27,8 @@ BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16
 STACKS = 1000
 MIN_AGE_NS = 1_000_000
+SLOT_BYTES = 32
+"""Of the hash table of blocks."""
 ROUNDS = 5
 TIMEOUT_S = 240.0
 
@@ -65,7 +67,7 @@ def _filled(blocks: int) -> tuple[LiveTable, float]:
         began_s = time.perf_counter()
         table.apply(events)
         took_s += time.perf_counter() - began_s
-    assert table.blocks.count == blocks
+    assert table.count == blocks
     return table, took_s
 
 
@@ -86,14 +88,9 @@ def measure_here(blocks: int) -> dict[str, Any]:
     table, apply_s = _filled(blocks)
     fill_peak_bytes = _peak_rss_bytes()
     snapshots_s = [_snapshot_s(table, blocks + MIN_AGE_NS // 2) for _ in range(ROUNDS)]
-    columns_bytes = sum(
-        column.nbytes
-        for run, _alive in table.blocks.runs()
-        for column in (run.address, run.size, run.birth_ns, run.stack, run.tid)
-    )
     return {
         "blocks": blocks,
-        "column_bytes_per_block": columns_bytes / blocks,
+        "column_bytes_per_block": SLOT_BYTES * table._core.room / blocks,
         "peak_rss_growth_bytes_per_block": (fill_peak_bytes - peak_before_bytes) / blocks,
         "peak_rss_growth_with_snapshot_bytes_per_block": (_peak_rss_bytes() - peak_before_bytes)
         / blocks,

@@ -72,7 +72,7 @@ def measure_here(entries: int) -> dict[str, Any]:
         applies_s.append(time.perf_counter() - drained_s)
         drains_s.append(drained_s - began_s)
         assert len(batch.events) == entries
-    assert table.blocks.count == ROUNDS * entries
+    assert table.count == ROUNDS * entries
     capture.close()
     return {
         "entries": entries,

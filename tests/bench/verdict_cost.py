@@ -83,7 +83,7 @@ def measure() -> dict[str, Any]:
             looks_s.append(sum(part_s for part_s, _ in look))
     parts.sort(reverse=True)
     return {
-        "blocks": table.blocks.count,
+        "blocks": table.count,
         "stacks": STACKS,
         "tick_ms": round(float(np.median(tick_s)) * 1000, 2),
         "look_ms": round(float(np.median(looks_s)) * 1000, 1),

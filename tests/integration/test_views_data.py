@@ -38,7 +38,7 @@ def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> No
         session.close()
     assert session.root.thread_names.all()[target.pid].startswith("crowd")
     assert snapshot.blocks is not None
-    blocks = snapshot.blocks.blocks()
+    blocks = snapshot.blocks
     assert len(blocks) == snapshot.live_count > 200
     held = held_by_stack(blocks, len(snapshot.totals), None)
     assert held.size_bytes.tolist() == snapshot.totals.live_bytes.tolist()

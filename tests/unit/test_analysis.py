@@ -89,14 +89,12 @@ def test_a_copy_holds_what_was_live_and_nothing_later(table: LiveTable) -> None:
     snapshot = snapshot_of(table, 6001)
     assert snapshot.blocks is not None
     table.apply(records([(EventKind.ALLOC, 0x10, 5, 1, 1)], first_time=9000))
-    for runs, alive in table.blocks.runs():
-        runs.stack[alive] = 1
-    blocks = snapshot.blocks.blocks()
-    assert len(blocks) == table.blocks.count - 1
+    blocks = snapshot.blocks
+    assert len(blocks) == table.count - 1
     held = held_by_stack(blocks, len(snapshot.totals), snapshot.sample_bytes)
     assert held.size_bytes.tolist() == snapshot.totals.live_bytes.tolist()
     assert held.count.tolist() == snapshot.totals.live_count.tolist()
-    assert snapshot.blocks.blocks() is blocks
+    assert snapshot.blocks is blocks
 
 
 def test_nothing_is_copied_unasked() -> None:
@@ -136,8 +134,8 @@ def within(row: Row, limits: Limits, now_ns: int) -> bool:
 def test_limits(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
     assert snapshot.blocks is not None
-    every = rows(snapshot.blocks.blocks())
-    chosen = rows(choose(snapshot.blocks.blocks(), 6001, limits))
+    every = rows(snapshot.blocks)
+    chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert chosen == [row for row in every if within(row, limits, 6001)]
     for order, key in (
         (BlockOrder.SIZE, lambda r: (-r.size, r.birth, r.address)),
@@ -184,7 +182,7 @@ def test_figures_per_stack(table: LiveTable, limits: Limits) -> None:
     snapshot = snapshot_of(table, 6001)
     assert snapshot.blocks is not None
     figures = stack_figures(snapshot, None, limits)
-    chosen = rows(choose(snapshot.blocks.blocks(), 6001, limits))
+    chosen = rows(choose(snapshot.blocks, 6001, limits))
     assert sum(figures.share) == pytest.approx(1 if chosen else 0)
     for stack in range(len(snapshot.totals)):
         mine = [row for row in chosen if row.stack == stack]

@@ -14,6 +14,7 @@ from tracelloc.heap.cohorts import LIFETIME_EDGES_S, LIFETIMES, SLICES, Cohorts
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.totals import Totals
 from tracelloc.text import NS_PER_S
 
 LONG_S = 20_000
@@ -43,11 +44,10 @@ def assert_blocks(table: LiveTable) -> None:
     cohorts = table.cohorts
     alive = np.zeros_like(whole(cohorts.alive))
     starts = cohorts._starts.tolist()
-    for blocks, living in table.blocks.runs():
-        for row in np.flatnonzero(living).tolist():
-            birth = int(blocks.birth_ns[row])
-            at = max((n for n, start in enumerate(starts) if start <= birth), default=0)
-            alive[cohorts._row_of[at], blocks.stack[row]] += 1
+    blocks = table.blocks()
+    for birth, stack in zip(blocks.birth_ns.tolist(), blocks.stack.tolist(), strict=True):
+        at = max((n for n, start in enumerate(starts) if start <= birth), default=0)
+        alive[cohorts._row_of[at], stack] += 1
     np.testing.assert_array_equal(whole(cohorts.alive), alive)
 
 
@@ -60,7 +60,6 @@ def test_sums_equal_the_totals(seed: int, sample_bytes: int | None) -> None:
     if seed % 3 == 0:
         events = [event for event in events if rng.random() > 0.03]
     table = LiveTable(Stacks(), sample_bytes)
-    table.trusting = seed % 3 != 0
     all_records = records(events)
     steps = np.random.default_rng(seed).exponential(10 ** rng.uniform(6, 9.5), len(events))
     all_records["time_ns"] = NS_PER_S + np.cumsum(steps).astype(np.uint64)
@@ -104,17 +103,12 @@ def test_a_failed_realloc_is_no_death() -> None:
 
 def test_slices_over_hours() -> None:
     """Always within bounds, always covering everything, fine where it is recent."""
-    cohorts = Cohorts()
-    cohorts.begin(0)
-    nothing = np.zeros(1, np.int64)
+    table = LiveTable(Stacks())
+    table.cohorts.begin(0)
     births = np.arange(0, LONG_S, 2.5)
-    one = np.ones(1, np.int64)
-    for birth in births.tolist():
-        now = np.array([birth * NS_PER_S], np.uint64)
-        cohorts.advance(int(now[0]), nothing)
-        cohorts.bear(one, now)
-        cohorts.keep(one, one, now)
-    population = cohorts.census(LONG_S * NS_PER_S, 2).population(one)
+    for number, birth in enumerate(births.tolist(), start=1):
+        table.apply(records([(EventKind.ALLOC, number, 1, 7, 1)], int(birth * NS_PER_S)))
+    population = table.cohorts.census(LONG_S * NS_PER_S, 2).population(np.ones(1, np.int64))
     edges = population.edges_s
     assert len(edges) == SLICES + 1
     assert edges[0] == 0
@@ -134,7 +128,7 @@ def test_a_pause_does_not_cost_slices() -> None:
     cohorts = Cohorts()
     cohorts.begin(0)
     for second in [0, 1, 2, 5000, 5001]:
-        cohorts.advance(second * NS_PER_S, np.zeros(1, np.int64))
+        cohorts.advance(second * NS_PER_S, Totals.empty())
     assert cohorts.census(5001 * NS_PER_S, 1).edges_s[:-1].tolist() == [
         0, 1, 2, 3, 5000, 5001,
     ]  # fmt: skip

@@ -174,7 +174,7 @@ def test_random_programs(library: ctypes.CDLL, seed: int) -> None:
     assert outcome(run) == expected(run.plain)
     # What is called temporary is; the others are counted as unknown.
     found, plain = int(run.table.totals.temporary_count.sum()), run.plain.temporary
-    most = found + run.table.lives.unordered_count
+    most = found + run.table.unordered_count
     assert found <= sum(count for count, _ in plain.values()) <= most
 
 
@@ -182,13 +182,12 @@ def test_random_programs(library: ctypes.CDLL, seed: int) -> None:
 def test_what_is_lost_is_counted(library: ctypes.CDLL, seed: int) -> None:
     """With hardly any room: each event changes the number of blocks by one, or is counted."""
     run = Run(library, seed, spill_entries=2 + seed % 8)
-    run.table.trusting = False
     run.go(random_program(seed, 1500, 4, 64))
     lost = {c: run.probes.counter(c) for c in Counter}
     assert lost[Counter.LOST_ALLOCS] + lost[Counter.LOST_FREES] > 10
     odd = outcome(run)
     assert len(run.plain.live) - run.plain.unmatched == (
-        run.table.blocks.count
+        run.table.count
         + odd["reuses"]  # type: ignore[operator]
         + odd["odd"]
         - odd["unmatched"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from tests.unit.events import random_program, records
 from tracelloc.abi import EventKind, StackFlag
+from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
@@ -20,9 +20,8 @@ A, F = EventKind.ALLOC, EventKind.FREE
 def held(table: LiveTable) -> dict[int, tuple[int, int]]:
     """(size, stack index) of all blocks by address."""
     return {
-        int(blocks.address[row]): (int(blocks.size[row]), int(blocks.stack[row]))
-        for blocks, alive in table.blocks.runs()
-        for row in np.flatnonzero(alive).tolist()
+        address: (size, stack)
+        for address, size, _, stack, _ in zip(*table.blocks().columns(), strict=True)
     }
 
 
@@ -80,24 +79,42 @@ def everything(table: LiveTable) -> tuple[object, ...]:
         sums(table),
         [getattr(census, name).tolist() for name in columns],
         census.edges_s.tolist(),
-        table.lives.threads.totals().allocated_bytes.tolist(),
+        table.threads().allocated_bytes.tolist(),
     )
+
+
+def replayed(steps: list[tuple[int, int] | None], events: Events) -> LiveTable:
+    """A table that applied these stretches of events, as the only one; None: was forked off."""
+    table = LiveTable(stacks())
+    for step in steps:
+        if step is None:
+            table = table.fork()
+        else:
+            table.apply(events[slice(*step)])
+    return table
+
+
+def stacks() -> Stacks:
+    """Those of random programs, always by the same index."""
+    known = Stacks()
+    known.indices(np.arange(9, dtype=np.uint64))
+    return known
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_shared_is_copied_before_it_changes(seed: int) -> None:
-    """Several forks of forks, all of which go on, against full copies."""
+    """Several forks of forks, all of which go on, against tables that share nothing."""
     events = records(random_program(seed, 3000, 3, 40))
     events["time_ns"] = np.arange(1, len(events) + 1) * (NS_PER_S // 20)
-    tables = [LiveTable(Stacks())]
-    books = copy.deepcopy(tables)
+    tables = [LiveTable(stacks())]
+    steps: list[list[tuple[int, int] | None]] = [[]]
     for start, end in pairwise(range(0, len(events) + 1, 250)):
         parent = start // 250 % len(tables)
         tables.append(tables[parent].fork())
-        whole = copy.deepcopy(books[parent])
-        books.append(whole.fork())
-        for number, (table, book) in enumerate(zip(tables, books, strict=True)):
+        steps.append([*steps[parent], None])
+        for number, (table, taken) in enumerate(zip(tables, steps, strict=True)):
             if (start // 250 + number) % 3:
                 table.apply(events[start:end])
-                book.apply(events[start:end])
-    assert [everything(table) for table in tables] == [everything(book) for book in books]
+                taken.append((start, end))
+    alone = [everything(replayed(taken, events)) for taken in steps]
+    assert [everything(table) for table in tables] == alone

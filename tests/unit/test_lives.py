@@ -12,6 +12,8 @@ from tracelloc.heap import threads as threads_module
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import Soon
+from tracelloc.heap.totals import COUNT_PARTS
+from tracelloc.sampling import weights
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, L = (
@@ -51,10 +53,10 @@ def test_out_of_order() -> None:
     table.apply(records([(F, 64, 0, 0, 7), (F, 48, 0, 0, 7), (F, 32, 0, 0, 7)]))
     assert table.totals.temporary_count.sum() == 0
     # The block from before may have been freed at once, too.
-    assert table.lives.unordered_count == 4
+    assert table.unordered_count == 4
     # What was outstanding in the end; that it was 250 at some moment is not known.
-    assert table.lives.peaks.peak is not None
-    assert table.lives.peaks.peak.size_bytes == 150
+    assert table.peak is not None
+    assert table.peak.size_bytes == 150
     table.apply(records([(A, 16, 100, 1, 7), (F, 16, 0, 0, 7)]))
     assert table.totals.temporary_count.sum() == 1
 
@@ -71,12 +73,12 @@ def test_pairs_belong_to_nobody() -> None:
         9,
     )
     table.apply_pairs(pairs)
-    threads = table.lives.threads.totals()
+    threads = table.threads()
     assert threads.tid.tolist() == [0, 7, 8, 9]
     assert threads.allocated_count.tolist() == [7, 1, 0, 1]
     assert threads.freed_bytes.tolist() == [90, 0, 100, 0]
     assert threads.allocated_bytes.sum() == table.totals.allocated_bytes.sum()
-    assert table.lives.unordered_count == 7
+    assert table.unordered_count == 7
 
 
 def test_fork() -> None:
@@ -85,13 +87,13 @@ def test_fork() -> None:
     parent.apply(records([(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)]))
     child = parent.fork()
     child.apply(records([(F, 16, 0, 0, 9)], first_time=4))
-    assert child.lives.peaks.peak is not None
-    assert child.lives.peaks.peak.size_bytes == 100
-    threads = child.lives.threads.totals()
+    assert child.peak is not None
+    assert child.peak.size_bytes == 100
+    threads = child.threads()
     assert dict(zip(threads.tid.tolist(), threads.allocated_count.tolist(), strict=True))[0] == 1
     assert child.totals.remote_count.sum() == 1
     assert child.totals.temporary_count.sum() == 0
-    assert child.lives.soon == Soon(4)
+    assert child.soon == Soon(4)
     assert parent.totals.temporary_count.sum() == 1
 
 
@@ -106,19 +108,19 @@ def test_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         expected[key] = expected.get(key, 0) + n
     table = LiveTable(Stacks())
     table.apply(records(events))
-    tids = table.lives.threads.tids
+    tids = table.threads().tid
     assert {
         (int(tids[maker]), int(tids[ender])): flow.size_bytes
-        for (maker, ender), flow in table.lives.threads.flows.items()
+        for (maker, ender), flow in table.flows().items()
     } == expected
     monkeypatch.setattr(threads_module, "MOST_FLOWS", 10)
     monkeypatch.setattr(threads_module, "MOST_THREADS", 100)
     table = LiveTable(Stacks())
     table.apply(records(events))
-    flows = table.lives.threads.flows
+    flows = table.flows()
     assert len(flows) <= 11
     assert sum(flow.size_bytes for flow in flows.values()) == sum(range(3000))
-    threads = table.lives.threads.totals()
+    threads = table.threads()
     assert len(threads) == 100
     assert threads.allocated_count.sum() == threads.freed_count.sum() == 3000
 
@@ -130,7 +132,9 @@ def test_samples() -> None:
     table.apply(records([(F, 16, 0, 0, 8)]))
     totals = table.totals
     assert totals.temporary_bytes.sum() == totals.remote_bytes.sum() == totals.freed_bytes.sum() / 2
-    assert totals.temporary_count.sum() == totals.parts_of(np.array([100], np.uint64))[0]
-    assert table.lives.peaks.peak is not None
-    assert table.lives.peaks.peak.size_bytes == totals.temporary_bytes.sum() > 100
-    assert table.lives.threads.totals().freed_count.sum() == totals.freed_count.sum()
+    weight = weights(np.array([100], np.uint64), 512)[0]
+    assert totals.temporary_count.sum() == round(weight * COUNT_PARTS)
+    assert totals.temporary_bytes.sum() == round(weight * 100)
+    assert table.peak is not None
+    assert table.peak.size_bytes == totals.temporary_bytes.sum() > 100
+    assert table.threads().freed_count.sum() == totals.freed_count.sum()

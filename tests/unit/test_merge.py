@@ -192,8 +192,8 @@ def check_the_rest(merged: Snapshot, trace: TraceSnapshot) -> None:
     ones = trace.processes
     assert merged.blocks is not None
     assert merged.threads is not None
-    found = merged.blocks.blocks()
-    theirs = [one.blocks.blocks() for one in trace.living if one.blocks is not None]
+    found = merged.blocks
+    theirs = [one.blocks for one in trace.living if one.blocks is not None]
     assert Tally(zip(found.address.tolist(), found.size.tolist(), strict=True)) == Tally(
         pair for b in theirs for pair in zip(b.address.tolist(), b.size.tolist(), strict=True)
     )

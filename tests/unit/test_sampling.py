@@ -73,7 +73,7 @@ def test_what_is_freed_is_what_was_allocated() -> None:
     table = LiveTable(Stacks(), sample_bytes=512)
     for start in range(0, len(events), 37):
         table.apply(records(events[start : start + 37], first_time=start + 1))
-    assert table.blocks.count == 0
+    assert table.count == 0
     assert not table.totals.live_bytes.any()
     assert not table.totals.live_count.any()
     assert table.totals.allocated_bytes.sum() > 399 * 512

@@ -14,7 +14,7 @@ from tracelloc.abi import EventKind
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
 from tracelloc.filters import Filters
-from tracelloc.heap.blocks import BlockStore
+from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.sections import SECTIONS, wanted_by
@@ -70,7 +70,7 @@ def test_sizes() -> None:
 
 def test_sizes_of_a_process_that_has_ended() -> None:
     """With descendants, only the sums of those are kept."""
-    snapshot = replace(snapshot_of_sizes(5, 6), blocks=BlockStore().copy())
+    snapshot = replace(snapshot_of_sizes(5, 6), blocks=Blocks.empty())
     report = json.loads(json_report(snapshot, NAMER, 2, show={"sizes"}))["sizes"]
     assert (report["bins"], report["dropped_allocations"]) == ([], 2)
     assert report["waste_bytes"] is None

@@ -8,7 +8,11 @@ import math
 import numpy as np
 import pytest
 
-from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Cohorts, Population
+from tests.unit.events import records
+from tracelloc.abi import EventKind
+from tracelloc.heap.cohorts import LIFETIME_EDGES_S, Population
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.split import in_proportion
@@ -23,19 +27,21 @@ from tracelloc.verdict.survival import (
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
     """One stack whose blocks are born and die at these times."""
-    cohorts = Cohorts()
-    cohorts.begin(0)
-    zero = np.zeros(1, np.int64)
+    table = LiveTable(Stacks())
+    table.cohorts.begin(0)
+    deaths = births + lives
+    numbers = np.arange(len(births))
+    seconds = np.append(births, deaths[deaths < end_s])
+    events = records(
+        [(EventKind.ALLOC, 16 * n + 16, 100, 0, 1) for n in numbers]
+        + [(EventKind.FREE, 16 * n + 16, 0, 0, 1) for n in numbers[deaths < end_s]]
+    )
+    events["time_ns"] = (seconds * NS_PER_S).astype(np.uint64)
+    events = events[np.argsort(seconds, kind="stable")]
     for second in range(end_s):
-        cohorts.advance(second * NS_PER_S, zero)
-        now = births[(births >= second) & (births < second + 1)]
-        cohorts.bear(np.zeros(len(now), np.int64), (now * NS_PER_S).astype(np.uint64))
-    living = births[births + lives >= end_s]
-    none = np.zeros(len(living), np.int64)
-    cohorts.keep(none, none + 100, (living * NS_PER_S).astype(np.uint64))
-    gone = lives[births + lives < end_s]
-    cohorts.note_lifetimes(np.zeros(len(gone), np.int64), (gone * NS_PER_S).astype(np.int64))
-    return cohorts.census(end_s * NS_PER_S, 1).population(np.arange(1))
+        times_s = events["time_ns"] / NS_PER_S
+        table.apply(events[(times_s >= second) & (times_s < second + 1)])
+    return table.cohorts.census(end_s * NS_PER_S, 1).population(np.arange(1))
 
 
 def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:

@@ -34,18 +34,12 @@ def state(table: LiveTable, plain: PlainTable) -> dict[str, object]:
     index = dict(zip(ids, table.stacks.indices(np.array(ids, np.uint64)).tolist(), strict=True))
     names = {at: stack_id for stack_id, at in index.items()}
     live = {}
-    for blocks, alive in table.blocks.runs():
-        for row in np.flatnonzero(alive).tolist():
-            live[int(blocks.address[row])] = (
-                int(blocks.size[row]),
-                names[int(blocks.stack[row])],
-                int(blocks.birth_ns[row]),
-                int(blocks.tid[row]),
-            )
+    for address, size, birth_ns, stack, tid in zip(*table.blocks().columns(), strict=True):
+        live[int(address)] = int(size), names[int(stack)], int(birth_ns), int(tid)
     totals = table.totals
     return {
         "live": live,
-        "count": table.blocks.count,
+        "count": table.count,
         "allocated": {
             i: (int(totals.allocated_count[index[i]]), int(totals.allocated_bytes[index[i]]))
             for i in plain.allocated
@@ -65,7 +59,7 @@ def ends(table: LiveTable, plain: PlainTable) -> dict[str, object]:
     ids = sorted({0, *plain.allocated})
     index = table.stacks.indices(np.array(ids, np.uint64)).tolist()
     names = dict(zip(index, ids, strict=True))
-    totals, threads = table.totals, table.lives.threads.totals()
+    totals, threads = table.totals, table.threads()
     tids = dict(enumerate(threads.tid.tolist()))
     return {
         "temporary": books(totals.temporary_count, totals.temporary_bytes, names),
@@ -74,7 +68,7 @@ def ends(table: LiveTable, plain: PlainTable) -> dict[str, object]:
         "freed by": books(threads.freed_count, threads.freed_bytes, tids),
         "flows": {
             (tids[maker], tids[ender]): (flow.count, flow.size_bytes)
-            for (maker, ender), flow in table.lives.threads.flows.items()
+            for (maker, ender), flow in table.flows().items()
             if flow.count
         },
     }
@@ -136,7 +130,7 @@ def test_peaks(seed: int) -> None:
     for event in events:
         plain.apply(event)
     table = run(events, cuts)
-    peak = table.lives.peaks.peak
+    peak = table.peak
     assert peak is not None
     time, held = plain.peak
     index = table.stacks.indices(np.array([*held], np.uint64)).tolist()
@@ -158,7 +152,6 @@ def test_random_programs_with_losses(seed: int) -> None:
     plain = PlainTable()
     stacks = Stacks()
     table = LiveTable(stacks)
-    table.trusting = False
     for start in range(0, len(events), 97):
         table.apply(records(events[start : start + 97], first_time=start + 1))
     for event in events:
@@ -242,5 +235,5 @@ def test_store_stays_compact_under_churn() -> None:
         gone["size_tag"] = 2 << 56
         table.apply(made)
         table.apply(gone)
-    assert table.blocks.count == 0
-    assert sum(len(run.blocks) for run in table.blocks._runs) < 40_000
+    assert table.count == 0
+    assert table._core.room < 20_000

@@ -204,7 +204,7 @@ def test_largest_blocks_equal_a_plain_sort(seed: int) -> None:
         table.apply(records(events[start : start + 500], first_time=start))
     plain = sorted((-size, n, address) for n, (_, address, size, _, _) in enumerate(events))
     for top in (0, 1, 7, 5000):
-        chosen = select_blocks(table.blocks, top, 10_000)
+        chosen = select_blocks(table, top, 10_000)
         assert [b.address for b in chosen.largest] == [address for _, _, address in plain[:top]]
 
 

@@ -24,10 +24,10 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.counterrows import CounterRows
+from tracelloc.heap.totals import Totals
 from tracelloc.text import NS_PER_S
 
 I64 = npt.NDArray[np.int64]
-U64 = npt.NDArray[np.uint64]
 F64 = npt.NDArray[np.float64]
 Stacks = npt.NDArray[Any]
 """Indices of stacks."""
@@ -174,12 +174,15 @@ class Cohorts:
         self.lifetimes = CounterRows(LIFETIMES)
         self._load = np.zeros(SLICES, np.int64)
         self._strangers = np.zeros(SLICES, np.int64)
+        self.version = 0
+        """Another one whenever slices or rows are others than before."""
 
     def begin(self, start_ns: int) -> None:
         """Sets when tracing began. To be called before the first event, if at all."""
         self.start_ns = start_ns
         self._starts = np.array([start_ns], np.int64)
         self._row_of = np.zeros(1, np.int64)
+        self.version += 1
 
     def fork(self) -> Cohorts:
         """The same figures for a copy of the address space."""
@@ -189,6 +192,8 @@ class Cohorts:
         child._load, child._strangers = self._load.copy(), self._strangers.copy()
         for name in _TABLES:
             setattr(child, name, getattr(self, name).fork())
+        self.version += 1
+        child.version = self.version
         return child
 
     def grow(self, stacks: int) -> None:
@@ -198,19 +203,19 @@ class Cohorts:
             for name in _TABLES:
                 getattr(self, name).columns = columns
 
-    def advance(self, now_ns: int, live_bytes: I64) -> None:
-        """Opens the slices until this moment. ``live_bytes``: what each stack holds."""
+    def advance(self, now_ns: int, totals: Totals) -> None:
+        """Opens the slices until this moment. ``totals``: what each stack holds now."""
         if self.start_ns is None:
             self.begin(now_ns)
         newest_ns = int(self._starts[-1])
         missing = (now_ns - newest_ns) // SLICE_NS
         if missing > _PAUSE_SLICES:
             # One for the last moment before the pause, one for all of it.
-            self._open(newest_ns + SLICE_NS, live_bytes)
-            self._open(newest_ns + missing * SLICE_NS, live_bytes)
+            self._open(newest_ns + SLICE_NS, totals.live_bytes)
+            self._open(newest_ns + missing * SLICE_NS, totals.live_bytes)
             return
         for number in range(missing):
-            self._open(newest_ns + (number + 1) * SLICE_NS, live_bytes)
+            self._open(newest_ns + (number + 1) * SLICE_NS, totals.live_bytes)
 
     def _open(self, start_ns: int, live_bytes: I64) -> None:
         room = len(self._starts) < SLICES
@@ -218,6 +223,7 @@ class Cohorts:
         self.floor_bytes.set(row, live_bytes)
         self._starts = np.append(self._starts, start_ns)
         self._row_of = np.append(self._row_of, row)
+        self.version += 1
 
     def _merge_two(self, now_ns: int) -> int:
         """Makes one slice of two neighbours. Returns the row that is free now."""
@@ -235,40 +241,15 @@ class Cohorts:
         self._row_of = np.delete(self._row_of, pair + 1)
         return int(freed)
 
-    def note_floor(self, live_bytes: I64) -> None:
-        """To be called whenever what stacks hold may have become less."""
-        self.floor_bytes.lower(int(self._row_of[-1]), live_bytes)
+    def slices(self) -> tuple[I64, I64, I64, I64]:
+        """Where each begins, and its row; by row its load and its strangers: not copies."""
+        return self._starts, self._row_of, self._load, self._strangers
 
-    def _rows(self, time_ns: U64) -> I64:
-        """The row of each moment; what is older than the first slice counts with it."""
-        slices = np.searchsorted(self._starts, time_ns.astype(np.int64), side="right") - 1
-        rows: I64 = self._row_of[np.maximum(slices, 0)]
-        return rows
-
-    def bear(self, stack: Stacks, birth_ns: U64, count: I64 | None = None) -> None:
-        """Counts births, whether or not the blocks are still alive; ``count`` each, if given."""
-        rows = self._rows(birth_ns)
-        self.born.add(rows, stack, 1 if count is None else count)
-        self._load += np.bincount(rows, count, SLICES).astype(np.int64)
-
-    def keep(self, stack: Stacks, size_bytes: I64, birth_ns: U64, sign: int = 1) -> None:
-        """Counts blocks as alive; with a sign of -1, no longer."""
-        rows = self._rows(birth_ns)
-        self.alive.add(rows, stack, sign)
-        self.alive_bytes.add(rows, stack, sign * size_bytes)
-
-    def note_lifetimes(self, stack: Stacks, life_ns: I64, sign: int = 1) -> None:
-        """Files deaths by how long the blocks had lived; -1 takes that back."""
-        long = life_ns >= SHORTEST_NS
-        if not long.any():
-            return
-        classes = (2 * np.log2(life_ns[long] / SHORTEST_NS)).astype(np.int64)
-        np.minimum(classes, LIFETIMES - 1, out=classes)
-        self.lifetimes.add(classes, stack[long], sign)
-
-    def note_strangers(self, count: int) -> None:
-        """Counts frees of blocks that are not known, which happened just now."""
-        self._strangers[self._row_of[-1]] += count
+    def row(self, at: int) -> I64:
+        """A row of all tables, one behind the other, to be written to."""
+        table, row = divmod(at, SLICES)
+        rows: CounterRows = getattr(self, _TABLES[table])
+        return rows.own(row)
 
     def census(self, now_ns: int, stacks: int) -> Census:
         """The figures of the first so many stacks. To be called only after the first event."""

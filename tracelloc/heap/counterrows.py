@@ -38,22 +38,7 @@ class CounterRows:
         child._rows = self._rows.copy()
         return child
 
-    def add(self, rows: I64, columns: Indices, amount: I64 | int = 1) -> None:
-        """Adds an amount, or one each, to cells; a cell may stand there several times."""
-        if not len(rows):
-            return
-        if (rows == rows[0]).all():
-            np.add.at(self._own(int(rows[0])), columns, amount)
-            return
-        # By bytes, numpy sorts in linear time.
-        order = np.argsort(rows.astype(np.uint8), kind="stable")
-        rows, columns = rows[order], columns[order]
-        starts = np.flatnonzero(np.append(True, rows[1:] != rows[:-1])).tolist()
-        for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            some = amount if isinstance(amount, int) else amount[order[start:end]]
-            np.add.at(self._own(int(rows[start])), columns[start:end], some)
-
-    def _own(self, at: int) -> I64:
+    def own(self, at: int) -> I64:
         """A row to be written to, of full length."""
         row = self._rows[at]
         if row is None or len(row) < self.columns or not row.flags.writeable:
@@ -77,7 +62,7 @@ class CounterRows:
         """Adds one row to another, and begins it anew."""
         row, self._rows[at] = self._rows[at], None
         if row is not None:
-            self._own(into)[: len(row)] += row
+            self.own(into)[: len(row)] += row
 
     def fold_lowest(self, into: int, at: int) -> None:
         """Keeps the lower figures of two rows, none below zero, and begins one anew."""

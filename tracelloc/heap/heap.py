@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from tracelloc.heap.history import History
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
@@ -45,10 +43,9 @@ class Heap:
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
         """An empty heap, of what the process begins at ``now_ns``, with these call stacks."""
-        totals, lives = self.table.totals, self.table.lives
-        return Heap(now_ns, stacks, totals.sample_bytes, lives.soon)
+        return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.soon)
 
     @property
     def live_bytes(self) -> int:
         """Outstanding bytes of all stacks."""
-        return int(np.sum(self.table.totals.live_bytes))
+        return self.table.live_bytes

@@ -118,7 +118,7 @@ def sizes_part(given: Request) -> Part:
     nothing of this, as their process has ended.
     """
     snapshot = given.snapshot
-    blocks = snapshot.blocks.blocks() if snapshot.blocks is not None else Blocks.empty()
+    blocks = snapshot.blocks if snapshot.blocks is not None else Blocks.empty()
     sampled, sizes = snapshot.sample_bytes, snapshot.usable
     usable = None if sizes is None else sizes.of(blocks)
     total = None

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from tracelloc.heap.lives import Lives
-from tracelloc.heap.peak import Peak
+from tracelloc.heap.table import LiveTable, Peak
 from tracelloc.heap.threads import NOBODY
 from tracelloc.heap.totals import Totals
 
@@ -76,15 +75,14 @@ class ThreadActivity:
         return self.remote_freed_count / max(self.freed_count, 1)
 
 
-def activity_of(lives: Lives, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
+def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> ThreadActivity:
     """Threads and flows in whole blocks; ``totals`` tell what counts are in."""
-    book, whole = lives.threads, totals.whole_number
-    sums = book.totals()
+    whole, sums = totals.whole_number, table.threads()
     tids = sums.tid.tolist()
     handed: dict[int, tuple[int, int]] = {}
     remote: dict[int, tuple[int, int]] = {}
     flows = []
-    for (maker, ender), flow in book.flows.items():
+    for (maker, ender), flow in table.flows().items():
         if not flow.count:
             continue
         flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))

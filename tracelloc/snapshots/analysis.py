@@ -259,7 +259,7 @@ def stack_figures(
         held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
         ages = np.full(stacks, NO_AGE, np.int64)
     else:
-        blocks = choose(snapshot.blocks.blocks(), snapshot.now_ns, limits)
+        blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
         ages = mean_ages_ns(blocks, stacks, snapshot.now_ns, snapshot.sample_bytes)
         if limits.is_open:
             held = Held(snapshot.totals.live_bytes, snapshot.totals.live_count)
@@ -291,7 +291,7 @@ def list_blocks(
 ) -> BlockSelection:
     """The first ``n`` blocks within limits, and what all within them are together."""
     assert snapshot.blocks is not None
-    blocks = choose(snapshot.blocks.blocks(), snapshot.now_ns, limits)
+    blocks = choose(snapshot.blocks, snapshot.now_ns, limits)
     all_of_them = held_by(np.zeros(len(blocks), np.intp), 1, amounts(blocks, snapshot.sample_bytes))
     smallest_first, oldest_first = ~blocks.size, blocks.birth_ns
     keys = {

@@ -10,13 +10,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from tracelloc.heap.blocks import U64, Blocks, BlockStore, Mask, Rows
+from tracelloc.heap.blocks import U64, Blocks, Mask, Rows
+from tracelloc.heap.table import LiveTable
 from tracelloc.sampling import weights
 from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.usable import formula_for, header_bytes
 
-_SLICE: Final = 1 << 20
-"""Rows looked at together when the largest blocks are picked."""
+_AT_ONCE: Final = 1 << 18
+"""Blocks looked at together when the largest blocks are picked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class BlockSelection:
 
 
 def select_blocks(
-    store: BlockStore,
+    table: LiveTable,
     n: int,
     now_ns: int,
     min_age_ns: int | None = None,
@@ -57,25 +58,23 @@ def select_blocks(
     best = Blocks.empty()
     count = size_bytes = floor = 0
     born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
-    for blocks, alive in store.runs():
-        for start in range(0, len(blocks), _SLICE):
-            rows = slice(start, start + _SLICE)
-            chosen = alive[rows]
-            if min_age_ns is not None:
-                chosen = chosen & (blocks.birth_ns[rows] <= born_by)
-                sizes = blocks.size[rows][chosen]
-                if sample_bytes is None:
-                    count += len(sizes)
-                    size_bytes += int(sizes.sum())
-                else:
-                    weight = weights(sizes, sample_bytes)
-                    count += round(weight.sum())
-                    size_bytes += round((weight * sizes).sum())
-            large = np.flatnonzero(chosen & (blocks.size[rows] >= np.uint64(floor))) + start
-            if n:
-                best = Blocks.concatenate([best, _largest(blocks, large, n)])
-                best = _largest(best, np.arange(len(best)), n)
-            if n and len(best) == n:
+    for blocks in table.parts(min(table.count, _AT_ONCE)):
+        chosen = blocks.size >= np.uint64(floor)
+        if min_age_ns is not None:
+            is_old = blocks.birth_ns <= born_by
+            chosen &= is_old
+            sizes = blocks.size[is_old]
+            if sample_bytes is None:
+                count += len(sizes)
+                size_bytes += int(sizes.sum())
+            else:
+                weight = weights(sizes, sample_bytes)
+                count += round(weight.sum())
+                size_bytes += round((weight * sizes).sum())
+        if n:
+            best = Blocks.concatenate([best, _largest(blocks, np.flatnonzero(chosen), n)])
+            best = _largest(best, np.arange(len(best)), n)
+            if len(best) == n:
                 floor = int(best.size[-1])
     return BlockSelection(count, size_bytes, block_stats(best, now_ns))
 

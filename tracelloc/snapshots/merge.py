@@ -17,7 +17,7 @@ import numpy as np
 
 from tracelloc.abi import PARTIAL, Counter, StackFlag
 from tracelloc.capture.overhead import Overhead
-from tracelloc.heap.blocks import BlockCopy, Blocks
+from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.history import SAMPLES, History
 from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.series import POINTS, Points
@@ -259,15 +259,15 @@ def _overhead(ones: Sequence[Snapshot]) -> Overhead:
     return Overhead(rate, shares[0] if shares else None, tuple(dear))
 
 
-def _blocks(parts: Sequence[Part]) -> BlockCopy:
+def _blocks(parts: Sequence[Part]) -> Blocks:
     """Those of processes that have ended are not known any more."""
     runs = []
     for part in parts:
         if part.one.blocks is not None:
-            own = part.one.blocks.blocks()
+            own = part.one.blocks
             stack = np.maximum(part.merged[own.stack], NO_STACK).astype(np.uint32)
             runs.append(Blocks(own.address, own.size, own.birth_ns, stack, own.tid))
-    return BlockCopy(runs)
+    return Blocks.concatenate(runs)
 
 
 def _mappings(parts: Sequence[Part]) -> Mappings | None:

@@ -15,14 +15,13 @@ from tracelloc.abi import (
     StackFlag,
 )
 from tracelloc.capture.overhead import Overhead
-from tracelloc.heap.blocks import BlockCopy
+from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
-from tracelloc.heap.peak import Peak
 from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.series import Points
 from tracelloc.heap.stacks import Frames, Mask, Stacks
-from tracelloc.heap.table import LiveTable
+from tracelloc.heap.table import LiveTable, Peak
 from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.activity import ThreadActivity, activity_of, whole_peak
@@ -190,7 +189,7 @@ class Snapshot(ProcessStatus):
     """Those of at least the age that was asked for."""
     past_bytes: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
-    blocks: BlockCopy | None = None
+    blocks: Blocks | None = None
     """All outstanding blocks, if wanted."""
     usable: UsableSizes | None = None
     """What the allocator gives for these blocks, if wanted and there is an allocator."""
@@ -281,7 +280,7 @@ def take_snapshot(
     heap: Heap, process: ProcessStatus, capture: CaptureStatus, wanted: Wanted = NOTHING_ELSE
 ) -> Snapshot:
     """Copies what views need of a heap."""
-    table, stacks, lives = heap.table, heap.stacks, heap.table.lives
+    table, stacks = heap.table, heap.stacks
     now_ns = capture.now_ns
     totals = table.totals.whole(len(stacks))
 
@@ -310,12 +309,12 @@ def take_snapshot(
         top_blocks=top_blocks,
         old_blocks=old_blocks,
         past_bytes=_past(heap.history, process.started_ns),
-        blocks=table.blocks.copy() if wanted.blocks else None,
+        blocks=table.blocks() if wanted.blocks else None,
         history=heap.history.copy(),
-        peak=whole_peak(totals, lives.peaks.peak, len(stacks)),
-        soon=lives.soon,
-        unordered_count=totals.whole_number(lives.unordered_count),
-        threads=activity_of(lives, totals, process.thread_names) if wanted.threads else None,
+        peak=whole_peak(totals, table.peak, len(stacks)),
+        soon=table.soon,
+        unordered_count=totals.whole_number(table.unordered_count),
+        threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
     )
 
 
@@ -324,11 +323,11 @@ def _blocks(
 ) -> tuple[BlockSelection, BlockSelection | None]:
     """The largest blocks of all, and of those of an age, if that was asked for."""
     top, min_age_ns = wanted.top, wanted.min_age_ns
-    largest = select_blocks(table.blocks, top, now_ns).largest
+    largest = select_blocks(table, top, now_ns).largest
     count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
     old = None
     if min_age_ns is not None:
-        old = select_blocks(table.blocks, top, now_ns, min_age_ns, totals.sample_bytes)
+        old = select_blocks(table, top, now_ns, min_age_ns, totals.sample_bytes)
     return BlockSelection(count, size_bytes, largest), old
 
 

@@ -304,7 +304,7 @@ def stack_details(
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
     blocks = Blocks.empty()
     if snapshot.blocks is not None:
-        every = snapshot.blocks.blocks()
+        every = snapshot.blocks
         blocks = choose(every.select(every.stack == index), now_ns, limits)
     live_bytes = int(totals.allocated_bytes[index] - totals.freed_bytes[index])
     times, sizes = snapshot.history.series(index)

@@ -26,8 +26,8 @@ class Attachments:
         """Takes over probes that are in place."""
         self._attachments.append(attachment)
 
-    def look_after(self, say: Callable[[str], None]) -> bool:
-        """Moves them to another thread if theirs has ended. Whether events may be missing.
+    def look_after(self, say: Callable[[str], None]) -> None:
+        """Moves them to another thread if theirs has ended.
 
         To be called often, for until then some may be missed. ``say`` is told of that, and
         when the main thread has ended. Raises TracellocError.
@@ -36,10 +36,10 @@ class Attachments:
         ended = {thread_id for thread_id in threads if not self._process.is_running(thread_id)}
         if not ended:
             self._seen_ns = time.monotonic_ns()
-            return False
+            return
         thread_id = self._process.thread_id
         if not self._process.is_running(thread_id):
-            return False
+            return
         moved = [attachment for attachment in self._attachments if attachment.thread_id in ended]
         before: list[int] = []
         try:
@@ -51,11 +51,10 @@ class Attachments:
             for attachment in moved:
                 before += attachment.move(thread_id)
         except TargetError:  # that one has ended as well
-            return False
+            return
         finally:
             close_soon(before)
         self._tell(min(ended), say, saw_all=saw_all)
-        return not saw_all
 
     def _tell(self, ended: int, say: Callable[[str], None], *, saw_all: bool) -> None:
         for_ms = (time.monotonic_ns() - self._seen_ns) * 1000 // NS_PER_S

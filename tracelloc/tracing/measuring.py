@@ -41,7 +41,7 @@ class Measuring:
         """A snapshot of the process with the usable sizes of its blocks, if it has these."""
         if snapshot.blocks is None:
             return snapshot
-        blocks = snapshot.blocks.blocks()
+        blocks = snapshot.blocks
         mapped = {module.path for module in self._space.mapped_modules}
         # Another program that the process was before may have had other ones.
         found = [a for a in snapshot.allocators if a.file in mapped] or snapshot.allocators

@@ -111,9 +111,9 @@ class ProbeSet:
         if not any(allocator.module in mapped for allocator in self._allocators):
             raise no_allocator(self._space, self._selection)
 
-    def look_after(self, say: Callable[[str], None]) -> bool:
+    def look_after(self, say: Callable[[str], None]) -> None:
         """See ``Attachments.look_after``."""
-        return self._attachments.look_after(say)
+        self._attachments.look_after(say)
 
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""

@@ -25,7 +25,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import UNSEEN_FREE_COUNTERS, ForkFlag
+from tracelloc.abi import ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
@@ -354,11 +354,6 @@ class Session:
         batch = capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
         self.processes.feed.take()
-        if batch:
-            counters = capture.counters()
-            if any(counters[counter] for counter in UNSEEN_FREE_COUNTERS):
-                for tracee in self.processes.living:
-                    tracee.heap.table.trusting = False
         rest = np.empty(0, RECORD_DTYPE) if capture.mappings is None else capture.mappings.take()
         self.processes.apply(batch, rest)
         self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)

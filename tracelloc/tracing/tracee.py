@@ -13,7 +13,6 @@ from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import Overhead, RateMeter
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
-from tracelloc.heap.blocks import BlockStore
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
@@ -192,7 +191,7 @@ class Tracee:
         """
         self.target = replace(self.target, has_ended=True)
         self.source.close()
-        self.heap.table.blocks = BlockStore()
+        self.heap.table.drop_blocks()
 
     def close(self) -> None:
         """Ends its threads and closes its files; the probes must be gone."""
@@ -207,14 +206,13 @@ class Tracee:
         ``say`` is told what users should know of.
         """
         table = self.heap.table
-        if self.probes.look_after(say):
-            table.trusting = False
+        self.probes.look_after(say)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
         if self._trampoline is None and table.events:
             self.source.refresh()
         self._rate.note(now_ns, self.events)
-        self.thread_names.see(table.lives.threads.tids)
+        self.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):

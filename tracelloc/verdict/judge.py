@@ -82,7 +82,7 @@ class Judge:
         moment = Moment(cohorts.start_ns, now_ns, totals.sample_bytes is not None)
         count = len(stacks)
         cohorts.grow(count)
-        cohorts.advance(now_ns, totals.live_bytes)
+        cohorts.advance(now_ns, totals)
         census = cohorts.census(now_ns, count)
         yield None
         circumstances = self._circumstances(census, moment, losses)

@@ -138,7 +138,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
     """What the allocator adds to outstanding blocks; None if that is not known of it."""
     sizes = snapshot.usable
     if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
-        blocks = snapshot.blocks.blocks()
+        blocks = snapshot.blocks
         total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
         if not total.waste.unknown_count:
             return total.waste.waste_bytes + total.header_bytes
