@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tracelloc.abi import StackFlag
 from tracelloc.capture.ring import SentStacks
-from tracelloc.heap.core import StackIds
+from tracelloc.heap.stackids import StackIds
 
 U64 = npt.NDArray[np.uint64]
 I64 = npt.NDArray[np.int64]

@@ -138,7 +138,7 @@ class LiveTable:
 
     def drop_blocks(self) -> None:
         """Forgets what the totals are made of: nothing more will happen to it."""
-        self._core.drop_blocks()
+        self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
         """Binds what has changed since the last events."""

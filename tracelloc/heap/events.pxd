@@ -1,0 +1,46 @@
+# cython: language_level=3
+"""What the probes report, as ``probes/event.h`` has it."""
+
+from libc.stdint cimport int64_t, uint32_t, uint64_t
+
+cdef extern from "<linux/types.h>":
+    pass
+
+cdef extern from "event.h":
+    struct event:
+        uint64_t address
+        uint64_t size_tag
+        uint64_t stack_id
+        uint64_t time_ns
+        uint32_t tid
+        uint32_t image
+    struct pair_key:
+        uint64_t stack_id
+        uint64_t size
+        uint32_t image
+        uint32_t parity
+    struct pair_sums:
+        int64_t count
+        int64_t bytes
+        uint64_t time_ns
+    enum:
+        EVENT_SIZE_BITS
+        EVENT_KIND_MASK
+        EVENT_ALLOC
+        EVENT_REALLOC_FREE
+        EVENT_RESTORE
+        EVENT_LATE_ALLOC
+        EVENT_INNER_FREE
+
+cdef struct Record:  # of the ring
+    uint32_t length
+    uint32_t page
+    event event
+
+cdef struct Pair:  # of map ``pairs``
+    pair_key key
+    pair_sums sums
+
+
+cdef inline uint32_t kind_of(const event* e) noexcept nogil:
+    return <uint32_t>(e.size_tag >> EVENT_SIZE_BITS) & EVENT_KIND_MASK
