@@ -27,12 +27,11 @@ def records(events: list[Event], first_time: int = 1) -> Events:
     return out
 
 
-def sent_stacks(*stacks: tuple[int, int, int, tuple[int, ...]]) -> SentStacks:
-    """Stacks as the ring of stacks holds them: (id, flags, image, frames)."""
+def sent_stacks(*stacks: tuple[int, int, tuple[int, ...]]) -> SentStacks:
+    """Stacks as the ring of stacks holds them: (id, flags, frames)."""
     return SentStacks(
         np.array([stack_id for stack_id, *_ in stacks], np.uint64),
-        np.array([flags for _, flags, _, _ in stacks], np.uint16),
-        np.array([image for _, _, image, _ in stacks], np.uint32),
+        np.array([flags for _, flags, _ in stacks], np.uint16),
         np.array([len(frames) for *_, frames in stacks], np.int64),
         np.array([frame for *_, frames in stacks for frame in frames], np.uint64),
     )

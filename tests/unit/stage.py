@@ -67,11 +67,11 @@ class Stacks:
     """The capture's drain of stacks."""
 
     def __init__(self) -> None:
-        self.sent: list[SentStacks] = []
+        self.sent: list[tuple[int, SentStacks]] = []
 
-    def take(self) -> SentStacks:
+    def take(self) -> list[tuple[int, SentStacks]]:
         sent, self.sent = self.sent, []
-        return SentStacks.joined([sent_stacks(), *sent])
+        return sent
 
 
 @dataclass
@@ -173,7 +173,7 @@ class Stage:
         self.time += len(events)
         batch["image"] = image
         for stack in stacks:
-            self.capture.stacks.sent.append(sent_stacks((stack, 0, image, (stack,))))
+            self.capture.stacks.sent.append((image, sent_stacks((stack, 0, (stack,)))))
         self.capture.drain.records.append(batch)
 
     def fork(self, image: int, tid: int) -> None:

@@ -122,11 +122,28 @@ def test_stacks(kernel: Kernel) -> None:
     kernel.produce(stack(9, 2, [40]))
     busy = kernel.produce(stack(10, 0, [50]), BUSY)
     kernel.produce(stack(11, 0, [60]))
-    sent = ring.take()
+    ((image, sent),) = ring.take()
     assert list(sent.rows()) == [(7, 1, (10, 20, 30)), (9, 2, (40,))]
-    assert sent.images.tolist() == [3, 3]
+    assert image == 3
     assert list(sent.select(sent.ids == 9).rows()) == [(9, 2, (40,))]
-    assert list(ring.take().rows()) == []
+    assert ring.take() == []
     kernel.finish(busy, 24)
-    assert ring.take().ids.tolist() == [10, 11]
+    assert [sent.ids.tolist() for _, sent in ring.take()] == [[10, 11]]
     assert ring.consumed == ring.produced
+
+
+def test_stacks_of_several_images(kernel: Kernel) -> None:
+    ring = StackRing(kernel.fd, SIZE)
+    for number in range(60):
+        frames = list(range(number % 4))
+        kernel.produce(stack(number, 0, frames, image=number % 7 % 3), DISCARD * (number % 5 == 0))
+    taken = ring.take()
+    assert [image for image, _ in taken] == [0, 1, 2]
+    assert [list(sent.rows()) for _, sent in taken] == [
+        [
+            (number, 0, tuple(range(number % 4)))
+            for number in range(60)
+            if number % 7 % 3 == image and number % 5
+        ]
+        for image in range(3)
+    ]

@@ -7,6 +7,7 @@ lost or out of order; this is user space's part.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from tracelloc.abi import (
     SpillFlag,
 )
 from tracelloc.capture.bpfmaps import Columns, GracePeriod, HashMap, pick
+from tracelloc.capture.records import sort_events
 from tracelloc.capture.ring import RECORD_DTYPE, EventRing, Events, SentStacks, StackRing
 
 Mask = npt.NDArray[np.bool_]
@@ -143,20 +145,21 @@ class StackDrain:
         value = [*STACK_HEAD_FIELDS, ("frames", "<u8", (max_frames,))]
         self._kept = None if map_fd is None else HashMap(map_fd, [("id", "<u8")], value)
 
-    def take(self) -> SentStacks:
-        """All that are there. Raises OSError."""
+    def take(self) -> list[tuple[int, SentStacks]]:
+        """(memory image, stacks) of all that are there. Raises OSError."""
         sent = self._ring.take()
         if self._kept is None or not self._control["kept_stacks"][0]:
             return sent
         # Before the map is read: what comes later sets it again.
         self._control["kept_stacks"][0] = 0
-        parts = [sent]
         for _, kept in self._kept.take(lambda keys: np.ones(len(keys), np.bool_)):
             depths = kept["n_frames"].astype(np.int64)
             used = np.arange(kept["frames"].shape[1]) < depths[:, np.newaxis]
-            columns = kept["stack_id"], kept["flags"], kept["image"], depths
-            parts.append(SentStacks(*columns, kept["frames"][used]))
-        return SentStacks.joined(parts)
+            columns = kept["stack_id"].copy(), kept["flags"].copy(), depths
+            stacks = SentStacks(*columns, kept["frames"][used])
+            for image in np.unique(kept["image"]).tolist():
+                sent.append((image, stacks.select(kept["image"] == image)))
+        return sent
 
 
 def late_events(entries: Columns) -> Events:
@@ -211,10 +214,18 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
     return events
 
 
-def select_events(events: Events, image: int) -> Events:
-    """Those of one memory image."""
-    ours = events["image"] == image
-    return events if ours.all() else pick(events, ours)
+def by_image(events: Events) -> Iterator[tuple[int, Events]]:
+    """Yields (memory image, its events, in their order), in the order of the images' numbers."""
+    if not len(events):
+        return
+    ordered = np.empty_like(events)
+    shares = sort_events(events.view(np.uint8), ordered.view(np.uint8))
+    if len(shares) == 1:
+        ordered = events
+    start = 0
+    for image, count in shares:
+        yield image, ordered[start : start + count]
+        start += count
 
 
 def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi
+from tracelloc.capture.records import StackRecords
 
 HEAD_BYTES: Final = 8
 BUSY: Final = 1 << 31
@@ -96,8 +97,6 @@ class SentStacks:
     ids: U64
     flags: npt.NDArray[np.uint16]
     """Of ``enum stack_flag``."""
-    images: npt.NDArray[np.uint32]
-    """The memory images that the addresses are in."""
     depths: npt.NDArray[np.int64]
     """Frames of each stack."""
     frames: U64
@@ -106,10 +105,10 @@ class SentStacks:
     def __len__(self) -> int:
         return len(self.ids)
 
-    @classmethod
-    def joined(cls, parts: Sequence[SentStacks]) -> SentStacks:
-        """All of these, in their order."""
-        return cls(*(np.concatenate([getattr(p, name) for p in parts]) for name in cls.__slots__))
+    def part(self, stacks: slice, frames: slice) -> SentStacks:
+        """Some of them, one behind the other, with their frames."""
+        ids, flags, depths = self.ids[stacks], self.flags[stacks], self.depths[stacks]
+        return SentStacks(ids, flags, depths, self.frames[frames])
 
     def rows(self) -> Iterator[tuple[int, int, tuple[int, ...]]]:
         """Yields (id, flags, frames) of each stack."""
@@ -126,7 +125,6 @@ class SentStacks:
         return SentStacks(
             self.ids[mask],
             self.flags[mask],
-            self.images[mask],
             self.depths[mask],
             self.frames[np.repeat(mask, self.depths)],
         )
@@ -135,43 +133,32 @@ class SentStacks:
 class StackRing(Ring):
     """The ring of ``struct stack``: few records, of any length."""
 
-    def __init__(self, map_fd: int, size_bytes: int) -> None:
-        super().__init__(map_fd, size_bytes)
-        self._heads = self.data.cast("I")
-        self._words = np.frombuffer(self.data, np.uint64)
+    def take(self) -> list[tuple[int, SentStacks]]:
+        """Copies out all finished records, and gives back their room.
 
-    def take(self) -> SentStacks:
-        """Copies out all finished records, oldest first, and gives back their room."""
-        position, end = self.consumed, self.produced
-        places: list[int] = []
-        while position < end:
-            at = position & (self.size_bytes - 1)
-            length = self._heads[at >> 2]
-            if length & BUSY:
-                break
-            if not length & DISCARD:
-                places.append(at)
-            # Heads stand on multiples of eight.
-            position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
-        words = self._words
-        firsts = np.array(places, np.int64) // 8 + 1
-        heads = words[firsts + 1]
-        depths = (heads & np.uint64(0xFFFF)).astype(np.int64)
+        Returns (memory image, its stacks, oldest first) in the order of the images' numbers.
+        """
+        start, end = self.consumed, self.produced
+        if start == end:
+            return []
+        records = StackRecords(self.data, self.size_bytes, start, end)
+        count = sum(stacks for _, stacks, _ in records.images)
         sent = SentStacks(
-            ids=words[firsts],
-            flags=(heads >> np.uint64(16)).astype(np.uint16),
-            images=(heads >> np.uint64(32)).astype(np.uint32),
-            depths=depths,
-            frames=words[stretches(firsts + 2, depths)],
+            ids=np.empty(count, np.uint64),
+            flags=np.empty(count, np.uint16),
+            depths=np.empty(count, np.int64),
+            frames=np.empty(sum(frames for *_, frames in records.images), np.uint64),
         )
-        self.consumed = position
-        return sent
-
-
-def stretches(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Indices:
-    """The numbers from each start on, as many as its length says, one stretch behind the other."""
-    before = np.cumsum(lengths) - lengths
-    return np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))
+        if count:
+            records.copy(sent.ids, sent.flags, sent.depths, sent.frames)
+        self.consumed = records.end
+        found = []
+        stack = frame = 0
+        for image, stacks, frames in records.images:
+            ends = stack + stacks, frame + frames
+            found.append((image, sent.part(slice(stack, ends[0]), slice(frame, ends[1]))))
+            stack, frame = ends
+        return found
 
 
 @dataclass(frozen=True, slots=True)

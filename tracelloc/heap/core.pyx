@@ -19,7 +19,7 @@ from tracelloc.heap.blocktable cimport (
     Block, Blocks, drop_blocks, fetch_block, find_block, has_room, new_blocks, own_blocks,
     remove_block,
 )
-from tracelloc.heap.events cimport (
+from tracelloc.capture.events cimport (
     EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
     EVENT_SIZE_BITS, Pair, Record, event, kind_of,
 )

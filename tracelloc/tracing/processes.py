@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EventKind
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.drain import Batch, select_events
+from tracelloc.capture.drain import Batch, by_image
+from tracelloc.capture.records import find_fork
 from tracelloc.capture.ring import Events
 from tracelloc.errors import TracellocError
 from tracelloc.heap.heap import Heap
@@ -106,13 +106,23 @@ class Processes:
         for image, tracee in self._known_in(mappings):
             tracee.heap.ranges.apply(mappings[mappings["image"] == image])
         # A child's image has a higher number than its parent's: what it was born with is there.
-        for image, tracee in self._known_in(batch.events):
-            for events, marker in _stretches(select_events(batch.events, image)):
-                tracee.heap.table.apply(events, in_order=not batch.overflowed)
-                if len(marker):
-                    self._note_fork(tracee, int(marker["tid"][0]))
+        for image, events in by_image(batch.events):
+            if image in self._by_image:
+                self._apply(self._by_image[image], events, in_order=not batch.overflowed)
         for image, tracee in self._known_in(batch.pairs):
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
+
+    def _apply(self, tracee: Tracee, events: Events, *, in_order: bool) -> None:
+        """Applies events of one image; children come to be where they were forked off."""
+        records = events.view(np.uint8)
+        start = 0
+        while True:
+            fork = find_fork(records, start)
+            tracee.heap.table.apply(events[start:fork], in_order=in_order)
+            if fork == len(events):
+                break
+            self._note_fork(tracee, int(events["tid"][fork]))
+            start = fork + 1
 
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
         """The images that records are about, with their processes, if these are traced."""
@@ -386,13 +396,3 @@ class Processes:
         """What ends while it is being probed is no trouble."""
         if Process(pid).exists():
             self._say(f"warning: {error}")
-
-
-def _stretches(events: Events) -> Iterator[tuple[Events, Events]]:
-    """Yields (events up to a fork, its marker); the last time without one."""
-    kind = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(EVENT_KIND_MASK)
-    start = 0
-    for at in np.flatnonzero(kind == np.uint64(EventKind.FORK)).tolist():
-        yield events[start:at], events[at : at + 1]
-        start = at + 1
-    yield events[start:], events[:0]

@@ -6,8 +6,6 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-import numpy as np
-
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.unwinding.source import StackSource
@@ -25,7 +23,7 @@ class StackFeed:
         self._capture = capture
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
-        self._early_stacks: list[SentStacks] = []
+        self._early_stacks: list[tuple[int, SentStacks]] = []
         """Of images that are not known yet."""
         self._early_misses: list[Miss] = []
         """Likewise."""
@@ -42,12 +40,10 @@ class StackFeed:
     def take(self) -> None:
         """Notes all stacks that the rings hold. To be called after events were taken."""
         self._take_misses()
-        stacks = SentStacks.joined([*self._early_stacks, self._capture.stacks.take()])
-        self._early_stacks = []
-        for image in np.unique(stacks.images).tolist():
-            new = stacks.select(stacks.images == image)
+        early, self._early_stacks = self._early_stacks, []
+        for image, new in [*early, *self._capture.stacks.take()]:
             if image > self._newest:
-                self._early_stacks.append(new)
+                self._early_stacks.append((image, new))
             elif image in self._sources:
                 self._sources[image].note(new)
 

@@ -18,6 +18,7 @@ from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
+from tracelloc.unwinding.addresses import AddressSet
 from tracelloc.unwinding.plausible import FrameChecker
 from tracelloc.unwinding.sitememory import SiteMemory
 from tracelloc.unwinding.unwinder import Unwinder
@@ -68,8 +69,8 @@ class StackSource:
         self._loader_calls = words.loader_calls
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
-        self._passed = np.empty(0, np.uint64)
-        """Return addresses in this program's stacks, in their order, each once."""
+        self._passed = AddressSet()
+        """Return addresses in this program's stacks."""
         if like is not None and like._unwinder is not None:
             table = like._unwinder.table.fork(words.publish_tag, words.generation)
             self._unwinder = like._unwinder.fork(space, table, self.refresh)
@@ -93,7 +94,7 @@ class StackSource:
         self._unwinder.stop()
         if self._prewarming is not None:
             self._prewarming.join()
-        self._unwinder.note_passed(self._passed)
+        self._unwinder.note_passed(self._all_passed())
         self._unwinder.remember()
         self._unwinder.table.close()
 
@@ -102,9 +103,9 @@ class StackSource:
         self._stacks = stacks
         self._checker = FrameChecker(self._space)
         if self._unwinder is not None:
-            self._unwinder.note_passed(self._passed)
+            self._unwinder.note_passed(self._all_passed())
             self._unwinder.begin_image()
-        self._passed = np.empty(0, np.uint64)
+        self._passed = AddressSet()
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""
@@ -203,15 +204,14 @@ class StackSource:
 
     def _note_passed(self, frames: U64) -> U64:
         """Notes where stacks came by. Returns those addresses that are new, in their order."""
-        ordered = np.sort(frames)
-        ordered = ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]]
-        passed = self._passed
-        at = np.searchsorted(passed, ordered)
-        new: U64 = ordered[np.append(passed, np.uint64(0))[at] != ordered]
-        if len(new):
-            # Two sorted runs, which a stable sort merges.
-            self._passed = np.sort(np.append(passed, new), kind="stable")
-        return new
+        new = np.empty_like(frames)
+        return np.sort(new[: self._passed.add(frames, new)])
+
+    def _all_passed(self) -> U64:
+        """Return addresses in this program's stacks, in their order, each once."""
+        passed = np.empty(len(self._passed), np.uint64)
+        self._passed.copy(passed)
+        return np.sort(passed)
 
     def _settle(self, frames: Frames, flags: StackFlag) -> tuple[Frames, StackFlag]:
         """What is to be believed of a stack that was walked by rows."""

@@ -1,7 +1,7 @@
 # cython: language_level=3
 """What the probes report, as ``probes/event.h`` has it."""
 
-from libc.stdint cimport int64_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 
 cdef extern from "<linux/types.h>":
     pass
@@ -23,6 +23,12 @@ cdef extern from "event.h":
         int64_t count
         int64_t bytes
         uint64_t time_ns
+    struct stack:
+        uint64_t stack_id
+        uint16_t n_frames
+        uint16_t flags
+        uint32_t image
+        uint64_t frames[1]
     enum:
         EVENT_SIZE_BITS
         EVENT_KIND_MASK
@@ -31,6 +37,7 @@ cdef extern from "event.h":
         EVENT_RESTORE
         EVENT_LATE_ALLOC
         EVENT_INNER_FREE
+        EVENT_FORK
 
 cdef struct Record:  # of the ring
     uint32_t length

@@ -1,0 +1,9 @@
+import numpy as np
+import numpy.typing as npt
+
+U64 = npt.NDArray[np.uint64]
+
+class AddressSet:
+    def __len__(self) -> int: ...
+    def add(self, addresses: U64, new: U64) -> int: ...
+    def copy(self, addresses: U64) -> None: ...
