@@ -20,6 +20,7 @@ demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 s
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
 	$(PYTEST) --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)
+	tests/sanitized.sh $(VENV)/sanitized $(CURDIR)/$(BIN)/python
 	$(PYTEST) --numprocesses 2 --dist worksteal -m "not alone" tests/integration $(PYTEST_ARGS)
 	$(PYTEST) -m alone tests/integration $(PYTEST_ARGS)
 

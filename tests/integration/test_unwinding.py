@@ -136,8 +136,8 @@ def compare(
             continue
         # Innermost is the place of the call itself: of backtrace here, of malloc there.
         expected = tuple(records[number][2 : 1 + count].tolist())
-        index = session.root.heap.stacks._index_of(stack_id)
-        assert index is not None
+        index = session.root.heap.stacks.ids.get(stack_id)
+        assert index >= 0
         frames, flags = (
             session.root.heap.stacks.frames(index),
             session.root.heap.stacks.flags(index),

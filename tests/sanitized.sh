@@ -1,0 +1,27 @@
+#!/bin/sh
+# Runs the tests of what is compiled with AddressSanitizer, UndefinedBehaviorSanitizer and
+# Cython's checks of bounds, in a copy of the sources. Arguments: the copy's folder, Python.
+set -eu
+copy=$1
+python=$2
+
+rm -rf "$copy"
+mkdir -p "$copy"
+cp -r tracelloc ui probes tests filters.toml pyproject.toml README.md LICENSE "$copy"
+find "$copy/tracelloc" -name '*.so' -delete
+find "$copy/tracelloc" -name '*.pyx' -exec sed -i \
+    's/boundscheck=False, wraparound=False/boundscheck=True, wraparound=False/' {} +
+cd "$copy"
+CFLAGS="-O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined" \
+LDFLAGS="-fsanitize=address,undefined" \
+    "$python" -c 'import setuptools; setuptools.setup()' -q build_ext --inplace >build.log 2>&1 || {
+    cat build.log >&2
+    exit 1
+}
+# Python itself does not free all that it allocates. What the other tests share loads a library
+# in a way that sanitizers can't follow.
+ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
+    "$python" -m pytest -q -s -p no:cacheprovider --noconftest \
+    tests/unit/test_table.py tests/unit/test_lives.py tests/unit/test_cohorts.py \
+    tests/unit/test_fork.py tests/unit/test_ring.py tests/unit/test_sampling.py \
+    tests/unit/test_survival.py tests/unit/test_drain.py
