@@ -99,7 +99,8 @@ END
 }
 
 pack_tree() { # tracked files as they are now
-    (cd "$tree" && git ls-files -z | tar --null -T - --ignore-failed-read -cf -)
+    # What is compiled fits all versions of Python, and all newer C libraries.
+    (cd "$tree" && { git ls-files -z && printf '%s\0' tracelloc/*/*.so; } | tar --null -T - --ignore-failed-read -cf -)
 }
 
 flock 9

@@ -15,7 +15,7 @@ bookworm) more=libtcmalloc-minimal4,libmimalloc2.0,libpython3.11,libssl3,libllvm
 *) more=libtcmalloc-minimal4t64,libmimalloc3,libpython3.13,libssl3t64,libllvm19 ;;
 esac
 mmdebstrap --quiet --mode=root --variant=minbase --include="ca-certificates,make,git,gcc,g++,\
-libc6-dev,gcc-multilib,python3-bpfcc,python3-venv,procps,iproute2,kmod,util-linux,strace,binutils,\
+libc6-dev,gcc-multilib,python3-bpfcc,python3-dev,python3-venv,procps,iproute2,kmod,util-linux,strace,binutils,\
 libseccomp-dev,libc6-dbg,rustc,musl-tools,sqlite3,nodejs,redis-server,llvm,libjemalloc2,$more" "$suite" "$root" "$mirror"
 cp /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 cp /etc/resolv.conf "$root/etc/resolv.conf"

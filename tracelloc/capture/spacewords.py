@@ -25,11 +25,12 @@ class SpaceWords:
     def begin(self, image: int, parent: SpaceWords | None = None) -> None:
         """Another program, in memory that nothing is known of. It must be stopped.
 
-        ``parent``: of the process whose memory it has a copy of, and so its stacks.
+        ``parent``: of the process whose memory it has a copy of, and so its stacks. The kernel
+        sends its hijacked returns to the same address, too: the highest that is free.
         """
         words = self._words
-        for name in ("trampoline", "loader_state", "unloading"):
-            words[name][0] = 0
+        words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
+        words["loader_state"][0] = words["unloading"][0] = 0
         words["changes"][0] += 1
         words["image"][0] = image
         words["lineage"][0] = image if parent is None else parent._words["lineage"][0]

@@ -111,6 +111,8 @@ class Tracee:
         self._rate = RateMeter()
         self._events_before = 0
         self._forget_image(now_ns)
+        if parent is not None:
+            self._trampoline = parent._trampoline
 
     def _forget_image(self, now_ns: int) -> None:
         """Nothing was found out about the memory image yet."""
