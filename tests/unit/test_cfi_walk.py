@@ -55,7 +55,7 @@ class Program:
         subprocess.run([path, out], check=True, timeout=60)
         data = out.read_bytes()
         (size,) = struct.unpack_from("<Q", data)
-        self.maps = AddressMap(parse_maps(data[8 : 8 + size].decode()))
+        self.maps = AddressMap(parse_maps(data[8 : 8 + size].decode()).values())
         self.files: dict[str, tuple[ElfFile, Cfi]] = {}
         self.samples = []
         self.kinds: Counter[str] = Counter()

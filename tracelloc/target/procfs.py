@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelloc.errors import PrivilegeError, TargetError
 
@@ -56,8 +56,7 @@ def is_loader(path: str) -> bool:
     return base_name(path).startswith("ld-")
 
 
-@dataclass(frozen=True, slots=True)
-class Mapping:
+class Mapping(NamedTuple):
     """One line of maps: addresses ``start <= a < end`` of the process."""
 
     start: int
@@ -87,29 +86,26 @@ class Mapping:
         return f"{self.start:x}-{self.end:x}"
 
 
-def parse_maps(text: str) -> list[Mapping]:
-    """Mappings from the text of ``/proc/PID/maps``, in address order."""
-    mappings = []
-    for line in text.splitlines():
-        fields = line.split(maxsplit=5)
-        if len(fields) < 5:
-            continue
-        start, _, end = fields[0].partition("-")
-        path = fields[5] if len(fields) > 5 else ""
-        deleted = path.endswith(" (deleted)")
-        mappings.append(
-            Mapping(
-                start=int(start, 16),
-                end=int(end, 16),
-                offset=int(fields[2], 16),
-                executable="x" in fields[1],
-                device=fields[3],
-                inode=int(fields[4]),
-                path=path.removesuffix(" (deleted)"),
-                deleted=deleted,
-            )
-        )
-    return mappings
+def parse_maps(text: str, known: dict[str, Mapping] | None = None) -> dict[str, Mapping]:
+    """Mappings by their line of ``/proc/PID/maps``, in address order; see proc(5).
+
+    ``known``: of an earlier text, for lines that are the same.
+    """
+    known = known or {}
+    return {
+        line: known.get(line) or _mapping_of(line)
+        for line in text.split("\n")  # the one character that the kernel escapes
+        if line.count(" ") >= 4
+    }
+
+
+def _mapping_of(line: str) -> Mapping:
+    addresses, rights, offset, device, inode, *path = line.split(maxsplit=5)
+    start, _, end = addresses.partition("-")
+    name = "".join(path)
+    shown = name.removesuffix(" (deleted)")
+    places = int(start, 16), int(end, 16), int(offset, 16)
+    return Mapping(*places, "x" in rights, device, int(inode), shown, shown != name)
 
 
 class AddressMap:
@@ -268,7 +264,7 @@ class Process:
 
     def maps(self) -> AddressMap:
         """Its mappings now."""
-        return AddressMap(parse_maps(self.maps_text()))
+        return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
         """Resident memory, or None once the process is gone."""

@@ -119,6 +119,7 @@ class AddressSpace:
         """Grows with each program that the process executes: addresses mean others then."""
         self._text = ""
         """What the maps were read from."""
+        self._lines: dict[str, Mapping] = {}
         self._maps = AddressMap([])
         self._has_c_library = False
         self._earlier: list[AddressMap] = []
@@ -133,7 +134,8 @@ class AddressSpace:
         if text == self._text:
             return []
         self._text = text
-        maps = AddressMap(parse_maps(text))
+        self._lines = parse_maps(text, self._lines)
+        maps = AddressMap(self._lines.values())
         if not maps.mappings or maps.mappings == self._maps.mappings:
             return []
         if self._maps.mappings:
@@ -151,7 +153,7 @@ class AddressSpace:
         """The same for a child process, which has a copy of the memory."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
-        child._text, child._maps = self._text, self._maps
+        child._text, child._lines, child._maps = self._text, self._lines, self._maps
         child._earlier = list(self._earlier)
         child._has_c_library = self._has_c_library
         child._modules = dict(self._modules)
@@ -165,7 +167,7 @@ class AddressSpace:
         if not keep_modules:
             self._modules = {}
         self.image += 1
-        self._text = ""
+        self._text, self._lines = "", {}
         self._maps = AddressMap([])
         self._earlier = []
 
@@ -177,7 +179,7 @@ class AddressSpace:
         if not opened:
             return []
         try:
-            still = set(self.process.maps().mappings)
+            still = set(parse_maps(self.process.maps_text(), self._lines).values())
         except TargetError:
             still = set()
         if not still:

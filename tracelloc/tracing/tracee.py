@@ -110,11 +110,9 @@ class Tracee:
         self._capture = capture
         self._rate = RateMeter()
         self._events_before = 0
-        self._forget_image(now_ns)
-        if parent is not None:
-            self._trampoline = parent._trampoline
+        self._forget_image(now_ns, None if parent is None else parent._trampoline)
 
-    def _forget_image(self, now_ns: int) -> None:
+    def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Nothing was found out about the memory image yet."""
         self.residency = Residency(self.process)
         self.findings: Findings | None = None
@@ -123,7 +121,7 @@ class Tracee:
         first_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
         self._judge = Judge(self._is_in_runtime, first_ns)
         self._looking: Iterator[Findings | None] | None = None
-        self._trampoline: int | None = None
+        self._trampoline = trampoline
 
     @property
     def events(self) -> int:
