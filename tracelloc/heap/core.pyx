@@ -214,7 +214,7 @@ cdef class Core:
 
     def forget_blocks(self):
         """Forgets the blocks, and keeps the figures."""
-        cdef Blocks* empty = new_blocks(LEAST_BLOCKS)
+        cdef Blocks* empty = new_blocks(2)
         if not empty:
             raise MemoryError
         drop_blocks(self.blocks)
