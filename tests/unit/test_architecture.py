@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from pathlib import Path
 
 import pytest
@@ -101,12 +100,3 @@ def test_every_module_has_a_layer_and_a_docstring() -> None:
     for path in MODULES:
         assert room(path) in RANK or room(path) == "__init__"
         assert ast.get_docstring(ast.parse(path.read_text())), path
-
-
-def test_the_way_of_an_event_names_files_that_there_are() -> None:
-    text = ast.get_docstring(ast.parse((PACKAGE / "__init__.py").read_text())) or ""
-    text = text.replace("tests/unit/test_architecture.py", "")
-    named = re.findall(r"\b[a-z]+/(?:[a-z_]+\.(?:py|bpf\.c|h))?", text)
-    assert len(named) > 20
-    for name in named:
-        assert (PACKAGE / name).exists() or (PACKAGE.parent / name).exists(), name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from argparse import SUPPRESS
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,15 @@ import pytest
 from tracelloc import manual
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
+from tracelloc.command.pools import KINDS
 from tracelloc.command.subcommands import COMMANDS
+from tracelloc.export import EXPORTERS
+from tracelloc.filters.files import shipped_rules
+from tracelloc.report.sections import SECTIONS
+from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
+from tracelloc.ui.state import VIEWS
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.profile import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "tracelloc" / "docs"
@@ -134,6 +142,46 @@ def test_topics_are_the_files() -> None:
         assert f"\n| {topic} | " in contents
     readme = (ROOT / "README.md").read_text()
     assert [t for t in manual.topics() if f"tracelloc/docs/{t}.md" not in readme] == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "names"),
+    [
+        ("allocators", KINDS),
+        ("exports", EXPORTERS),
+        ("exports", METRICS),
+        ("filters", {rule.group for rule in shipped_rules().rules}),
+        ("glossary", [verdict.value for verdict in Verdict]),
+        ("reports", SECTIONS),
+        ("verdicts", [verdict.value for verdict in Verdict]),
+    ],
+)
+def test_what_there_is_to_choose_from_is_described(topic: str, names: Iterable[str]) -> None:
+    text = manual.text_of(topic)
+    assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}\b", text)] == []
+
+
+def test_every_key_of_the_screen_is_described() -> None:
+    text = manual.text_of("screen").replace("`1` … `8`", "`1` `2` `3` `4` `5` `6` `7` `8`")
+    keys = {"slash": "/", "question_mark": "?", "greater_than_sign": ">", "less_than_sign": "<",
+            "space": "space", "escape": "Esc"}  # fmt: skip
+    bindings = [*LIVE_KEYS, *view_keys(VIEWS)]
+    shown = [keys.get(binding.key, binding.key) for binding in bindings]
+    assert [key for key in shown if not re.search(rf"[`|] ?{re.escape(key)}[`, ]", text)] == []
+
+
+def test_errors_are_those_of_the_program() -> None:
+    """The first column of the tables of what goes wrong quotes what the program says."""
+    source = "".join(path.read_text() for path in sorted((ROOT / "tracelloc").rglob("*.py")))
+    source = re.sub(r'"\s+f?"', "", source)
+    rows = re.findall(r"^\| (`.*?) \|", manual.text_of("troubleshooting"), re.MULTILINE)
+    quotes = [quote for row in rows for quote in re.findall("`([^`]+)`", row)]
+    assert len(quotes) > 10
+    for quote in quotes:
+        if "sudo: " in quote:
+            continue
+        for piece in re.split(r"…|\bNAME\b|\bN\b|unknown", quote):
+            assert piece.strip(" .") in source, quote
 
 
 def test_readme_is_short_and_names_the_commands() -> None:
