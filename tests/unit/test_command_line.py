@@ -97,6 +97,9 @@ def test_manual_on_a_terminal(
     manual.show(topic)
     text = re.sub(r"\x1b\[[\d;]*m", "", capsys.readouterr().out)
     assert "|---" not in text
+    # What is too long for its column of a table would be cut.
+    source = manual.contents() if topic is None else manual.text_of(topic)
+    assert [word for word in re.findall(r"[\w.;+-]+…", text) if word not in source] == []
     assert max(map(len, text.splitlines())) <= 80
 
 

@@ -51,12 +51,12 @@ def tables() -> Tables:
             title = line.removeprefix("## ").partition(" (")[0]
             paths = [HEADINGS[title]] if title in HEADINGS else re.findall(r"`([^`]+)`", title)
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 4 and cells[0].startswith("`"):
+        if len(cells) == 3 and cells[0].startswith("`"):
             if paths == [FILE] and cells[0] == "`bytes`, `allocations`":
                 paths = [FIGURES]
             for path in paths:
                 for key in re.findall(r"`([^`]+)`", cells[0]):
-                    found.setdefault(path, {})[key] = cells[1], cells[3]
+                    found.setdefault(path, {})[key] = cells[1].partition(" (")[0], cells[2]
     return found
 
 
