@@ -39,7 +39,6 @@ TYPES: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 FRAME, SUMS, FILE, FIGURES = "stack[]", "sums", "file", "figures"
 HEADINGS = {"Report": "", "Sums of all processes": SUMS, "Snapshot files": FILE}
-WITHOUT_TABLE = {"lost", "suspects[].group.frame", "history", "allocators[].functions[]"}
 
 
 def tables() -> Tables:
@@ -94,8 +93,8 @@ class Checker:
                     self.check(each, "sizes.top_sizes[]")
                 elif isinstance(each, dict):
                     self.check(each, f"{where}[]")
-        elif isinstance(found, dict) and where not in WITHOUT_TABLE:
-            self.check(found, where)
+        elif isinstance(found, dict):
+            self.check(found, where, FRAME if where.endswith(".frame") else None)
 
 
 def whole_snapshot() -> tuple[Snapshot, Namer]:

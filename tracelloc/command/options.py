@@ -189,18 +189,20 @@ def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Raises UsageError for what makes no sense."""
     if given.pid is not None and given.name is not None:
-        raise UsageError("either -p or -n says which process is traced", hint="leave out one")
+        raise UsageError("-p and -n both name a process", hint="leave out one")
     if command and not given.pid is given.name is None:
-        raise UsageError("either a command is traced or a process", hint="leave out one of them")
+        raise UsageError(
+            "either a command is traced or a process", hint="leave out -p and -n, or -- CMD"
+        )
     longest_s = max(given.interval, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample
     for wrong, message in (
         (given.interval < 0.01, "--interval must be at least 10ms"),
-        (longest_s > _LONGEST_S, "times end at a hundred years"),
+        (longest_s > _LONGEST_S, "times must be below a hundred years"),
         (given.duration == 0, "--duration must be more than 0"),
         (
             most is not None and most < least,
-            "--max-size is below --min-size: nothing would be left",
+            "--max-size is below --min-size: everything would be ignored",
         ),
         (
             sample is not None and not 0 < sample <= _SPARSEST,
@@ -221,8 +223,8 @@ def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode)
         )
     if given.program_output is not None and not (command and mode is Mode.TUI):
         raise UsageError(
-            "--program-output copies what a program writes beside the screen",
-            hint="without a screen its output is its own: redirect it",
+            "--program-output copies the output of a program that the screen shows",
+            hint="without a screen, redirect the program's own output",
         )
 
 
