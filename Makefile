@@ -7,7 +7,7 @@ DEMO := $(VENV)/demo
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test lint bench kernels screenshots clean
+.PHONY: help install demo test lint bench kernels screenshots docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
@@ -40,6 +40,12 @@ kernels: $(VENV)/.tools ## run tests on other kernels, in virtual machines (KERN
 screenshots: $(VENV)/.tools ## make the pictures in img/ again
 	$(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m tests.screenshots
 	$(BIN)/python -m tests.ui.pictures img
+
+docs: $(VENV)/.developer ## write the man page again, after a change of options
+	COLUMNS=1000 $(BIN)/argparse-manpage --module tracelloc.command.subcommands \
+	    --function whole_parser --project-name tracelloc --manual-title "User Commands" \
+	    --description "live heap profiler for running Linux programs" \
+	    --output tracelloc/docs/tracelloc.1
 
 clean: ## remove the environment and everything built
 	rm -rf $(VENV) build *.egg-info

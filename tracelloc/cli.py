@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tracelloc.command.options import Mode, Options, parse_options
+from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError
 
 
@@ -39,11 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str]) -> int:
-    if arguments[:1] in (["symbols"], ["diff"]):
-        from tracelloc.command import others as commands  # noqa: PLC0415 - as below
+    if arguments and arguments[0] in SUBCOMMANDS:
+        from tracelloc.command.subcommands import run_subcommand  # noqa: PLC0415 - as below
 
         _heed_interrupts()
-        return commands.COMMANDS[arguments[0]](arguments[1:])
+        return run_subcommand(arguments[0], arguments[1:])
     return _run(parse_options(arguments, terminal=_has_screen()))
 
 

@@ -213,8 +213,8 @@ TOOLS = (
     Tool("tracelloc", "tracelloc", attach=_tracelloc()),
     Tool(
         "tracelloc-no-spill",
-        "tracelloc --spill-entries 0",
-        attach=_tracelloc("--spill-entries", "0"),
+        "tracelloc --overflow-entries 0",
+        attach=_tracelloc("--overflow-entries", "0"),
     ),
     Tool("tracelloc-unread", "tracelloc, stopped: all spilled", attach=_unread),
     Tool("tracelloc-fp", "tracelloc --stacks fp", attach=_tracelloc("--stacks", "fp")),

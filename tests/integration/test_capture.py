@@ -181,7 +181,7 @@ def test_overflow_is_counted_and_said(
     target = Target([builder.c("books"), 4, 20_000, 1, 3000])
     targets.append(target)
     tracer = Tracelloc(
-        "-p", target.pid, "--text", "--events-size", 4096, "--spill-entries", 0,
+        "-p", target.pid, "--text", "--events-size", 4096, "--overflow-entries", 0,
         "--interval", "10s", directory=tmp_path,
     )  # fmt: skip
     json.loads(target.ask("run"))

@@ -217,7 +217,7 @@ def test_debug_shows_the_traceback() -> None:
 
 
 def test_help_and_version_need_nothing() -> None:
-    shown = run_tracelloc("--help")
+    shown = run_tracelloc("--help-all")
     assert shown.returncode == 0
     assert "--flamegraph FILE" in shown.stdout
     assert run_tracelloc("--version").stdout.startswith("tracelloc 0.")

@@ -182,7 +182,7 @@ def test_usage() -> None:
         (("--text", "--"), "no command follows --"),
         (("-p", 1, "--", "true"), "either a command is traced or a process"),
         (("--tui", "--", "true"), "a screen needs a terminal"),
-        (("--program-output", "x", "--", "true"), "redirect it"),
+        (("--program-output", "x", "--", "true"), "redirect the program's own output"),
     ]:
         done = run_tracelloc(*arguments)
         assert done.returncode == 2
@@ -238,7 +238,7 @@ def test_after_the_trace_the_command_runs_on_and_it_is_said(tmp_path: Path) -> N
         "--text", "--duration", "0.2", "--", "sh", "-c", f"cat {fifo(tmp_path)}; exit 4",
         directory=tmp_path,
     )  # fmt: skip
-    tracer.wait_for("not tracing any more; sh runs on, process")
+    tracer.wait_for("no longer tracing; sh (process")
     (tmp_path / "fifo").write_text("end")
     assert tracer.finish() == 4
 
@@ -289,7 +289,7 @@ def test_after_a_broken_rule_the_command_is_waited_for(tmp_path: Path) -> None:
         "--text", "--interval", "100ms", "--fail-if", "live > 1", "--", "sh", "-c", script,
         directory=tmp_path,
     )  # fmt: skip
-    tracer.wait_for("not tracing any more; sh runs on")
+    tracer.wait_for("no longer tracing; sh (process")
     (tmp_path / "fifo").write_text("go on\n")
     assert tracer.finish() == 3
     assert (tmp_path / "end").read_text() == "end\n"

@@ -98,7 +98,9 @@ def test_a_reader_that_does_not_read_at_all(
     """The map holds net changes: however many events there are, these few addresses do."""
     target = Target([builder.c("books"), 4, 60_000, 3, 1500])
     targets.append(target)
-    tracer = Tracelloc("-p", target.pid, *SMALL_RING, "--spill-entries", 8192, directory=tmp_path)
+    tracer = Tracelloc(
+        "-p", target.pid, *SMALL_RING, "--overflow-entries", 8192, directory=tmp_path
+    )
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))
     tracer.process.send_signal(signal.SIGCONT)
@@ -130,7 +132,7 @@ def test_a_full_map_is_told_to_the_last_block(
     target = Target([builder.c("books"), 4, 60_000, entries, 20_000])
     targets.append(target)
     tracer = Tracelloc(
-        "-p", target.pid, *SMALL_RING, "--spill-entries", entries, directory=tmp_path
+        "-p", target.pid, *SMALL_RING, "--overflow-entries", entries, directory=tmp_path
     )
     tracer.process.send_signal(signal.SIGSTOP)
     books = json.loads(target.ask("run"))

@@ -237,7 +237,7 @@ def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
         terminal.press("C-]")
         terminal.wait_for("Enter to type")
         terminal.press("q")
-        terminal.wait_for("not tracing any more; sh runs on")
+        terminal.wait_for("no longer tracing; sh")
         # Where it was typed into before, ^C is for it now.
         terminal.press("C-c")
         terminal.wait_for(f"ended with {128 + signal.SIGINT}")

@@ -159,7 +159,7 @@ def read(result: Result, directory: Path, status: int) -> None:
 
 
 def table(results: Iterable[Result]) -> str:
-    """In Markdown, as README has it."""
+    """In Markdown, as the manual has it (troubleshooting)."""
     lines = ["| kernel | preemption | userland | tests | result |", "|---|---|---|---|---|"]
     for result in results:
         tests = f"{result.passed} passed"

@@ -22,9 +22,15 @@ from tracelloc.live.address import parse_label, parse_listen, parse_push_url
 from tracelloc.report.sections import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
-from tracelloc.watching import FAILED_STATUS, PATIENCE_S, RULES_HELP, parse_rule
+from tracelloc.watching import FAILED_STATUS, PATIENCE_S, parse_rule
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
+_DAILY: Final = {
+    "--pid", "--name", "--follow", "--text", "--json", "--top", "--show", "--interval",
+    "--duration", "--output", "--fail-if", "--listen", "--no-filters", "--help", "--help-all",
+    "--version",
+}  # fmt: skip
+"""The options that ``--help`` shows; the others are in ``--help-all``."""
 
 
 def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
@@ -55,6 +61,15 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
 _duration, _size = _type(parse_duration), _type(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
 _between: Final = _whole(0, MOST_BETWEEN, "no more than {} can come between")
+
+
+def _pid_number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:19]) < 1 << 31:
+        raise ValueError(f"{text!r} is not a PID, a whole number of at least 1; -n takes a name")
+    return int(text)
+
+
+pid_type = _type(_pid_number)
 
 
 def _soon(text: str) -> Soon:
@@ -106,6 +121,24 @@ def _command(text: str) -> list[str]:
     return words
 
 
+class _ShowHelp(argparse.Action):
+    """Prints the help and ends: with ``--help-all`` all of it, else what is used daily."""
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(**more, nargs=0)
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, _given: object, _value: object, flag: Any = None
+    ) -> None:
+        """As argparse wants it."""
+        if flag != "--help-all":
+            for action in parser._actions:
+                if not _DAILY.intersection(action.option_strings):
+                    action.help = argparse.SUPPRESS
+        parser.print_help()
+        parser.exit()
+
+
 def add_option(group: Any, form: str, about: str, **more: Any) -> None:
     """Adds an option to a parser or a group. ``form``: its names, then what it takes, if anything.
 
@@ -122,14 +155,14 @@ def add_option(group: Any, form: str, about: str, **more: Any) -> None:
 def add_all(parser: argparse.ArgumentParser) -> None:
     """All options of a trace."""
     groups = (
-        ("what is traced", _add_tracing),
-        ("how it is traced", _add_probes),
+        ("what to trace", _add_tracing),
+        ("probes", _add_probes),
         ("reports", _add_reports),
         ("files", _add_files),
         ("watching", _add_watch),
-        ("live", _add_live),
-        ("names and noise", _add_names),
-        ("about the program", _add_rest),
+        ("network", _add_live),
+        ("names and filters", _add_names),
+        ("help", _add_rest),
     )
     for title, add_group in groups:
         add_group(parser.add_argument_group(title))
@@ -138,45 +171,45 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 # fmt: off
 def _add_tracing(group: Any) -> None:
     add = partial(add_option, group)
-    add("-p --pid PID", "process to trace (default: ask)", type=positive_type)
-    add("-n --name NAME", "process to trace by its short name or its program's; if there are "
-        "several they are listed")
-    add("--follow NAME,...", "trace its children as well, each with a table of its own (default: "
-        "the process alone), or only those that run a command of these names; no debugger can be "
-        "used on them meanwhile", nargs="?", const=frozenset(), type=_type(_names))
-    add("--follow-limit N", "trace N processes at a time, and count further ones (default 256)",
-        type=positive_type, default=256)
-    add("--as-root", "run CMD as root where sudo runs tracelloc (default: as the user who called "
-        "sudo)")
-    add("--program-output FILE", "copy what CMD writes to FILE, where the screen shows it",
+    add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
+    add("-n --name NAME", "process to trace, by its short name, program or first argument",
+        type=str)
+    add("--follow NAME,...", "trace child processes as well, or only those that run a command of "
+        "these names; no debugger can be used on them meanwhile (--follow=NAME,...)", nargs="?",
+        const=frozenset(), type=_type(_names))
+    add("--follow-limit N", "trace at most N processes at a time and count the others (default "
+        "256)", type=positive_type, default=256)
+    add("--as-root", "run CMD as root under sudo (default: as the user who called sudo)")
+    add("--program-output FILE", "copy the output of CMD, which the screen shows, to FILE",
         type=Path)
-    add("--allocator NAME|PATH", "trace only the allocator in files whose name contains NAME, or "
-        "in PATH (default: every one found)")
-    add("--allocators FILE", "TOML file that names functions of pools and other allocators to be "
-        "traced as well; can be given several times", type=Path, **_SEVERAL)
-    add("--mmap", "show memory that the program maps by itself (mmap, mremap, sbrk), apart from "
-        "blocks; lengths are whole pages")
+    add("--malloc NAME|PATH", "trace only the malloc library in files whose name contains NAME, "
+        "or in PATH (default: all that are found)")
+    group.add_argument("--allocator", dest="malloc", help=argparse.SUPPRESS)
+    add("--allocators FILE", "TOML file with functions of custom allocators to trace (repeatable)",
+        type=Path, **_SEVERAL)
+    add("--mmap", "trace mappings that the program makes itself (mmap, mremap, sbrk), apart from "
+        "blocks and in whole pages")
     add("--min-size SIZE", "ignore smaller allocations (default 0)", type=_size, default=0)
     add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=_size)
-    add("--sample SIZE", "report about one allocation per SIZE allocated bytes and estimate the "
-        "rest, for targets that must not pay for every stack (default: report all, exactly)",
+    add("--sample SIZE", "report one allocation per SIZE allocated bytes on average and estimate "
+        "the rest: lower overhead, estimated figures (default: report every allocation)",
         type=_size)
 
 
 def _add_probes(group: Any) -> None:
     add = partial(add_option, group)
-    add("--events-size SIZE", "buffer between probes and reader (default 8MiB)",
+    add("--events-size SIZE", "size of the ring between probes and reader (default 8MiB)",
         type=_size, default=8 << 20)
-    add("--spill-entries N", "addresses whose changes are kept while that buffer is full, at "
-        "about 128 bytes of kernel memory each while they are (default 262144; 0: events are lost "
-        "then)", type=_whole(0, 1 << 24, "more than {} entries can't be kept"), default=1 << 18)
-    add("--stacks", "how call stacks are found: by call-frame information, which needs no frame "
-        "pointers, or by frame pointers alone (default auto: the first, with frame pointers for "
-        "code that has no such information)", choices=["auto", "cfi", "fp"], default="auto")
-    add("--max-frames N", "deepest call stack kept, up to 512 frames (default 127)",
+    add("--overflow-entries N", "addresses whose changes are kept while the ring is full, at "
+        "about 128 bytes of kernel memory each (default 262144; 0: events are lost then)",
+        type=_whole(0, 1 << 24, "more than {} entries can't be kept"), default=1 << 18)
+    add("--stacks", "how call stacks are followed: by call-frame information, by frame pointers "
+        "(fp), or by the first and, for code that has none, the second (default auto)",
+        choices=["auto", "cfi", "fp"], default="auto")
+    add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
         type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
     add("--attach", "how probes are attached: uprobe_multi links (Linux 6.6) or perf events "
-        "(default: links where the kernel has them)",
+        "(default auto: links where the kernel has them)",
         choices=["auto", *(method.value for method in Method)], default="auto")
 
 
@@ -184,18 +217,17 @@ def _add_reports(group: Any) -> None:
     add = partial(add_option, group)
     view = partial(add_option, group.add_mutually_exclusive_group())
     view("--tui", "a screen that takes keys (default on a terminal, unless --count is given)")
-    view("--text", "text reports on standard output (default elsewhere)")
-    view("--json", "JSON instead: one object per report, on one line")
-    add("--report FILE", "write reports to FILE (default: standard output; with -- CMD, whose "
-        "output that is, standard error)", type=Path)
+    view("--text", "text reports on standard output (default without a terminal)")
+    view("--json", "JSON reports, one object per line")
+    add("--report FILE", "write reports to FILE (default: standard output; with -- CMD, standard "
+        "error)", type=Path)
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    sections = "; ".join(f"{name}: {section.about}" for name, section in SECTIONS.items())
-    add("--show LIST", f"sections to add, separated by commas, or all ({sections})",
+    add("--show LIST", f"add sections to reports: {', '.join(SECTIONS)}, or all",
         type=_type(parse_sections), default=frozenset())
-    add("--temporary SOON", "which allocations are temporary: those that the same thread frees "
-        f"before it has made more than this many others (0 to {MOST_BETWEEN}, default "
-        f"{SOON.between}), or within a time such as 20ms", type=_soon, default=SOON)
-    add("--age AGE", "add a section of the largest allocations at least this old", type=_duration)
+    add("--temporary N|TIME", "an allocation is temporary if the thread that made it frees it "
+        f"before it has made N others (0 to {MOST_BETWEEN}, default {SOON.between}), or within "
+        "TIME, such as 20ms", type=_soon, default=SOON)
+    add("--age AGE", "list the largest live blocks that are at least this old", type=_duration)
     add("--interval S", "time between reports (default 1s)", type=_duration, default=1.0)
     add("--count N", "end after N reports", type=positive_type)
     add("--duration S", "end after this time (default: when the process ends, or Ctrl-C)",
@@ -204,68 +236,67 @@ def _add_reports(group: Any) -> None:
 
 def _add_files(group: Any) -> None:
     add = partial(add_option, group)
-    add("--flamegraph FILE", "write folded stacks to FILE at the end and on SIGUSR1; where there "
-        "is no terminal, nothing but progress is shown without --text or --json")
-    add("--pprof FILE", "write a pprof profile to FILE at the same moments")
     add_output(group)
-    add("--since-mark", "once SIGUSR2 has set a mark, write into these files what has come since "
-        "(differences, as of tracelloc diff)")
+    add("--flamegraph FILE", "write folded stacks, whatever FILE is called")
+    add("--pprof FILE", "write a pprof profile, whatever FILE is called")
+    add("--since-mark", "once SIGUSR2 has set a mark, write the difference from it")
 
 
 def add_output(group: Any) -> None:
     """``-o``, ``--metric`` and ``--output-mode``, for every command that writes files."""
     add = partial(add_option, group)
-    add("-o --output FILE", f"write FILE; its suffix names the format: {', '.join(EXPORTERS)}; %%p "
-        "in its name is the PID, %%t the time; can be given several times", **_SEVERAL)
+    add("-o --output FILE", f"write FILE at the end and on SIGUSR1 (repeatable); its suffix "
+        f"selects the format: {', '.join(EXPORTERS)}; %%p in its name is the PID, %%t the time",
+        **_SEVERAL)
     add("--metric", "what files show, or show first: "
         f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
         choices=list(METRICS), default=Metric.BYTES.value)
-    add("--output-mode MODE", "permissions of these files in octal (default 600: call stacks are "
+    add("--output-mode MODE", "permissions of files in octal (default 600: call stacks are "
         "confidential)", type=_type(_file_mode), default=PRIVATE)
 
 
 def _add_watch(group: Any) -> None:
     add = partial(add_option, group)
-    rules = RULES_HELP.replace("%", "%%")
-    add("--fail-if RULE", f"end with exit status {FAILED_STATUS} as soon as a report would show "
-        f"that RULE holds: {rules}; can be given several times", type=_type(parse_rule), **_SEVERAL)
-    add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input; no "
-        f"shell is asked (sh -c '…' does), and after {PATIENCE_S:g} s it is ended",
-        type=_type(_command))
-    add("--suppressions FILE", "leaks to put up with, lines of leak:PATTERN as LeakSanitizer has "
-        "them: they are added up but neither listed nor watched for; can be given several times",
-        type=Path, **_SEVERAL)
+    add("--fail-if RULE", f"end with exit status {FAILED_STATUS} when a report shows that RULE "
+        "holds: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
+        "'rss > 4GiB' (repeatable)", type=_type(parse_rule), **_SEVERAL)
+    add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input, "
+        f"without a shell and for at most {PATIENCE_S:g} s", type=_type(_command))
+    add("--suppressions FILE", "known leaks to suppress, lines of leak:PATTERN as in "
+        "LeakSanitizer (repeatable)", type=Path, **_SEVERAL)
 
 
 def _add_live(group: Any) -> None:
     add = partial(add_option, group)
-    add("--listen [HOST:]PORT", "answer HTTP while tracing, on this machine only unless HOST says "
-        "otherwise: /debug/pprof/heap as Go programs do, /metrics as OpenMetrics, / as a flame "
-        "graph; port 0 takes a free one", type=_type(parse_listen))
+    add("--listen [HOST:]PORT", "answer HTTP while tracing, on this machine unless HOST is given: "
+        "a flame graph, /debug/pprof/heap, /metrics; port 0 takes a free one",
+        type=_type(parse_listen))
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "http://[USER:PASSWORD@]HOST[:PORT]", type=_type(parse_push_url))
     add("--push-interval S", "time between these profiles (default 15s)",
         type=_duration, default=15.0)
     add("--push-name NAME", "application they belong to (default: the command)")
-    add("--push-label KEY=VALUE", "label of these profiles, beside hostname and pid; can be given "
-        "several times", type=_type(parse_label), **_SEVERAL)
+    add("--push-label KEY=VALUE", "label of these profiles, beside hostname and pid (repeatable)",
+        type=_type(parse_label), **_SEVERAL)
 
 
 def _add_names(group: Any) -> None:
     add = partial(add_option, group)
-    add("--filters FILE", "TOML file with more rules on which frames to hide; can be given "
-        "several times, the last matching rule decides", type=Path, **_SEVERAL)
-    add("--filter-group NAME=on|off", "switch a group of rules, such as tokio or qt; can be given "
-        "several times", type=_type(_switch), **_SEVERAL)
+    add("--filters FILE", "TOML file with more rules on which frames to hide (repeatable)",
+        type=Path, **_SEVERAL)
+    add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt "
+        "(repeatable)", type=_type(_switch), **_SEVERAL)
     add("--no-filters", "show every frame that no --filters FILE hides")
-    add("--sources DIR=DIR", "where source files lie now, if not where they were compiled (first "
-        "DIR: as compiled); can be given several times", type=_type(_directories), **_SEVERAL)
+    add("--sources DIR=DIR", "where source files are now, if not where they were compiled (first "
+        "DIR: as compiled; repeatable)", type=_type(_directories), **_SEVERAL)
     add("--short-names", "leave template arguments and parameters out of function names")
 
 
 def _add_rest(group: Any) -> None:
     add = partial(add_option, group)
+    add("-h --help", "show the options used daily and exit", action=_ShowHelp)
+    add("--help-all", "show all options and exit", action=_ShowHelp)
     add("--debug", "show tracebacks and compiler messages")
-    add("--version", "show program's version number and exit", action="version",
+    add("--version", "show the version and exit", action="version",
         version=f"tracelloc {__version__}")
 # fmt: on

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import mmap
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Final
 
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.command.arguments import add_all
 from tracelloc.command.outputs import Output
+from tracelloc.command.parser import parse_trace
 from tracelloc.errors import UsageError
 from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.live.address import ListenAddress, PushConfig
@@ -100,45 +99,13 @@ class Options:
         return reduce(or_, files, wanted_by(self.show) | Wanted(self.top, self.min_age_ns))
 
 
-class Parser(argparse.ArgumentParser):
-    """Reports a wrong command line as one line, like every other error."""
-
-    def __init__(self, **more: Any) -> None:
-        super().__init__(**more, allow_abbrev=False)
-
-    def error(self, message: str) -> NoReturn:
-        """Raises UsageError instead of printing the usage and exiting."""
-        raise UsageError(message, hint="tracelloc --help shows the options")
-
-
-def build_parser() -> argparse.ArgumentParser:
-    """The whole command line, defaults and units in its help."""
-    parser = Parser(
-        prog="tracelloc",
-        usage="tracelloc [-p PID] [options]\n       tracelloc [options] -- CMD [ARG...]\n"
-        "       tracelloc symbols -p PID [options]\n"
-        "       tracelloc diff BEFORE AFTER [options]",
-        description="Shows what a running process has allocated and not freed, and which "
-        "call stacks allocated it. The process needs no preparation and is left as it was. With "
-        "-- CMD a program is started and traced from its first allocation; its streams are its "
-        "own, and its exit status is ours.",
-        epilog="SIZE is bytes, or 4k, 8MiB, 1.5g (powers of 1024). AGE and S are seconds, or "
-        "500ms, 30s, 5m, 2h. Ctrl-C ends tracing; SIGUSR1 writes the files and goes on; SIGUSR2 "
-        "sets a mark: reports then say what has come since.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.epilog = textwrap.fill(parser.epilog or "", 79, break_on_hyphens=False)
-    add_all(parser)
-    return parser
-
-
 def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
     """Options from the arguments after the program's name. Raises UsageError.
 
     ``terminal``: standard input, output and error are one that a screen can be drawn on.
     """
     options, command = _split(arguments)
-    given = build_parser().parse_args(options)
+    given = parse_trace(options)
     _check(given, command)
     outputs, push = outputs_of(given), push_of(given)
     watch = watch_of(given)
@@ -177,7 +144,7 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
 def _config_of(given: argparse.Namespace) -> TraceConfig:
     capture = CaptureConfig(
         events_size_bytes=_ring_size(given.events_size),
-        spill_entries=given.spill_entries,
+        spill_entries=given.overflow_entries,
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
         sample_bytes=given.sample,
@@ -188,7 +155,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
     )
     return TraceConfig(
         capture=capture,
-        selection=Selection(given.allocator, mappings=given.mmap),
+        selection=Selection(given.malloc, mappings=given.mmap),
         method=None if given.attach == "auto" else Method(given.attach),
         soon=given.temporary,
         most_processes=given.follow_limit,
@@ -222,18 +189,20 @@ def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Raises UsageError for what makes no sense."""
     if given.pid is not None and given.name is not None:
-        raise UsageError("either -p or -n says which process is traced", hint="leave out one")
+        raise UsageError("-p and -n both name a process", hint="leave out one")
     if command and not given.pid is given.name is None:
-        raise UsageError("either a command is traced or a process", hint="leave out one of them")
+        raise UsageError(
+            "either a command is traced or a process", hint="leave out -p and -n, or -- CMD"
+        )
     longest_s = max(given.interval, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample
     for wrong, message in (
         (given.interval < 0.01, "--interval must be at least 10ms"),
-        (longest_s > _LONGEST_S, "times end at a hundred years"),
+        (longest_s > _LONGEST_S, "times must be below a hundred years"),
         (given.duration == 0, "--duration must be more than 0"),
         (
             most is not None and most < least,
-            "--max-size is below --min-size: nothing would be left",
+            "--max-size is below --min-size: everything would be ignored",
         ),
         (
             sample is not None and not 0 < sample <= _SPARSEST,
@@ -249,13 +218,13 @@ def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode)
     """Raises UsageError for what makes no sense with or without a screen."""
     if given.pid is given.name is None and not command and mode is not Mode.TUI:
         raise UsageError(
-            "the following arguments are required: -p/--pid",
-            hint="tracelloc --help shows the options",
+            "a process is required",
+            hint="-p PID or -n NAME trace a running one, -- CMD starts one",
         )
     if given.program_output is not None and not (command and mode is Mode.TUI):
         raise UsageError(
-            "--program-output copies what a program writes beside the screen",
-            hint="without a screen its output is its own: redirect it",
+            "--program-output copies the output of a program that the screen shows",
+            hint="without a screen, redirect the program's own output",
         )
 
 
@@ -266,7 +235,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
         return arguments, ()
     at = arguments.index("--")
     if at + 1 == len(arguments):
-        raise UsageError("no command follows --")
+        raise UsageError("no command follows --", hint="write tracelloc -- CMD [ARG...]")
     return arguments[:at], tuple(arguments[at + 1 :])
 
 
@@ -278,7 +247,7 @@ def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mo
         if given.tui and not terminal:
             raise UsageError(
                 "a screen needs a terminal as standard input, output and error",
-                hint="--text and --json do without",
+                hint="--text and --json do not",
             )
         return Mode.TUI
     if given.text or not has_other_ways or given.count is not None:

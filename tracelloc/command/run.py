@@ -149,7 +149,7 @@ class Run:
     def mark(self, trace: TraceSnapshot) -> None:
         """Reports, and files that are to, say from here on what has come since."""
         self.marks = {one.target.number: one for one in trace.processes}
-        self.messages.say("marked: reports say what has come since")
+        self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
         """Writes what can be written; what can't be is said, or raised by ``finish``."""

@@ -181,7 +181,7 @@ class LaunchStart:
         terminal = self._program.terminal
         if self._program.is_running():
             name, pid = printable(self._program.name), self._program.pid
-            message = f"tracelloc: not tracing any more; {name} runs on, process {pid}"
+            message = f"tracelloc: no longer tracing; {name} (process {pid}) runs on"
             print(message, file=sys.stderr, flush=True)
             if terminal is not None:
                 terminal.pass_on(sys.stdout.buffer)

@@ -1,0 +1,204 @@
+"""README and manual against the program: commands, options, files and links are those there are."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from argparse import SUPPRESS
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tracelloc import manual
+from tracelloc.command.options import parse_options
+from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
+from tracelloc.command.pools import KINDS
+from tracelloc.command.subcommands import COMMANDS
+from tracelloc.export import EXPORTERS
+from tracelloc.filters.files import shipped_rules
+from tracelloc.report.sections import SECTIONS
+from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
+from tracelloc.ui.state import VIEWS
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.profile import METRICS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "tracelloc" / "docs"
+PAGES = [ROOT / "README.md", ROOT / ".github" / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+ids = [page.stem for page in PAGES]
+STAND_INS = {"PID": "1", "TOPIC": "glossary", "SHELL": "bash"}
+SHELL = {"|", "&&", "&", ";", ">", "\\", "#"}
+OF_OTHERS = {
+    "--basetemp", "--bashrc", "--check", "--dist", "--foreground", "--format", "--global",
+    "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
+    "--output", "--perf-basic-prof", "--pid=host", "--port", "--privileged", "--profile",
+    "--python", "--rm", "--rounds", "--strict", "--system-site-packages", "--template", "--tool",
+    "--image",
+}  # fmt: skip
+"""Options of other programs."""
+
+
+def fenced(text: str) -> Iterator[str]:
+    """Lines of code blocks that hold commands."""
+    for kind, block in re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        if kind in ("sh", "ini"):
+            yield from block.splitlines()
+
+
+def words_of(text: str) -> Iterator[list[str]]:
+    """The words after ``tracelloc`` of each command line."""
+    inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
+    for line in [*fenced(text), *inline]:
+        words = shlex.split(line, comments=True)
+        for at, word in enumerate(words):
+            # In front of it: sudo, a path, or another program that is given a command.
+            if word.removeprefix("ExecStart=").rpartition("/")[2] == "tracelloc":
+                end = next((n for n, w in enumerate(words) if n > at and w in SHELL), None)
+                found = [STAND_INS.get(w, w) for w in words[at + 1 : end] if w != "…"]
+                if found not in [["diff"], ["symbols"]]:  # spoken of, not shown
+                    yield found
+                break
+
+
+COMMAND_LINES = [
+    pytest.param(words, id=f"{page.stem}: {shlex.join(words)}")
+    for page in PAGES
+    for words in words_of(page.read_text())
+]
+
+
+def test_commands_are_found() -> None:
+    assert len(COMMAND_LINES) > 45
+    found = [words for line in fenced((ROOT / "README.md").read_text()) for words in words_of(
+        f"```sh\n{line}\n```")]  # fmt: skip
+    assert ["-n", "shop", "--text", "--duration", "5m", "--fail-if", "leak"] in found
+
+
+@pytest.mark.parametrize("words", COMMAND_LINES)
+def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    if words and words[0] in SUBCOMMANDS:
+        command = COMMANDS[words[0]]
+        parser = Parser(prog=words[0])
+        command.add_arguments(parser)
+        parser.parse_args(words[1:])
+    elif {"--help", "--help-all", "--version"} & set(words):
+        with pytest.raises(SystemExit, match="0"):
+            parse_options(words)
+    elif words:
+        parse_options(words, terminal=True)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_options_are_those_there_are(page: Path) -> None:
+    known = set(build_parser().flags()) | OF_OTHERS
+    for command in COMMANDS.values():
+        parser = Parser()
+        command.add_arguments(parser)
+        known.update(parser.flags())
+    shown = re.findall(r"(?<![\w-])--[a-z][\w-]+(?:=host)?", page.read_text())
+    assert {option for option in shown if option not in known} == set()
+
+
+def test_every_option_is_documented() -> None:
+    """``--allocator`` is an old name, and the same as ``--malloc``."""
+    text = "".join(page.read_text() for page in PAGES)
+    hidden = {"-h", "--allocator", "--pid", "--name", "--output"}
+    flags = [flag for flag in build_parser().flags() if flag not in hidden]
+    assert [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", text)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        if path.startswith("http"):
+            continue
+        file = page.parent / path if path else page
+        assert file.exists(), target
+        if anchor:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert anchor in {re.sub(r"[^\w -]", "", t).lower().replace(" ", "-") for t in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """In code, relative to the top or to the package."""
+    for name in re.findall(r"`([a-z_]+/[a-z_/.]*)`", page.read_text()):
+        assert any((base / name).exists() for base in (ROOT, ROOT / "tracelloc")), name
+
+
+def test_the_way_of_an_event_is_described() -> None:
+    text = manual.text_of("internals")
+    assert len(re.findall(r"`[a-z]+/[a-z_]*(?:\.py|\.h|\.bpf\.c)?`", text)) > 50
+    assert len(text.splitlines()) <= 300
+
+
+def test_topics_are_the_files() -> None:
+    assert manual.topics() == sorted(page.stem for page in DOCS.glob("*.md"))
+    contents = manual.contents()
+    for topic in manual.topics():
+        assert manual.text_of(topic).startswith("# ")
+        assert f"\n| {topic} | " in contents
+    readme = (ROOT / "README.md").read_text()
+    assert [t for t in manual.topics() if f"tracelloc/docs/{t}.md" not in readme] == []
+
+
+@pytest.mark.parametrize(
+    ("topic", "names"),
+    [
+        ("allocators", KINDS),
+        ("exports", EXPORTERS),
+        ("exports", METRICS),
+        ("filters", {rule.group for rule in shipped_rules().rules}),
+        ("glossary", [verdict.value for verdict in Verdict]),
+        ("reports", SECTIONS),
+        ("verdicts", [verdict.value for verdict in Verdict]),
+    ],
+)
+def test_what_there_is_to_choose_from_is_described(topic: str, names: Iterable[str]) -> None:
+    text = manual.text_of(topic)
+    assert [name for name in names if not re.search(rf"(?<![\w-]){re.escape(name)}\b", text)] == []
+
+
+def test_every_key_of_the_screen_is_described() -> None:
+    text = manual.text_of("screen").replace("`1` … `8`", "`1` `2` `3` `4` `5` `6` `7` `8`")
+    keys = {"slash": "/", "question_mark": "?", "greater_than_sign": ">", "less_than_sign": "<",
+            "space": "space", "escape": "Esc"}  # fmt: skip
+    bindings = [*LIVE_KEYS, *view_keys(VIEWS)]
+    shown = [keys.get(binding.key, binding.key) for binding in bindings]
+    assert [key for key in shown if not re.search(rf"[`|] ?{re.escape(key)}[`, ]", text)] == []
+
+
+def test_errors_are_those_of_the_program() -> None:
+    """The first column of the tables of what goes wrong quotes what the program says."""
+    source = "".join(path.read_text() for path in sorted((ROOT / "tracelloc").rglob("*.py")))
+    source = re.sub(r'"\s+f?"', "", source)
+    rows = re.findall(r"^\| (`.*?) \|", manual.text_of("troubleshooting"), re.MULTILINE)
+    quotes = [quote for row in rows for quote in re.findall("`([^`]+)`", row)]
+    assert len(quotes) > 10
+    for quote in quotes:
+        if "sudo: " in quote:
+            continue
+        for piece in re.split(r"…|\bNAME\b|\bN\b|unknown", quote):
+            assert piece.strip(" .") in source, quote
+
+
+def test_readme_is_short_and_names_the_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 200
+    assert "make install" in text
+    assert "make test" in text
+
+
+def test_the_man_page_is_that_of_the_options() -> None:
+    """``make docs`` writes it again."""
+    page = (DOCS / "tracelloc.1").read_text()
+    plain = " ".join(re.sub(r"\\f.|\\,|\\/|\\", "", page).split())
+    for action in build_parser()._actions:
+        if action.help == SUPPRESS or "--help" in action.option_strings:
+            continue
+        for flag in action.option_strings:
+            assert re.search(rf"{flag}(?![\w-])", plain), flag
+        assert " ".join(((action.help or "") % vars(action)).split()) in plain, action.dest
+    assert not re.search(r"^\.[^A-Zr]", page, re.MULTILINE), "man takes this line for a request"

@@ -1,0 +1,165 @@
+"""Commands that don't trace: ``tracelloc symbols``, ``diff``, ``help`` and ``completion``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc import manual
+from tracelloc.command.arguments import add_output, count_type, pid_type
+from tracelloc.command.options import outputs_of
+from tracelloc.command.parser import Parser, build_parser
+from tracelloc.errors import UsageError
+from tracelloc.reading import read_profile
+from tracelloc.report.diff import diff_report
+from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
+from tracelloc.target.processes import open_target
+from tracelloc.text import Progress, printable
+from tracelloc.views.combined import difference
+from tracelloc.views.profile import METRICS
+
+
+@dataclass(frozen=True, slots=True)
+class Subcommand:
+    """A word that stands before all options, and what it does."""
+
+    about: str
+    add_arguments: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], None]
+
+
+def run_subcommand(name: str, arguments: Sequence[str]) -> int:
+    """Runs one of ``COMMANDS``. Raises TracellocError."""
+    command = COMMANDS[name]
+    parser = Parser(prog=f"tracelloc {name}", description=command.about)
+    command.add_arguments(parser)
+    command.run(parser.parse_args(arguments))
+    return 0
+
+
+def whole_parser() -> Parser:
+    """Options and subcommands in one, for completions and the man page."""
+    parser = build_parser()
+    parser.usage = "tracelloc [options] [-p PID | -n NAME | -- CMD [ARG...] | SUBCOMMAND]"
+    commands = parser.add_subparsers(prog="tracelloc", title="subcommands", metavar="SUBCOMMAND")
+    for name, command in COMMANDS.items():
+        command.add_arguments(
+            commands.add_parser(name, help=command.about, description=command.about)
+        )
+    return parser
+
+
+def _add_symbols(parser: Parser) -> None:
+    add = parser.add_argument
+    add("-p", "--pid", type=pid_type, required=True, metavar="PID", help="process to look at")
+    add("--json", action="store_true", help="one JSON array instead of text")
+    _add_debug(parser)
+
+
+def _symbols(given: argparse.Namespace) -> None:
+    reports = take_inventory(open_target(given.pid))
+    if given.json:
+        _print([json_inventory(reports)])
+    else:
+        _print(text_inventory(reports))
+
+
+def _add_diff(parser: Parser) -> None:
+    add = parser.add_argument
+    add("before", type=Path, metavar="BEFORE", help="profile to compare with")
+    add("after", type=Path, metavar="AFTER", help="profile that is looked at")
+    add("--top", type=count_type, default=10, metavar="N", help="stacks to list (default 10)")
+    add_output(parser)
+    _add_debug(parser)
+
+
+def _diff(given: argparse.Namespace) -> None:
+    outputs = outputs_of(given)
+    progress = Progress()
+    try:
+        progress.note(f"reading {printable(str(given.before))}")
+        before = read_profile(given.before)
+        progress.note(f"reading {printable(str(given.after))}")
+        after = read_profile(given.after)
+        metric = METRICS[given.metric]
+        for path, profile in ((given.before, before), (given.after, after)):
+            if metric not in profile.metrics:
+                raise UsageError(
+                    f"{path} has no figures for --metric {metric.value}",
+                    hint="JSON snapshots have them all",
+                )
+        progress.note("comparing")
+        found = difference(before, after)
+        outputs = tuple(output.at(found.target.pid, found.time_s) for output in outputs)
+        for output in outputs:
+            output.check()
+        for output in outputs:
+            progress.note(f"writing {printable(str(output.path))}")
+            output.write(output.content(found))
+    finally:
+        progress.end()
+    if not outputs:
+        coloured = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        _print(diff_report(before, after, found, metric, given.top, coloured=coloured))
+
+
+def _add_help(parser: Parser) -> None:
+    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=manual.topics())
+    _add_debug(parser)
+
+
+def _help(given: argparse.Namespace) -> None:
+    manual.show(given.topic)
+
+
+def _add_completion(parser: Parser) -> None:
+    parser.add_argument("shell", choices=["bash", "zsh"], help="shell to complete words in")
+    _add_debug(parser)
+
+
+def _completion(given: argparse.Namespace) -> None:
+    import shtab  # noqa: PLC0415 - for this alone
+
+    parser = whole_parser()
+    for action in parser._actions:
+        if action.type is Path or action.metavar == "FILE":
+            action.complete = shtab.FILE  # type: ignore[attr-defined]
+    _print([shtab.complete(parser, given.shell)])
+
+
+def _add_debug(parser: Parser) -> None:
+    parser.add_argument("--debug", action="store_true", help="show tracebacks")
+
+
+def _print(lines: Iterable[str]) -> None:
+    text = "".join(f"{line}\n" for line in lines)
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+
+
+COMMANDS: Final = {
+    "symbols": Subcommand(
+        "Shows, for each file that a process has mapped as code, where function names, source "
+        "lines and unwind tables come from, and which package or option would add what is "
+        "missing. Nothing is traced.",
+        _add_symbols,
+        _symbols,
+    ),
+    "diff": Subcommand(
+        "Shows what grew and what shrank from one profile to another, stack by stack. Profiles "
+        "are pprof files (also those of Go and others), JSON snapshots and folded stacks. With -o, "
+        "the difference is written instead, flame graphs colored by growth.",
+        _add_diff,
+        _diff,
+    ),
+    "help": Subcommand("Shows a topic of the manual, or lists the topics.", _add_help, _help),
+    "completion": Subcommand(
+        "Prints a script that completes tracelloc's options in a shell.",
+        _add_completion,
+        _completion,
+    ),
+}

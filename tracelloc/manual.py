@@ -1,0 +1,40 @@
+"""The manual: Markdown files that come with the program, one per topic."""
+
+from __future__ import annotations
+
+import sys
+from importlib.resources import files
+
+_DOCS = files("tracelloc") / "docs"
+
+
+def topics() -> list[str]:
+    """Names of all topics, in order."""
+    names = (file.name for file in _DOCS.iterdir())
+    return sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
+
+
+def text_of(topic: str) -> str:
+    """A topic as Markdown."""
+    return (_DOCS / f"{topic}.md").read_text(encoding="utf-8")
+
+
+def contents() -> str:
+    """The topics with their titles, as Markdown."""
+    lines = ["# tracelloc help TOPIC", "", "| topic | about |", "|---|---|"]
+    for topic in topics():
+        title = text_of(topic).partition("\n")[0].removeprefix("# ")
+        lines.append(f"| {topic} | {title} |")
+    return "\n".join([*lines, "", "`tracelloc --help-all` lists all options."]) + "\n"
+
+
+def show(topic: str | None) -> None:
+    """Prints a topic, or the list of topics: rendered on a terminal, else as it is."""
+    text = contents() if topic is None else text_of(topic)
+    if not sys.stdout.isatty():
+        sys.stdout.buffer.write(text.encode())
+        return
+    from rich.console import Console  # noqa: PLC0415 - comes with textual, for this alone
+    from rich.markdown import Markdown  # noqa: PLC0415
+
+    Console().print(Markdown(text, hyperlinks=False))
