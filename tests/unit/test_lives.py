@@ -61,6 +61,15 @@ def test_out_of_order() -> None:
     assert table.totals.temporary_count.sum() == 1
 
 
+def test_what_is_unknown_counts_once() -> None:
+    """A block that comes and goes out of order at the address of one that may be temporary."""
+    table = LiveTable(Stacks())
+    table.apply(records([(A, 16, 100, 1, 7)]))
+    again = records([(F, 16, 0, 0, 7), (A, 16, 50, 1, 7), (F, 16, 0, 0, 7)])
+    table.apply(again, in_order=False)
+    assert table.unordered_count == 2
+
+
 def test_pairs_belong_to_nobody() -> None:
     """All threads together are all stacks together, also where threads are not known."""
     table = LiveTable(Stacks())

@@ -200,7 +200,8 @@ def test_sizes_beyond_exact_floats() -> None:
 
 
 def test_more_stacks_than_room() -> None:
-    events = [(A, 16 * n, n, n, 1) for n in range(1, 500)]
+    ids = random.Random(1).sample(range(1, 1 << 63), 500)
+    events = [(A, 16 * n, n, ids[n], 1) for n in range(1, 500)]
     check(events, [10, 100, 110, 300])
 
 
