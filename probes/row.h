@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
  * How to step from a frame to its caller, for one address of code, in 64 bits. User
- * space makes rows from call-frame information (tracelloc/cfi/rows.py mirrors this
- * file; a test compiles it and compares). A row is found by the byte before a return
+ * space makes rows from call-frame information (tracelloc/cfi/encode.pxd). A row is found by the byte before a return
  * address, or by the address itself where a signal interrupted it. 0 is no row.
  */
 #ifndef TRACELLOC_ROW_H
@@ -18,7 +17,6 @@ enum row_kind {
 	ROW_REALIGNED = 3,     /* CFA = the word at bp + ROW_CFA_OFFSET */
 	ROW_SIGNAL = 4,        /* sp is at sp + ROW_CFA_OFFSET, bp at sp + ROW_BP_SLOT, ip at
 	                          sp + ROW_SIGNAL_IP; that ip is looked up as it is */
-	ROW_PLT = 5,           /* never handed to the probes: ROW_SP in each single place */
 	ROW_END = 6,           /* the outermost frame */
 	ROW_FRAME_POINTER = 7, /* as ROW_BP, for code about which nothing is known */
 	ROW_UNENCODABLE = 8,   /* to be finished in user space, for ROW_DETAIL's reason */
@@ -39,7 +37,7 @@ enum row_reason {
 
 /* Bits 0-7: the kind. */
 #define ROW_KIND(row) ((__u32)((row) & 0xff))
-/* Bits 8-15: an enum row_reason, or a PLT's threshold. */
+/* Bits 8-15: an enum row_reason, or 0. */
 #define ROW_DETAIL(row) ((__u32)((row) >> 8 & 0xff))
 /* Bits 16-31, signed: where the caller's bp was saved, in bytes from the CFA, or: */
 #define ROW_BP_SLOT(row) ((__s64)(__s16)((row) >> 16))

@@ -17,15 +17,14 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
-from tracelloc.cfi.encoding import CfiError, Reason
-from tracelloc.cfi.entries import Entries
+from tests.unit.unwindrows import decode
+from tracelloc.cfi.core import Entries, reason_row
 from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.programs import execute, initial_state
-from tracelloc.cfi.rows import Batch, decode, encode, settle_plt, unencodable
-from tracelloc.cfi.rules import RuleSet
+from tracelloc.cfi.reasons import CfiError, Reason
 from tracelloc.cfi.sections import scan
 from tracelloc.elf import ElfFile, NotElfError
 
+MASK = (1 << 64) - 1
 FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
 
 
@@ -36,12 +35,19 @@ def open_cfi(path: Path) -> Cfi:
 def row_of(entries: Entries, offset: int, address: int) -> int:
     """What ``Cfi.row`` makes of one FDE."""
     try:
-        fde = entries.fde(offset)
-        state = execute(entries, fde, initial_state(entries, fde.cie), address - fde.address)
-        found = RuleSet(*state, fde.cie.return_register, fde.cie.is_signal)
-        return settle_plt(encode(found), address)
+        found = entries.rules(offset, address)
+        return 0 if found is None else found.row(address)
     except CfiError as error:
-        return unencodable(error.reason)
+        return reason_row(error.reason)
+
+
+def rows_at_once(
+    entries: Entries, starts: list[int], offsets: list[int], wanted: list[int]
+) -> list[int]:
+    rows = np.zeros(len(wanted), np.uint64)
+    index = np.array(starts, np.uint64), np.array(offsets, np.int64)
+    entries.rows(*index, np.array(wanted, np.uint64), rows)
+    return rows.tolist()
 
 
 def small_eh_frame() -> tuple[bytes, int]:
@@ -54,23 +60,28 @@ def test_fuzzed_sections() -> None:
     """Bytes changed at random: every look-up ends soon, with a row or a named reason."""
     data, address = small_eh_frame()
     whole = Entries(data, address, is_eh=True)
-    known = [(offset, fde) for offset, fde in whole.scan()]
+    known = scan(whole).offsets.tolist()
     rng = random.Random(7)
     began = time.monotonic()
     reasons = set()
     for _ in range(20_000):
         changed = bytearray(data)
-        offset, fde = rng.choice(known)
-        places = (
-            range(offset, fde.end) if rng.random() < 0.8 else range(fde.cie.offset, fde.cie.end)
-        )
+        offset = rng.choice(known)
+        cie = offset + 4 - int.from_bytes(data[offset + 4 : offset + 8], "little")
+        at = offset if rng.random() < 0.8 else cie
+        places = range(at, at + 4 + int.from_bytes(data[at : at + 4], "little"))
         for _ in range(rng.randrange(1, 6)):
             changed[rng.choice(places)] = rng.choice((0, 0x7F, 0x80, 0xFF, rng.randrange(256)))
         cut = rng.randrange(offset, len(data)) if rng.random() < 0.2 else len(data)
         entries = Entries(bytes(changed[:cut]), address, is_eh=True)
-        for at in (0, fde.size_bytes // 2, fde.size_bytes - 1):
-            row = decode(row_of(entries, offset, fde.address + at))
-            reasons.add(row.reason)
+        try:
+            start, size = entries.fde(offset)
+        except CfiError as error:
+            reasons.add(error.reason)
+            continue
+        for at in {start, start + size // 2, start + size - 1} if size else ():
+            if at <= MASK:
+                reasons.add(decode(row_of(entries, offset, at)).reason)
     assert {None, Reason.DAMAGED, Reason.CFA_REGISTER, Reason.RETURN_ADDRESS} <= reasons
     assert time.monotonic() - began < 10
 
@@ -85,21 +96,16 @@ def test_fuzzed_sections_at_once() -> None:
             changed[rng.randrange(len(data))] = rng.randrange(256)
         entries = Entries(bytes(changed), address, is_eh=True)
         index = scan(entries)
-        batch = Batch(entries, lambda cie, entries=entries: initial_state(entries, cie))
-        limits = [*index.starts.tolist()[1:], (1 << 64) - 1]
+        starts, offsets = index.starts.tolist(), index.offsets.tolist()
         wanted = []
-        for offset, start, limit in zip(
-            index.offsets.tolist(), index.starts.tolist(), limits, strict=True
-        ):
-            if start == limit:
-                continue
-            batch.add(offset, start, limit)
-            fde = entries.fde(offset)
-            room = min(fde.size_bytes, limit - start)
-            wanted += [(offset, start + rng.randrange(room)) for _ in range(3)]
-        rows = batch.look_up(np.array([at for _, at in wanted], np.uint64)).tolist()
-        for (offset, at), row in zip(wanted, rows, strict=True):
-            assert settle_plt(row, at) == row_of(entries, offset, at), (offset, hex(at))
+        for offset, start, limit in zip(offsets, starts, [*starts[1:], MASK], strict=True):
+            _, size = entries.fde(offset)
+            some = [start + rng.randrange(min(size, limit - start) or 1) for _ in range(3)]
+            wanted += [(at, offset) for at in some if at < limit]
+        wanted.sort()
+        rows = rows_at_once(entries, starts, offsets, [at for at, _ in wanted])
+        for (at, offset), row in zip(wanted, rows, strict=True):
+            assert row == row_of(entries, offset, at), (offset, hex(at))
 
 
 def overlapping(data: bytearray) -> None:
@@ -195,11 +201,8 @@ CIE = entry(b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01")
 
 def look_up(data: bytes, offsets: list[int], wanted: list[int]) -> list[int]:
     """Rows at once from functions of 256 bytes each at these offsets, from 0 on."""
-    entries = Entries(data, 0, is_eh=True)
-    batch = Batch(entries, lambda cie: initial_state(entries, cie))
-    for n, offset in enumerate(offsets):
-        batch.add(offset, n * 256, (n + 1) * 256)
-    return batch.look_up(np.array(wanted, np.uint64)).tolist()
+    starts = [n * 256 for n in range(len(offsets))]
+    return rows_at_once(Entries(data, 0, is_eh=True), starts, offsets, wanted)
 
 
 def function(at: int, number: int, program: bytes) -> bytes:
@@ -226,38 +229,18 @@ def test_functions_that_share_bytes() -> None:
     assert time.monotonic() - began < 10
 
 
-def test_more_rows_than_can_be_held() -> None:
-    """Millions of rows in one piece of a file: what does not fit says so."""
-    program = b"\x41\x0e\x10\x41\x0e\x18" * 40_000
-    data, offsets, count = bytearray(CIE), [], 40
-    for n in range(count):
-        offsets.append(len(data))
-        data += function(len(data), n << 12, program)
-        struct.pack_into("<I", data, offsets[-1] + 12, 1 << 20)
-    entries = Entries(bytes(data), 0, is_eh=True)
-    batch = Batch(entries, lambda cie: initial_state(entries, cie))
-    for n, offset in enumerate(offsets):
-        batch.add(offset, n << 20, (n + 1) << 20)
-    rows = batch.look_up(np.array([(n << 20) + 1 for n in range(count)], np.uint64)).tolist()
-    reasons = [decode(row).reason for row in rows]
-    fitting = reasons.index(Reason.TOO_LONG)
-    assert 20 < fitting < 30
-    assert reasons == [None] * fitting + [Reason.TOO_LONG] * (count - fitting)
-
-
-def test_equal_programs_at_different_functions() -> None:
-    """Remembered by what they say: two CIEs make two programs of the same bytes."""
-    other = CIE.replace(b"\x0c\x07\x08", b"\x0c\x07\x10")
-    data = CIE + other
-    offsets = []
-    for n, cie in enumerate((0, len(CIE), 0)):
+def test_functions_of_many_cies() -> None:
+    """More than are kept at once, in any order: each program starts from its own one's state."""
+    count, rng = 50, random.Random(6)
+    cies = [CIE.replace(b"\x0c\x07\x08", b"\x0c\x07" + bytes([8 + n])) for n in range(count)]
+    data, offsets, chosen = b"".join(cies), [], [rng.randrange(count) for _ in range(1000)]
+    for n, which in enumerate(chosen):
         offsets.append(len(data))
         whole = function(len(data), n, b"\x44\x86\x02")
-        data += whole[:4] + struct.pack("<I", len(data) + 4 - cie) + whole[8:]
-    rows = look_up(data, offsets, [n * 256 + at for n in range(3) for at in (0, 3, 4)])
+        data += whole[:4] + struct.pack("<I", len(data) + 4 - which * len(CIE)) + whole[8:]
+    rows = look_up(data, offsets, [n * 256 + at for n in range(1000) for at in (0, 3, 4)])
     fields = [(decode(row).cfa_offset, decode(row).bp_slot) for row in rows]
-    one, two = [(8, 0), (8, 0), (8, -16)], [(16, 0), (16, 0), (16, -16)]
-    assert fields == one + two + one
+    assert fields == [(8 + which, slot) for which in chosen for slot in (0, 0, -16)]
 
 
 def test_equal_programs_that_set_locations() -> None:

@@ -18,10 +18,11 @@ from elftools.dwarf.callframe import FDE, CallFrameInfo
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
-from tracelloc.cfi import rules
+from tests.unit.unwindrows import Kind, decode
+from tracelloc.cfi import core
+from tracelloc.cfi.core import RuleSet
 from tracelloc.cfi.module import Cfi, find_calls
-from tracelloc.cfi.rows import FALLBACK_ROW, Kind, decode, encode
-from tracelloc.cfi.rules import RuleSet
+from tracelloc.cfi.rules import FALLBACK_ROW, SIGNAL_FRAME, SIGNAL_RETURN
 from tracelloc.elf import ElfFile
 from tracelloc.errors import UnsupportedError
 from tracelloc.unwinding.plausible import ends_in_call
@@ -44,14 +45,18 @@ PATTERNS = [
 # -- against pyelftools
 
 HOW = {
-    "UNDEFINED": rules.UNDEFINED, "SAME_VALUE": rules.SAME, "OFFSET": rules.OFFSET,
-    "VAL_OFFSET": rules.VAL_OFFSET, "REGISTER": rules.REGISTER, "EXPRESSION": rules.EXPRESSION,
-    "VAL_EXPRESSION": rules.VAL_EXPRESSION,
+    "UNDEFINED": core.UNDEFINED, "SAME_VALUE": core.SAME, "OFFSET": core.OFFSET,
+    "VAL_OFFSET": core.VAL_OFFSET, "REGISTER": core.REGISTER, "EXPRESSION": core.EXPRESSION,
+    "VAL_EXPRESSION": core.VAL_EXPRESSION,
 }  # fmt: skip
 ARGS_SIZE = 0x2E
 """pyelftools stumbles over it. It changes no rule."""
 START_BYTES = 250_000
 """How much of a section is compared: pyelftools takes its time."""
+
+
+REGISTERS = 17
+"""Rules are kept for these."""
 
 
 def start_of(data: bytes) -> bytes:
@@ -85,9 +90,9 @@ def rows_of_pyelftools(path: Path, most: int) -> Iterator[tuple[int, RuleSet]]:
 def rules_of(line: dict[object, object], return_register: int) -> RuleSet:
     found = {}
     for number, rule in line.items():
-        if isinstance(number, int) and number < rules.REGISTERS:
+        if isinstance(number, int) and number < REGISTERS:
             how = HOW[rule.type]
-            is_expression = how in (rules.EXPRESSION, rules.VAL_EXPRESSION)
+            is_expression = how in (core.EXPRESSION, core.VAL_EXPRESSION)
             found[number] = (
                 (how, 0, bytes(rule.arg)) if is_expression else (how, rule.arg or 0, b"")
             )
@@ -154,18 +159,18 @@ def rows_of_readelf(path: Path) -> Iterator[tuple[int, str, dict[int, str]]]:
             lines, end = [], 0
 
 
-def as_readelf(rule: rules.Rule | None) -> str:
+def as_readelf(rule: tuple[int, int, bytes] | None) -> str:
     if rule is None:
         return "u"
     how, number, _ = rule
     return {
-        rules.UNDEFINED: "u",
-        rules.SAME: "s",
-        rules.OFFSET: f"c{number:+d}",
-        rules.VAL_OFFSET: f"v{number:+d}",
-        rules.REGISTER: f"r{number}",
-        rules.EXPRESSION: "exp",
-        rules.VAL_EXPRESSION: "vexp",
+        core.UNDEFINED: "u",
+        core.SAME: "s",
+        core.OFFSET: f"c{number:+d}",
+        core.VAL_OFFSET: f"v{number:+d}",
+        core.REGISTER: f"r{number}",
+        core.EXPRESSION: "exp",
+        core.VAL_EXPRESSION: "vexp",
     }[how]
 
 
@@ -332,7 +337,7 @@ def test_nothing_known(builder: Builder, tmp_path: Path) -> None:
     cfi = Cfi(elf)
     assert len(cfi.call_sites()) == 0
     wanted = [start, start + 1, start + 2, 5, 1 << 63]
-    expected = [encode(rules.SIGNAL_FRAME)] * 2 + [FALLBACK_ROW] * 3
+    expected = [SIGNAL_FRAME.row(0)] * 2 + [FALLBACK_ROW] * 3
     assert [cfi.row(address) for address in wanted] == expected
     assert cfi.rows(np.array(wanted, np.uint64)).tolist() == expected
 
@@ -342,11 +347,11 @@ def test_signal_return_of_the_c_library() -> None:
     path = library("libc.so.6")
     code = path.read_bytes()
     elf = ElfFile(os.open(path, os.O_RDONLY))
-    at = elf.address_of(code.index(rules.SIGNAL_RETURN))
+    at = elf.address_of(code.index(SIGNAL_RETURN))
     assert at is not None
     found = Cfi(elf).rules(at - 1)
-    assert (found.cfa_expression, found.is_signal) == (rules.SIGNAL_FRAME.cfa_expression, True)
-    assert dict(found.registers) == dict(rules.SIGNAL_FRAME.registers)
+    assert (found.cfa_expression, found.is_signal) == (SIGNAL_FRAME.cfa_expression, True)
+    assert found.registers == SIGNAL_FRAME.registers
 
 
 def test_the_kernel_page() -> None:

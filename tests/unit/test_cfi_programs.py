@@ -5,14 +5,15 @@ from __future__ import annotations
 import struct
 import time
 
+import numpy as np
 import pytest
 
-from tracelloc.cfi import rules
-from tracelloc.cfi.encoding import MASK, CfiError, Reason, read_pointer, skip_pointer, sleb, uleb
-from tracelloc.cfi.entries import Entries
-from tracelloc.cfi.programs import Rows, execute, initial_state
-from tracelloc.cfi.rules import OFFSET, RBP, RIP, Rule
-from tracelloc.cfi.sections import Index, make_index, read_header, scan
+from tests.unit.unwindrows import decode
+from tracelloc.cfi import core
+from tracelloc.cfi.core import MASK, OFFSET, Entries, read_header
+from tracelloc.cfi.reasons import CfiError, Reason
+from tracelloc.cfi.rules import RBP, RIP
+from tracelloc.cfi.sections import Index, make_index, scan
 
 SECTION = 0x10000
 CODE = 0x4000
@@ -42,18 +43,30 @@ def fde(program: bytes, at: int, code: int = CODE, size: int = SIZE) -> bytes:
     return entry(head + b"\0" + program)
 
 
-def section(program: bytes, **options: object) -> tuple[Entries, int]:
+def section(program: bytes, size: int = SIZE, **options: object) -> tuple[Entries, int]:
     first = cie(**options)  # type: ignore[arg-type]
-    return Entries(first + fde(program, len(first)), SECTION, is_eh=True), len(first)
+    whole = first + fde(program, len(first), CODE, size)
+    return Entries(whole, SECTION, is_eh=True), len(first)
 
 
-Found = tuple[int, int, bytes, dict[int, Rule]]
+Found = tuple[int, int, bytes, dict[int, tuple[int, int, bytes]]]
+
+
+def state_at(entries: Entries, offset: int, last: int) -> Found:
+    """The rules so many bytes into the function."""
+    found = entries.rules(offset, CODE + last)
+    assert found is not None
+    return found.cfa_register, found.cfa_offset, found.cfa_expression, found.registers
 
 
 def run(program: bytes, last: int = SIZE - 1, **options: object) -> Found:
-    entries, at = section(program, **options)
-    found = entries.fde(at)
-    return execute(entries, found, initial_state(entries, found.cie), last)
+    return state_at(*section(program, max(SIZE, last + 1), **options), last)
+
+
+def scanned(entries: Entries) -> list[int]:
+    """The offsets of all FDEs, in the order of the section."""
+    starts, offsets = np.zeros(9, np.uint64), np.zeros(9, np.int64)
+    return offsets[: entries.scan(starts, offsets)].tolist()
 
 
 RA = {RIP: (OFFSET, -8, b"")}
@@ -68,13 +81,21 @@ INSTRUCTIONS = [
     ("restore to nothing", b"\x86\x02\xc6", (7, 8, b"", RA)),
     ("restore to the CIE's", b"\x90\x05\xd0", (7, 8, b"", RA)),
     ("restore_extended", b"\x86\x02\x06\x06", (7, 8, b"", RA)),
-    ("undefined", b"\x07\x10", (7, 8, b"", {16: (rules.UNDEFINED, 0, b"")})),
-    ("same_value", b"\x08\x06", (7, 8, b"", {**RA, 6: (rules.SAME, 0, b"")})),
-    ("register", b"\x09\x10\x0b", (7, 8, b"", {16: (rules.REGISTER, 11, b"")})),
-    ("val_offset", b"\x14\x07\x02", (7, 8, b"", {**RA, 7: (rules.VAL_OFFSET, -16, b"")})),
-    ("val_offset_sf", b"\x15\x07\x7e", (7, 8, b"", {**RA, 7: (rules.VAL_OFFSET, 16, b"")})),
-    ("expression", b"\x10\x06\x02\x76\x00", (7, 8, b"", {**RA, 6: (5, 0, b"\x76\x00")})),
-    ("val_expression", b"\x16\x06\x01\x30", (7, 8, b"", {**RA, 6: (6, 0, b"\x30")})),
+    ("undefined", b"\x07\x10", (7, 8, b"", {16: (core.UNDEFINED, 0, b"")})),
+    ("same_value", b"\x08\x06", (7, 8, b"", {**RA, 6: (core.SAME, 0, b"")})),
+    ("register", b"\x09\x10\x0b", (7, 8, b"", {16: (core.REGISTER, 11, b"")})),
+    ("val_offset", b"\x14\x07\x02", (7, 8, b"", {**RA, 7: (core.VAL_OFFSET, -16, b"")})),
+    ("val_offset_sf", b"\x15\x07\x7e", (7, 8, b"", {**RA, 7: (core.VAL_OFFSET, 16, b"")})),
+    (
+        "expression",
+        b"\x10\x06\x02\x76\x00",
+        (7, 8, b"", {**RA, 6: (core.EXPRESSION, 0, b"\x76\x00")}),
+    ),
+    (
+        "val_expression",
+        b"\x16\x06\x01\x30",
+        (7, 8, b"", {**RA, 6: (core.VAL_EXPRESSION, 0, b"\x30")}),
+    ),
     ("def_cfa", b"\x0c\x06\x10", (6, 16, b"", RA)),
     ("def_cfa_sf", b"\x12\x06\x7e", (6, 16, b"", RA)),
     ("def_cfa_register", b"\x0d\x06", (6, 8, b"", RA)),
@@ -113,10 +134,11 @@ def test_advances() -> None:
         expected = changes.get(last, expected)
         assert run(program, last)[1] == expected
     entries, at = section(program)
-    found = entries.fde(at)
-    rows = Rows()
-    execute(entries, found, initial_state(entries, found.cie), MASK, rows)
-    assert dict(zip(rows.starts, [key[1] for key in rows.keys], strict=True)) == changes
+    wanted = np.arange(CODE, CODE + 64, dtype=np.uint64)
+    rows = np.zeros(64, np.uint64)
+    entries.rows(np.array([CODE], np.uint64), np.array([at]), wanted, rows)
+    expected = [max(changes[start] for start in changes if start <= n) for n in range(64)]
+    assert [decode(row).cfa_offset for row in rows.tolist()] == expected
 
 
 def test_alignment_factors() -> None:
@@ -131,18 +153,12 @@ def test_set_loc() -> None:
     at = len(first)
     target = struct.pack("<i", CODE + 5 - (SECTION + at + 18))
     entries = Entries(first + fde(b"\x01" + target + b"\x0e\x10", at), SECTION, is_eh=True)
-    found = entries.fde(at)
-    state = initial_state(entries, found.cie)
-    assert execute(entries, found, state, 4)[1] == 8
-    assert execute(entries, found, state, 5)[1] == 16
-    rows = Rows()
-    execute(entries, found, state, MASK, rows)
-    assert rows.starts == [0, 5]
-    assert not rows.is_movable
+    assert [state_at(entries, at, last)[1] for last in (4, 5)] == [8, 16]
     backwards = struct.pack("<i", CODE + 5 - (SECTION + at + 19))
     entries = Entries(first + fde(b"\x46\x01" + backwards, at), SECTION, is_eh=True)
+    assert state_at(entries, at, 5)[1] == 8
     with pytest.raises(CfiError):
-        execute(entries, entries.fde(at), state, SIZE)
+        entries.rules(at, CODE + 6)
 
 
 DAMAGED = [
@@ -173,11 +189,8 @@ def test_cut_short(program: bytes) -> None:
         body += b"\0" + program[:length]
         data = first + struct.pack("<I", len(body)) + body
         entries = Entries(data, SECTION, is_eh=True)
-        found = entries.fde(len(first))
-        assert found.end == len(data)
-        state = initial_state(entries, found.cie)
         try:
-            execute(entries, found, state, MASK)
+            state_at(entries, len(first), SIZE - 1)
         except CfiError as error:
             assert error.reason is Reason.DAMAGED  # noqa: PT017 - it may as well succeed
 
@@ -187,7 +200,7 @@ def test_long_programs_end_soon() -> None:
     for piece in (b"\x00", b"\x41", b"\x0a\x0b", b"\x86\x02", b"\x0a", b"\x80\x80\x01"):
         program = piece * ((1 << 18) // len(piece) - 8)
         try:
-            run(program, MASK)
+            run(program, (1 << 31) - 2)
         except CfiError as error:
             assert error.reason is Reason.DAMAGED  # noqa: PT017
     with pytest.raises(CfiError) as caught:
@@ -221,22 +234,26 @@ def test_cie_that_advances() -> None:
     ],
 )  # fmt: skip
 def test_augmentations(augmentation: bytes, data: bytes, pointers: int, is_signal: bool) -> None:
-    entries = Entries(cie(augmentation=augmentation, data=data), SECTION, is_eh=True)
-    found = entries.cie(0)
-    assert (found.pointer_encoding, found.is_signal) == (pointers, is_signal)
-    assert entries.data[found.start : found.start + len(START)] == START
+    first = cie(augmentation=augmentation, data=data)
+    form = {0x00: "<QQ", 0x03: "<II", 0x1B: "<iI"}[pointers]
+    place = SECTION + len(first) + 8 if pointers == 0x1B else 0
+    body = struct.pack("<I", len(first) + 4) + struct.pack(form, CODE - place, SIZE)
+    entries = Entries(first + entry(body + b"\0\x86\x02"), SECTION, is_eh=True)
+    assert entries.fde(len(first)) == (CODE, SIZE)
+    found = entries.rules(len(first), CODE)
+    assert found is not None
+    assert found.is_signal == is_signal
+    assert found.registers == {**RA, RBP: (OFFSET, -16, b"")}
 
 
 def test_old_augmentations() -> None:
     """Without a z: gcc 2's ``eh``, whose pointer comes before everything else, and none."""
-    head = struct.pack("<IB", 0, 1) + b"eh\0" + bytes(8) + b"\x01\x78\x10" + START
-    assert Entries(entry(head), SECTION, is_eh=True).cie(0).data_align == -8
-    plain = cie(augmentation=b"", data=b"")
-    body = struct.pack("<IQQ", len(plain) + 4, CODE, SIZE) + b"\x0e\x10"
-    entries = Entries(plain + entry(body), SECTION, is_eh=True)
-    found = entries.fde(len(plain))
-    assert (found.address, found.size_bytes) == (CODE, SIZE)
-    assert execute(entries, found, initial_state(entries, found.cie), 0)[1] == 16
+    old = entry(struct.pack("<IB", 0, 1) + b"eh\0" + bytes(8) + b"\x01\x78\x10" + START)
+    for first in (old, cie(augmentation=b"", data=b"")):
+        body = struct.pack("<IQQ", len(first) + 4, CODE, SIZE) + b"\x0e\x10"
+        entries = Entries(first + entry(body), SECTION, is_eh=True)
+        assert entries.fde(len(first)) == (CODE, SIZE)
+        assert state_at(entries, len(first), 0) == (7, 16, b"", RA)
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
@@ -272,9 +289,7 @@ def test_long_augmentation_data() -> None:
     body = struct.pack("<IiI", len(first) + 4, CODE - (SECTION + len(first) + 8), SIZE)
     body += b"\xc8\x01" + bytes(200) + b"\x0e\x10"
     entries = Entries(first + entry(body), SECTION, is_eh=True)
-    for _ in range(2):  # its CIE not known yet, and known
-        found = entries.fde(len(first))
-        assert entries.data[found.start : found.start + 2] == b"\x0e\x10"
+    assert state_at(entries, len(first), 0)[1] == 16
 
 
 def test_wide_entries() -> None:
@@ -284,15 +299,17 @@ def test_wide_entries() -> None:
     inside = struct.pack("<IiI", len(first) + 12, CODE - (SECTION + len(first) + 16), SIZE)
     inside += b"\0\x0e\x10"
     data = first + struct.pack("<IQ", 0xFFFFFFFF, len(inside)) + inside
-    found = Entries(data, SECTION, is_eh=True).fde(len(first))
-    assert (found.address, found.size_bytes) == (CODE, SIZE)
+    entries = Entries(data, SECTION, is_eh=True)
+    assert entries.fde(len(first)) == (CODE, SIZE)
+    assert state_at(entries, len(first), 0)[1] == 16
     head = b"\xff" * 8 + b"\x04\0\x08\x00\x01\x78\x10" + START
     first = struct.pack("<IQ", 0xFFFFFFFF, len(head)) + head
     inside = struct.pack("<QQQ", 0, CODE, SIZE) + b"\x0e\x10"
     data = first + struct.pack("<IQ", 0xFFFFFFFF, len(inside)) + inside
     entries = Entries(data, 0, is_eh=False)
-    assert list(entries.scan()) == [(len(first), entries.fde(len(first)))]
-    assert entries.fde(len(first)).address == CODE
+    assert scanned(entries) == [len(first)]
+    assert entries.fde(len(first)) == (CODE, SIZE)
+    assert state_at(entries, len(first), 0)[1] == 16
 
 
 def test_entries_that_point_in_circles() -> None:
@@ -303,7 +320,7 @@ def test_entries_that_point_in_circles() -> None:
         for at in (0, 24, -1, 1 << 40, 1):
             with pytest.raises(CfiError):
                 entries.fde(at)
-        assert list(entries.scan()) == []
+        assert scanned(entries) == []
 
 
 def test_scan_goes_on_behind_zeros() -> None:
@@ -315,7 +332,7 @@ def test_scan_goes_on_behind_zeros() -> None:
     empty = fde(b"", gap + len(third), CODE + 2 * SIZE, 0)
     data = first + second + bytes(1 << 20) + third + empty + bytes(4)
     entries = Entries(data, SECTION, is_eh=True)
-    assert [at for at, _ in entries.scan()] == [len(first), gap]
+    assert scanned(entries) == [len(first), gap]
 
 
 def header(pairs: list[tuple[int, int]], address: int, kinds: bytes = b"\x1b\x03\x3b") -> bytes:
@@ -353,31 +370,48 @@ def test_index() -> None:
     check(scan(entries), is_scanned=True)
 
 
+def pointer(data: bytes, kind: int, address: int) -> tuple[int, int] | None:
+    """What a header says where ``.eh_frame`` is, and where that is said to its end."""
+    found = read_header(b"\x01" + bytes([kind, 0xFF, 0xFF]) + data, address)
+    return None if found is None else (found[0], found[2])
+
+
 def test_pointers() -> None:
-    data = bytes(range(0x80, 0x90)) + b"\x12\x34\x56\x78\x9a\xbc\xde\xf0"
-    value = int.from_bytes(data[16:], "little")
-    for kind, expected, end in (
-        (0x00, value, 24), (0x02, 0x3412, 18), (0x03, 0x78563412, 20), (0x04, value, 24),
-        (0x0A, 0x3412, 18), (0x0B, 0x78563412, 20), (0x0C, value, 24), (0x01, 0x12, 17),
-        (0x09, 0x12, 17), (0x1B, 0x78563412 + 0x1010, 20), (0x3B, 0x78563412 + 5, 20),
-        (0x50, value, 24),
+    data = b"\x12\x34\x56\x78\x9a\xbc\xde\xf0"
+    value = int.from_bytes(data, "little")
+    for kind, expected, size in (
+        (0x00, value, 8), (0x02, 0x3412, 2), (0x03, 0x78563412, 4), (0x04, value, 8),
+        (0x08, value, 8), (0x0A, 0x3412, 2), (0x0B, 0x78563412, 4), (0x0C, value, 8),
+        (0x01, 0x12, 1), (0x09, 0x12, 1), (0x1B, 0x78563412 + 0x1008, 4),
+        (0x3B, 0x78563412 + 0x1004, 4), (0x9B, 0x78563412 + 0x1008, 4), (0x50, value, 8),
     ):  # fmt: skip
-        assert read_pointer(data, 16, 24, kind, 0x1000, base=5) == (expected & MASK, end)
-        assert skip_pointer(data, 16, 24, kind, 0x1000) == end
-    assert read_pointer(data, 9, 24, 0x50, 0x1000) == (value, 24)
-    for kind in (0x0F, 0x05, 0x2B, 0x4B, 0x3B):
-        with pytest.raises(CfiError):
-            read_pointer(data, 16, 24, kind, 0x1000)
-    with pytest.raises(CfiError):
-        read_pointer(data, 22, 24, 0x1B, 0)
+        assert pointer(data, kind, 0x1004) == (expected, 4 + size)
+        padding = bytes(6) if kind == 0x50 else b""  # up to the next multiple of 8
+        assert run(b"", augmentation=b"zPR", data=bytes([kind]) + padding + data[:size] + b"\x1b")
+        assert pointer(data[: size - 1], kind, 0x1004) is None
+    for kind, expected in ((0x0A, -2), (0x0B, -65538), (0x0C, -65538), (0x09, -2)):
+        assert pointer(b"\xfe\xff\xfe" + b"\xff" * 5, kind, 0) in (
+            (expected & MASK, 6), (expected & MASK, 8), (expected & MASK, 12), None,
+        )  # fmt: skip
+    assert pointer(bytes(4) + data, 0x50, 0x1000) == (value, 16)
+    for kind in (0x0F, 0x05, 0x2B, 0x4B):
+        assert pointer(data, kind, 0x1004) is None
 
 
 def test_leb() -> None:
-    assert uleb(b"\xe5\x8e\x26", 0, 3) == (624485, 3)
-    assert sleb(b"\xc0\xbb\x78", 0, 3) == (-123456, 3)
-    assert sleb(b"\x80\x7f", 0, 2) == (-128, 2)
-    assert sleb(b"\x3f", 0, 1) == (63, 1)
-    assert sleb(b"\x40", 0, 1) == (-64, 1)
-    for data in (b"", b"\x80", b"\x80" * 100 + b"\0"):
-        with pytest.raises(CfiError):
-            uleb(data, 0, len(data))
+    """As the operands of def_cfa_offset and def_cfa_offset_sf."""
+    for data, value in (
+        (b"\xe5\x8e\x26", 624485), (b"\x7f", 127), (b"\x80\x80\x80\x00", 0),
+        (b"\xff" * 8 + b"\x7f", (1 << 63) - 1), (b"\x81" + b"\x80" * 14 + b"\x00", 1),
+        (b"\x81" + b"\x80" * 14 + b"\x01", 1),
+    ):  # fmt: skip
+        assert run(b"\x0e" + data)[1] == value
+    for data, value in (
+        (b"\xc0\xbb\x78", -123456), (b"\x80\x7f", -128), (b"\x3f", 63), (b"\x40", -64),
+        (b"\xff" * 9 + b"\x7f", -1), (b"\xfe" + b"\xff" * 14 + b"\x7f", -2),
+    ):  # fmt: skip
+        assert run(b"\x13" + data, aligns=b"\x01\x01")[1] == value
+    for operation in (b"\x0e", b"\x13"):
+        for data in (b"\x80" * 16 + b"\0", b"\x80" * 100 + b"\0"):
+            with pytest.raises(CfiError):
+                run(operation + data)

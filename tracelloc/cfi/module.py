@@ -1,7 +1,6 @@
 """The call-frame information of one file, decoded where somebody asks, and where its code calls.
 
-Safe for use from several threads: what is remembered is only ever added to or dropped
-as a whole, and two threads that decode the same thing get equal results.
+Safe for use from several threads: two that decode the same thing get equal results.
 
 To find calls, code is not disassembled: what looks like a call is taken for one, so some of
 what is found is the middle of another instruction, or data. Nothing real is missed, except
@@ -12,17 +11,22 @@ from __future__ import annotations
 
 import threading
 from contextlib import suppress
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.cfi import rules
-from tracelloc.cfi.encoding import CfiError
-from tracelloc.cfi.entries import Cie
-from tracelloc.cfi.programs import State, execute, initial_state
-from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Batch, Kind, encode, settle_plt, unencodable
-from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, SIGNAL_FRAME, RuleSet
+from tracelloc.cfi.core import RuleSet, reason_row
+from tracelloc.cfi.reasons import CfiError
+from tracelloc.cfi.rules import (
+    END_ROW,
+    FALLBACK_ROW,
+    FRAME_POINTER,
+    OUTERMOST,
+    SIGNAL_FRAME,
+    SIGNAL_RETURN,
+)
 from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
@@ -83,10 +87,8 @@ def find_calls(code: bytes, address: int, start: int, end: int) -> U64:
 
 
 _MOST_REMEMBERED: Final = 1 << 16
-"""Rules by address. A hot program needs a few thousand."""
-_MOST_STATES: Final = 4096
-_FUNCTIONS_AT_ONCE: Final = 1 << 14
-"""Their rows are held in memory together."""
+"""Call sites that stacks came by. A hot program needs a few thousand."""
+_PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
@@ -116,8 +118,6 @@ class Cfi:
         self._elf = elf
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
-        self._states: dict[tuple[int, int], State] = {}
-        self._known: dict[int, RuleSet] = {}
         self._switches: list[tuple[int, int]] | None = None
         self._all_lock = threading.Lock()
         self._all_rows: tuple[U64, U64] | None = None
@@ -148,13 +148,17 @@ class Cfi:
         Code without information gets the rules of a frame pointer. Raises CfiError if
         there is information that can't be used.
         """
-        found = self._known.get(address)
-        if found is None:
-            found = self._find(address)
-            if len(self._known) >= _MOST_REMEMBERED:
-                self._known.clear()
-            self._known[address] = found
-        return found
+        for start, size in self._stack_switches():
+            if 0 <= address - start < size:
+                return OUTERMOST
+        for which in (0, 1):
+            table = self._table(which)
+            offset = table[1].find(address) if table is not None else None
+            if table is not None and offset is not None:
+                found = table[0].rules(offset, address)
+                if found is not None:
+                    return found
+        return self._without_entry(address)
 
     def is_start(self, address: int) -> bool:
         """Whether a function that has information begins at this address."""
@@ -163,7 +167,7 @@ class Cfi:
             offset = table[1].find(address) if table is not None else None
             if table is not None and offset is not None:
                 with suppress(CfiError):
-                    if table[0].fde(offset).address == address:
+                    if table[0].fde(offset)[0] == address:
                         return True
         return False
 
@@ -179,11 +183,11 @@ class Cfi:
         return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
 
     def row(self, address: int) -> int:
-        """The row for an address, as ``rows.encode`` makes it; never a ``PLT`` one."""
+        """The row for an address: what the probes can use of its rules, as in probes/row.h."""
         try:
-            return settle_plt(encode(self.rules(address)), address)
+            return self.rules(address).row(address)
         except CfiError as error:
-            return unencodable(error.reason)
+            return reason_row(error.reason)
 
     def _stack_switches(self) -> list[tuple[int, int]]:
         """Address and size of functions that go on on another stack, and don't say so.
@@ -197,44 +201,23 @@ class Cfi:
             self._switches = [place for places in found.values() for place in places.items()]
         return self._switches
 
-    def _find(self, address: int) -> RuleSet:
-        for start, size in self._stack_switches():
-            if 0 <= address - start < size:
-                return OUTERMOST
-        for which in (0, 1):
-            table = self._table(which)
-            if table is None:
-                continue
-            entries, index = table
-            offset = index.find(address)
-            if offset is None:
-                continue
-            fde = entries.fde(offset)
-            if not 0 <= address - fde.address < fde.size_bytes:
-                continue
-            state = execute(entries, fde, self._initial(which, fde.cie), address - fde.address)
-            cie = fde.cie
-            return RuleSet(*state, cie.return_register, cie.is_signal)
-        return self._without_entry(address)
-
     def _without_entry(self, address: int) -> RuleSet:
         # A handler returns to the first byte of this code: the address asked for is one
         # byte before it, as behind a call, or that byte itself if it was interrupted.
-        around = read_at(self._elf, address, 1 + len(rules.SIGNAL_RETURN))
-        is_return = rules.SIGNAL_RETURN in around
+        around = read_at(self._elf, address, 1 + len(SIGNAL_RETURN))
+        is_return = SIGNAL_RETURN in around
         return SIGNAL_FRAME if is_return else FRAME_POINTER
 
-    def _initial(self, which: int, cie: Cie) -> State:
-        """The state that all programs of a CIE start from."""
-        state = self._states.get((which, cie.offset))
-        if state is None:
-            table = self._table(which)
-            assert table is not None
-            state = initial_state(table[0], cie)
-            if len(self._states) >= _MOST_STATES:
-                self._states.clear()
-            self._states[which, cie.offset] = state
-        return state
+    def _rows_without_entry(self, wanted: U64) -> U64:
+        """The same for many addresses, which are sorted."""
+        rows = np.full(len(wanted), FALLBACK_ROW, np.uint64)
+        for first, end in pairwise([*_firsts(wanted >> _PAGE_SHIFT).tolist(), len(wanted)]):
+            start, last = int(wanted[first]), int(wanted[end - 1])
+            around = read_at(self._elf, start, last - start + 1 + len(SIGNAL_RETURN))
+            if SIGNAL_RETURN in around:
+                found = [self._without_entry(at).row(0) for at in wanted[first:end].tolist()]
+                rows[first:end] = found
+        return rows
 
     def rows(self, addresses: U64) -> U64:
         """The rows for many addresses at once, sorted or not: what ``row`` says of each."""
@@ -242,43 +225,16 @@ class Cfi:
         wanted = addresses[order]
         found = np.zeros(len(wanted), np.uint64)
         for which in (0, 1):
-            missing = np.flatnonzero(found == 0)
-            if len(missing):
-                found[missing] = self._rows_of(which, wanted[missing])
-        for at in np.flatnonzero(found == 0).tolist():
-            found[at] = encode(self._without_entry(int(wanted[at])))
-        for at in np.flatnonzero(found & np.uint64(0xFF) == int(Kind.PLT)).tolist():
-            found[at] = settle_plt(int(found[at]), int(wanted[at]))
+            table = self._table(which)
+            if table is not None:
+                table[0].rows(table[1].starts, table[1].offsets, wanted, found)
+        bare = np.flatnonzero(found == 0)
+        found[bare] = self._rows_without_entry(wanted[bare])
         for start, size in self._stack_switches():
             found[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + size)] = END_ROW
         result = np.empty_like(found)
         result[order] = found
         return result
-
-    def _rows_of(self, which: int, wanted: U64) -> U64:
-        """Rows by one of the tables for sorted addresses; 0 for those it doesn't cover."""
-        table = self._table(which)
-        if table is None or not len(table[1]):
-            return np.zeros(len(wanted), np.uint64)
-        _, index = table
-        at = np.searchsorted(index.starts, wanted, "right") - 1
-        first = _firsts(at)
-        functions = at[first]
-        first = np.append(first, len(wanted))
-        limits = np.append(index.starts, np.uint64((1 << 64) - 1))[functions + 1]
-        batch = Batch(table[0], lambda cie: self._initial(which, cie))
-        pieces = []
-        for begin in range(0, len(functions), _FUNCTIONS_AT_ONCE):
-            piece = slice(begin, begin + _FUNCTIONS_AT_ONCE)
-            for function, limit in zip(
-                functions[piece].tolist(), limits[piece].tolist(), strict=True
-            ):
-                if function >= 0:
-                    start = int(index.starts[function])
-                    batch.add(int(index.offsets[function]), start, limit)
-            end = min(piece.stop, len(functions))
-            pieces.append(batch.look_up(wanted[first[begin] : first[end]]))
-        return np.concatenate(pieces)
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
         """All call sites and their rows, worked out once; none if they are more than ``most``."""
@@ -343,8 +299,7 @@ class Cfi:
                 continue
             entries, index = table
             try:
-                last = entries.fde(int(index.offsets[-1]))
-                end = last.address + last.size_bytes
+                end = sum(entries.fde(int(index.offsets[-1])))
             except CfiError:
                 end = int(index.starts[-1])
             bounds.append((int(index.starts[0]), end))

@@ -8,20 +8,18 @@ no use, the index is made by reading all entries once.
 from __future__ import annotations
 
 from bisect import bisect_right
-from itertools import islice
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.cfi.encoding import CfiError, read_pointer
-from tracelloc.cfi.entries import Entries
+from tracelloc.cfi.core import Entries, read_header
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 
 _MOST_FUNCTIONS: Final = 1 << 22
-_USUAL_TABLE: Final = 0x3B
-"""Pairs of signed 32-bit numbers, relative to the header."""
+_LEAST_FDE_BYTES: Final = 8
+"""Length and CIE pointer; no FDE is shorter."""
 
 
 class Index:
@@ -46,24 +44,6 @@ class Index:
         return int(self.offsets[at]) if at >= 0 else None
 
 
-def read_header(header: bytes, address: int) -> tuple[int, int, int] | None:
-    """What ``.eh_frame_hdr`` says: address of ``.eh_frame``, entries, offset of the table.
-
-    ``address`` is the header's own. The number of entries is 0 where its table is missing
-    or not of the kind that linkers write. None if it is no header.
-    """
-    if len(header) < 4 or header[0] != 1:
-        return None
-    try:
-        place, at = read_pointer(header, 4, len(header), header[1], address, base=address)
-        if header[3] != _USUAL_TABLE:
-            return place, 0, at
-        count, at = read_pointer(header, at, len(header), header[2], address, base=address)
-    except CfiError:
-        return None
-    return place, count if count <= (len(header) - at) // 8 else 0, at
-
-
 def make_index(entries: Entries, header: bytes, address: int) -> Index:
     """The index of ``.eh_frame``, from its header if that has a sorted table."""
     found = read_header(header, address)
@@ -79,11 +59,11 @@ def make_index(entries: Entries, header: bytes, address: int) -> Index:
 
 def scan(entries: Entries) -> Index:
     """The index made by reading all entries."""
-    found = islice(entries.scan(), _MOST_FUNCTIONS)
-    pairs = sorted((fde.address, offset) for offset, fde in found)
-    starts = np.array([start for start, _ in pairs], np.uint64)
-    offsets = np.array([offset for _, offset in pairs], np.int64)
-    return Index(starts, offsets, is_scanned=True)
+    room = min(_MOST_FUNCTIONS, len(entries.data) // _LEAST_FDE_BYTES)
+    starts, offsets = np.empty(room, np.uint64), np.empty(room, np.int64)
+    count = entries.scan(starts, offsets)
+    order = np.argsort(starts[:count], kind="stable")
+    return Index(starts[order], offsets[order], is_scanned=True)
 
 
 _MOST_BYTES: Final = 128 << 20

@@ -23,10 +23,10 @@ import numpy.typing as npt
 from tracelloc.abi import REGION_SHIFT, REGION_TAG, StackFlag
 from tracelloc.capture.ring import Miss
 from tracelloc.capture.rowtable import RowTable
+from tracelloc.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.rows import FALLBACK_ROW
-from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
-from tracelloc.cfi.walk import End, StackCopy, unwind
+from tracelloc.cfi.rules import FALLBACK_ROW, FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.cfi.walk import End
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import AddressMap, Mapping
 from tracelloc.target.space import AddressSpace, Unresolved

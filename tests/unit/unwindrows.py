@@ -1,0 +1,46 @@
+"""Rows taken apart: the layout of probes/row.h."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import NamedTuple
+
+from tracelloc.cfi.reasons import Reason
+
+
+class Kind(IntEnum):
+    """How to step from a frame to its caller: ``enum row_kind``."""
+
+    SP = 1
+    BP = 2
+    REALIGNED = 3
+    SIGNAL = 4
+    END = 6
+    FRAME_POINTER = 7
+    UNENCODABLE = 8
+
+
+BP_UNCHANGED = 0
+BP_AT_BP = 1
+SIGNAL_IP = 168
+
+
+class Row(NamedTuple):
+    kind: Kind
+    detail: int
+    bp_slot: int
+    cfa_offset: int
+
+    @property
+    def reason(self) -> Reason | None:
+        return Reason(self.detail) if self.kind is Kind.UNENCODABLE else None
+
+
+def decode(row: int) -> Row:
+    slot, offset = row >> 16 & 0xFFFF, row >> 32 & 0xFFFFFFFF
+    return Row(
+        Kind(row & 0xFF),
+        row >> 8 & 0xFF,
+        slot - ((slot & 0x8000) << 1),
+        offset - ((offset & 0x80000000) << 1),
+    )

@@ -1,0 +1,42 @@
+# cython: language_level=3
+"""What the probes can use of the rules at one address, in 64 bits: ``probes/row.h``."""
+
+from libc.stdint cimport int64_t, uint64_t
+
+cdef extern from "<linux/types.h>":
+    pass
+
+cdef extern from "row.h":
+    enum:
+        ROW_SP
+        ROW_BP
+        ROW_REALIGNED
+        ROW_SIGNAL
+        ROW_END
+        ROW_FRAME_POINTER
+        ROW_UNENCODABLE
+    enum:
+        ROW_REASON_CFA_REGISTER
+        ROW_REASON_CFA_EXPRESSION
+        ROW_REASON_CFA_OFFSET
+        ROW_REASON_RETURN_ADDRESS
+        ROW_REASON_SAVED_BP
+        ROW_REASON_CALLER_SP
+        ROW_REASON_SIGNAL_FRAME
+        ROW_REASON_DAMAGED
+        ROW_REASON_TOO_LONG
+    int64_t ROW_BP_UNCHANGED
+    int64_t ROW_BP_AT_BP
+    int64_t ROW_SIGNAL_BP
+    int64_t ROW_SIGNAL_SP
+    int64_t ROW_SIGNAL_IP
+
+
+cdef inline uint64_t pack(int kind, int64_t cfa_offset, int64_t bp_slot) noexcept nogil:
+    """A row from its fields, which must fit."""
+    return <uint64_t>kind | (<uint64_t>bp_slot & 0xFFFF) << 16 | <uint64_t>cfa_offset << 32
+
+
+cdef inline uint64_t unencodable(int reason) noexcept nogil:
+    """The row that only says why there is none."""
+    return <uint64_t>ROW_UNENCODABLE | <uint64_t>reason << 8
