@@ -89,8 +89,9 @@ class Unwinder:
         self._maps = AddressMap([])
         self._since: dict[Mapping, int] = {}
         """Generation from which on a mapping is known to have been there all the time."""
-        self._known: dict[int, tuple[Mapping, RuleSet]] = {}
-        """By address, as long as the mappings stay as they are."""
+        self._known: dict[int, tuple[int, RuleSet]] = {}
+        """Rules by address, and since which generation they hold; as long as the mappings stay
+        as they are."""
         self._large: set[int] = set()
         """Modules with too many call sites to have all their rows made."""
         self._met: dict[int, list[int]] = {}
@@ -343,7 +344,7 @@ class Unwinder:
         def look_up(address: int) -> RuleSet | None:
             known = self._known.get(address) or self._look_up(address)
             # It may be that something else was mapped there then.
-            return known[1] if known and self._since[known[0]] <= miss.generation else None
+            return known[1] if known and known[0] <= miss.generation else None
 
         walk = unwind(
             dict(zip(_REGISTERS, miss.registers, strict=True)),
@@ -356,8 +357,8 @@ class Unwinder:
             flags |= StackFlag.GUESSED
         return Finished(miss.stack_id, walk.frames, flags)
 
-    def _look_up(self, address: int) -> tuple[Mapping, RuleSet] | None:
-        """What is mapped at an address, and the rules there; notes the row for both sides."""
+    def _look_up(self, address: int) -> tuple[int, RuleSet] | None:
+        """The rules at an address, and since when they hold; notes the row for both sides."""
         mapping = self._maps.find(address)
         if mapping is None and self._may_refresh:
             self._may_refresh = False
@@ -369,17 +370,17 @@ class Unwinder:
         if isinstance(place, Unresolved) or place.mapping != mapping:
             return None
         if place.reason is Unresolved.ANONYMOUS:
-            row, rules = FALLBACK_ROW, FRAME_POINTER
+            rules = FRAME_POINTER
         else:
             cfi = self.cfi_of(place.module) if place.module is not None else None
             inside = place.module.elf.address_of(place.file_offset) if place.module else None
             if cfi is None or inside is None:
                 # A file that can't be read: to guess would be to invent.
                 return None
-            row, rules = cfi.row(inside), cfi.rules(inside)
+            rules = cfi.rules(inside)
             self._met.setdefault(id(place.module), []).append(inside)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._made[address] = row
-        self._known[address] = mapping, rules
-        return mapping, rules
+        self._made[address] = rules.row(address)
+        self._known[address] = found = self._since[mapping], rules
+        return found
