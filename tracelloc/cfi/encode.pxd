@@ -6,10 +6,10 @@ from libc.string cimport memcmp
 
 from tracelloc.cfi.encoding cimport Cursor, read_sleb
 from tracelloc.cfi.programs cimport (
-    NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RBP, REGISTERS, RSP, RULE_SAME, RULE_UNDEFINED, Expression, Rule, State,
+    NO_RULE, RULE_EXPRESSION, RULE_OFFSET, RBP, REGISTERS, RSP, RULE_SAME, RULE_UNDEFINED, Expression, Rule, Rules, State,
 )
 from tracelloc.cfi.row cimport (
-    ROW_BP, ROW_BP_AT_BP, ROW_BP_UNCHANGED, ROW_END, ROW_REALIGNED, ROW_REASON_CALLER_SP,
+    ROW_BP, ROW_BP_AT_BP, ROW_BP_UNCHANGED, ROW_END, ROW_FRAME_POINTER, ROW_REALIGNED, ROW_REASON_CALLER_SP,
     ROW_REASON_CFA_EXPRESSION, ROW_REASON_CFA_OFFSET, ROW_REASON_CFA_REGISTER,
     ROW_REASON_RETURN_ADDRESS, ROW_REASON_SAVED_BP, ROW_REASON_SIGNAL_FRAME, ROW_SIGNAL,
     ROW_SIGNAL_BP, ROW_SIGNAL_IP, ROW_SIGNAL_SP, ROW_SP, pack, unencodable,
@@ -72,21 +72,22 @@ cdef inline uint64_t encode_signal(const State* state, const Rule* address) noex
     return unencodable(ROW_REASON_SIGNAL_FRAME)
 
 
-cdef inline uint64_t encode(
-    const State* state, uint64_t return_register, bint is_signal, uint64_t at
-) noexcept nogil:
-    """The row for the state at an address. Never fails: it may be the reason why there is none."""
+cdef inline uint64_t encode(const Rules* rules, uint64_t at) noexcept nogil:
+    """The row for the rules at an address. Never fails: it may be the reason why there is none."""
+    cdef const State* state = &rules.state
     cdef Rule none
     cdef const Rule* address = &none
     cdef const Rule* bp = &state.rules[RBP]
     cdef int64_t offset = state.cfa_offset, slot = ROW_BP_UNCHANGED, number
     cdef int kind
     none.how = NO_RULE
-    if return_register < REGISTERS:
-        address = &state.rules[return_register]
+    if rules.is_fallback:
+        return pack(ROW_FRAME_POINTER, 16, -16)
+    if rules.return_register < REGISTERS:
+        address = &state.rules[rules.return_register]
     if address.how == RULE_UNDEFINED:
         return pack(ROW_END, 0, 0)
-    if is_signal:
+    if rules.is_signal:
         return encode_signal(state, address)
     if is_plt(state.cfa_expression):
         kind, offset = ROW_SP, state.cfa_expression.code[1]

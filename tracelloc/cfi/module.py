@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.cfi.core import RuleSet, reason_row
+from tracelloc.cfi.core import MASK, RuleSet, find_calls, reason_row
 from tracelloc.cfi.reasons import CfiError
 from tracelloc.cfi.rules import (
     END_ROW,
@@ -32,60 +32,10 @@ from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 from tracelloc.errors import UnsupportedError
 
-U8 = npt.NDArray[np.uint8]
 U64 = npt.NDArray[np.uint64]
 
-LONGEST_CALL_BYTES: Final = 7
+_LONGEST_CALL_BYTES: Final = 7
 """Prefixes apart."""
-
-
-def _make_lengths() -> U8:
-    """Length of ``ff /2`` by its ModRM byte; 0 where the byte makes another instruction.
-
-    Intel SDM volume 2, tables 2-2 and 2-3. A SIB byte with base 101 makes it 4 longer.
-    """
-    lengths = np.zeros(256, np.uint8)
-    for modrm in range(256):
-        mode, operand = modrm >> 6, modrm & 7
-        if modrm >> 3 & 7 != 2:
-            continue
-        length = 2 + (0, 1, 4, 0)[mode]
-        if mode != 3 and operand == 4:
-            length += 1
-        if mode == 0 and operand == 5:
-            length += 4
-        lengths[modrm] = length
-    return lengths
-
-
-_LENGTHS: Final = _make_lengths()
-
-
-def find_calls(code: bytes, address: int, start: int, end: int) -> U64:
-    """Address of the last byte of everything that looks like a call in a piece of code.
-
-    ``address`` is the code's own. Direct calls count only if they lead to addresses from
-    ``start`` up to ``end``. The result is sorted.
-    """
-    if len(code) < LONGEST_CALL_BYTES:
-        return np.empty(0, np.uint64)
-    data = np.frombuffer(code, np.uint8)
-    direct = np.flatnonzero(data[:-4] == 0xE8)
-    words = np.ndarray(len(code) - 3, "<i4", code, strides=(1,))
-    targets = words[direct + 1].astype(np.int64) + direct + (address + 5)
-    direct = direct[(targets >= start) & (targets < end)] + 4
-    indirect = np.flatnonzero(data[:-2] == 0xFF)
-    indirect = indirect[_LENGTHS[data[indirect + 1]] > 0]
-    modrm = data[indirect + 1]
-    length = _LENGTHS[modrm].astype(np.int64)
-    has_wide_base = (modrm >> 6 == 0) & (modrm & 7 == 4) & (data[indirect + 2] & 7 == 5)
-    length += np.where(has_wide_base, 4, 0)
-    indirect = (indirect + length - 1)[indirect + length <= len(data)]
-    found = np.concatenate([direct, indirect])
-    found.sort()
-    return (found + address).astype(np.uint64)
-
-
 _MOST_REMEMBERED: Final = 1 << 16
 """Call sites that stacks came by. A hot program needs a few thousand."""
 _PAGE_SHIFT: Final = np.uint64(12)
@@ -93,7 +43,7 @@ _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
 _MOST_CODE_BYTES: Final = 1 << 29
-_NOWHERE: Final = np.uint64((1 << 64) - 1)
+_NOWHERE: Final = np.uint64(MASK)
 _GO_NOTE: Final = ".note.go.buildid"
 _GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
 _LEAST_CODE_BYTES: Final = 512
@@ -266,6 +216,7 @@ class Cfi:
         call-frame information.
         """
         start, end = self._covered()
+        room = np.empty(_PIECE_BYTES + _LONGEST_CALL_BYTES, np.uint64)
         pieces: list[U64] = []
         count = 0
         for segment in self._elf.segments:
@@ -276,12 +227,11 @@ class Cfi:
             while at < last and count < _MOST_SITES:
                 size = min(_PIECE_BYTES, last - at)
                 # A call may lie across two pieces; seen twice, it is kept once.
-                code = self._elf.read(
-                    segment.offset + at - segment.address, min(size + LONGEST_CALL_BYTES, last - at)
-                )
+                read_size = min(size + _LONGEST_CALL_BYTES, last - at)
+                code = self._elf.read(segment.offset + at - segment.address, read_size)
                 if len(code) < size:
                     last = at
-                pieces.append(find_calls(code, at, start, end))
+                pieces.append(room[: find_calls(code, at, start, end, room)].copy())
                 count += len(pieces[-1])
                 at += size
         if not pieces:
@@ -299,7 +249,7 @@ class Cfi:
                 continue
             entries, index = table
             try:
-                end = sum(entries.fde(int(index.offsets[-1])))
+                end = min(sum(entries.fde(int(index.offsets[-1]))), MASK)
             except CfiError:
                 end = int(index.starts[-1])
             bounds.append((int(index.starts[0]), end))

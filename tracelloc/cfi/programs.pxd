@@ -49,6 +49,12 @@ cdef struct State:
     Expression cfa_expression
     Rule rules[REGISTERS]
 
+cdef struct Rules:  # at one address
+    State state
+    uint64_t return_register  # whose rule is that of the return address
+    bint is_signal  # the caller was interrupted: its address is not behind a call
+    bint is_fallback  # nothing is known about this code; these are those of a frame pointer
+
 cdef struct Program:  # of an FDE while it runs
     const Section* section
     const Fde* fde
@@ -58,7 +64,7 @@ cdef struct Program:  # of an FDE while it runs
     Cursor code
     uint64_t next_location  # in bytes from the function's start
     bint is_over  # the state holds from there on
-    State state
+    Rules rules
 
 
 cdef inline void begin_state(State* state) noexcept nogil:
@@ -76,7 +82,9 @@ cdef inline void begin_program(
     program.code.data, program.code.at, program.code.end = section.data, fde.start, fde.end
     program.code.is_damaged, program.is_over = False, False
     program.next_location = 0
-    program.state = initial[0]
+    program.rules.state = initial[0]
+    program.rules.return_register = fde.cie.return_register
+    program.rules.is_signal, program.rules.is_fallback = fde.cie.is_signal, False
 
 
 cdef inline void advance(Program* program, int operation) noexcept nogil:
@@ -151,13 +159,13 @@ cdef inline void set_rule(Program* program, int operation) noexcept nogil:
     else:
         give_up(code)
     if register_ < REGISTERS:
-        program.state.rules[register_] = rule
+        program.rules.state.rules[register_] = rule
 
 
 cdef inline void set_cfa(Program* program, int operation) noexcept nogil:
     """Carries out an instruction for the CFA, or passes on what is none."""
     cdef Cursor* code = &program.code
-    cdef State* state = &program.state
+    cdef State* state = &program.rules.state
     cdef uint64_t align = <uint64_t>program.fde.cie.data_align
     if operation == 0x0C or operation == 0x0D or operation == 0x12:
         state.cfa_register = read_uleb(code)
@@ -177,7 +185,7 @@ cdef inline void set_cfa(Program* program, int operation) noexcept nogil:
 cdef inline int run_piece(Program* program) noexcept nogil:
     """The state at the next location: runs up to where it changes again. Returns a reason or 0."""
     cdef Cursor* code = &program.code
-    cdef State* state = &program.state
+    cdef State* state = &program.rules.state
     cdef uint64_t number
     cdef int operation, high
     while code.at < code.end:
@@ -234,7 +242,7 @@ cdef inline int run_cie(
     whole.start, whole.end = cie.start, cie.end
     begin_program(&program, section, &whole, &empty, remembered)
     failure = run_piece(&program)
-    initial[0] = program.state
+    initial[0] = program.rules.state
     if not failure and not program.is_over:
         failure = ROW_REASON_DAMAGED  # it advances
     return failure

@@ -47,7 +47,7 @@ class Index:
 def make_index(entries: Entries, header: bytes, address: int) -> Index:
     """The index of ``.eh_frame``, from its header if that has a sorted table."""
     found = read_header(header, address)
-    if found is not None and found[1]:
+    if found is not None and found[1] and max(address, entries.address) < 1 << 63:
         _, count, at = found
         table = np.frombuffer(header, "<i4", 2 * count, at).astype(np.int64).reshape(count, 2)
         starts = table[:, 0] + address
