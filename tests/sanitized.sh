@@ -24,4 +24,13 @@ ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     "$python" -m pytest -q -s -p no:cacheprovider --noconftest \
     tests/unit/test_table.py tests/unit/test_lives.py tests/unit/test_cohorts.py \
     tests/unit/test_fork.py tests/unit/test_ring.py tests/unit/test_sampling.py \
-    tests/unit/test_survival.py tests/unit/test_drain.py tests/unit/test_addresses.py
+    tests/unit/test_survival.py tests/unit/test_drain.py tests/unit/test_addresses.py \
+    tests/unit/test_cfi_programs.py tests/unit/test_cfi_rows.py \
+    tests/unit/test_cfi_damage.py::test_fuzzed_sections \
+    tests/unit/test_cfi_damage.py::test_fuzzed_sections_at_once \
+    tests/unit/test_cfi_damage.py::test_functions_that_share_bytes \
+    tests/unit/test_cfi_damage.py::test_functions_of_many_cies \
+    tests/unit/test_cfi_files.py::test_calls_in_any_bytes \
+    tests/unit/test_cfi_walk.py::test_rules_by_hand \
+    tests/unit/test_cfi_walk.py::test_pages_that_were_not_copied \
+    tests/unit/test_cfi_walk.py::test_expressions tests/unit/test_cfi_walk.py::test_fuzzed_expressions
