@@ -163,8 +163,8 @@ class StackFlag(IntFlag):
 
 
 PARTIAL_REASONS: Final = {
-    StackFlag.LOST_MISS: "the ring for stacks without rows was full",
-    StackFlag.SHORT_COPY: "it goes on beyond the memory that was copied",
+    StackFlag.LOST_MISS: "the ring of stacks without unwind entries was full",
+    StackFlag.SHORT_COPY: "it continues beyond the memory that was copied",
     StackFlag.BAD_CFI: "call-frame information that can't be used",
     StackFlag.UNMAPPED: "an address where no code is mapped",
     StackFlag.UNREADABLE: "memory that can't be read",

@@ -9,7 +9,7 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
-from tracelloc.text import format_size
+from tracelloc.text import format_percent, format_size
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import (
     ROOT,
@@ -24,7 +24,7 @@ from tracelloc.ui.nodes import (
     module_colour,
     nodes_view,
 )
-from tracelloc.ui.table import crop, fit, percent, signed_size, trend
+from tracelloc.ui.table import crop, fit, signed_size, trend
 from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"
@@ -184,7 +184,7 @@ class FlameView(NodesView):
         growth = int(totals[Metric.GROWTH][node])
         parts = [
             f" {nodes.about}{format_size(int(totals[Metric.BYTES][node]))}",
-            percent(nodes.share(node)),
+            format_percent(nodes.share(node)),
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
             *(["inverted"] if nodes.inverted else []),

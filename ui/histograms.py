@@ -24,9 +24,9 @@ from tracelloc.snapshots.spread import (
     threads_then,
     total_waste,
 )
-from tracelloc.text import NS_PER_S, about_of, format_size
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table, crop, percent, span
+from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table, crop
 from tracelloc.ui.view import BASIC, Selection, Settings, Sorting, Source, View
 from tracelloc.views.process import waste_line
 
@@ -42,7 +42,7 @@ def columns(label: str) -> tuple[Column, ...]:
         Column("count", "blocks", 11),
         Column("share", "share", 7, sorts=False),
         Column("wasted", "wasted", 9, from_width=76, sorts=False),
-        Column("waste", "of it", 7, from_width=76, sorts=False),
+        Column("waste", "share", 7, from_width=76, sorts=False),
         Column("bar", "", 0, sorts=False),
     )
 
@@ -85,9 +85,9 @@ def bar_rows(
             "label": lambda: label(row),
             "bytes": lambda: format_size(row.size_bytes),
             "count": lambda: f"{row.count:,}",
-            "share": lambda: percent(value(row) / max(total, 1)),
+            "share": lambda: format_percent(value(row) / max(total, 1)),
             "wasted": lambda: _wasted(row, lambda waste: format_size(waste.waste_bytes), "?"),
-            "waste": lambda: _wasted(row, lambda waste: percent(waste.share), ""),
+            "waste": lambda: _wasted(row, lambda waste: format_percent(waste.share), ""),
         }[column]()
         return text if row.count else Text(text, "dim")
 
@@ -110,7 +110,7 @@ def size_rows(
     """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
     rows: list[Bin | str] = [*bins]
     if frequent:
-        rows.append("exact sizes that hold most")
+        rows.append("exact sizes with most bytes")
         rows += frequent
     if waste is not None and rows:
         rows.append(waste)
@@ -141,12 +141,8 @@ def age_label(ages: Bin) -> str:
 
 
 def _time(age_ns: int) -> str:
-    """Limits of bins are whole numbers of one unit."""
-    seconds = age_ns // NS_PER_S
-    for length, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s" if seconds < 60 else span(seconds)
+    """A limit of a bin."""
+    return format_duration(age_ns // NS_PER_S)
 
 
 def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
@@ -160,7 +156,7 @@ def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
         sampled, sizes, waste = snapshot.sample_bytes, None, None
         if snapshot.merged is not None:
             # Read sizes are known by address: in each process another block is there.
-            waste = "what the allocator adds is known of single processes only (9)"
+            waste = "overhead of the malloc library: choose a single process (9)"
         else:
             if measured is None or measured[0] is not snapshot:
                 measured = snapshot, source.measured(snapshot)
@@ -217,15 +213,15 @@ AGES: Final = View(
 
 
 COLUMNS: Final = (
-    Column("bytes", "outstanding", 13),
+    Column("bytes", "live", 13),
     Column("growth", "growth/min", 12),
     Column("thread", "thread", 7, descending=False),
     Column("share", "share", 7, from_width=76, sorts=False),
     Column("count", "blocks", 10, from_width=76),
     Column("allocated", "allocated", 9, from_width=98),
     Column("freed", "freed", 8, from_width=98),
-    Column("remote", "of others", 9, from_width=119),
-    Column("handed", "handed on", 9, from_width=119),
+    Column("for_others", "for others", 10, from_width=119),
+    Column("by_others", "by others", 9, from_width=119),
     Column("name", "name", 16, right=False, descending=False),
     Column("bar", "", 0, from_width=130, sorts=False),
 )
@@ -237,11 +233,11 @@ _FIGURES: Final[dict[str, Callable[[ThreadRow], Any]]] = {
     "count": lambda row: row.held.live_count,
     "allocated": lambda row: row.work.allocated_bytes,
     "freed": lambda row: row.work.freed_bytes,
-    "remote": lambda row: row.work.remote_freed_bytes,
-    "handed": lambda row: row.work.handed_bytes,
+    "for_others": lambda row: row.work.freed_for_others_bytes,
+    "by_others": lambda row: row.work.freed_by_others_bytes,
     "name": lambda row: _name(row.tid, row.name),
 }
-_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": percent}
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": format_percent}
 _FLOWS: Final = 3
 """Shown of each kind."""
 
@@ -307,11 +303,8 @@ def table_rows(
 
 def _sharing(activity: ThreadActivity, about: str) -> str:
     size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
-    share = percent(activity.remote_share)
-    return (
-        f" freed by other threads: {about}{size} in {about}{count} blocks, "
-        f"{share} of all that were freed"
-    )
+    share = format_percent(activity.remote_share)
+    return f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:

@@ -27,11 +27,11 @@ Piece = tuple[str, str | Style | None]
 Content = TypeVar("Content")
 
 LIST_KEYS: Final = (
-    ("up,k", "cursor", -1, "Row above"),
-    ("down,j", "cursor", 1, "Row below"),
+    ("up,k", "cursor", -1, "Previous row"),
+    ("down,j", "cursor", 1, "Next row"),
     ("pageup,ctrl+b", "page", -1, "Page up"),
     ("pagedown,ctrl+f", "page", 1, "Page down"),
-    ("home,g", "edge", -1, "First row, and stay there"),
+    ("home,g", "edge", -1, "First row (pinned to the top)"),
     ("end,G", "edge", 1, "Last row"),
 )
 """Keys, action, its argument, what it does: in every list."""
@@ -93,7 +93,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             Binding(keys, f"{action}({step})", text, show=False, tooltip=text)
             for keys, action, step, text in LIST_KEYS
         ),
-        Binding("enter", "choose", "Open", show=False, tooltip="Details of the row"),
+        Binding("enter", "choose", "Open", show=False, tooltip="Open the row"),
     ]
     header_lines = 0
     footer_lines = 0

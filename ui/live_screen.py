@@ -29,40 +29,41 @@ from tracelloc.ui.view import Facts, Settings, View
 LIVE_KEYS: Final = bindings(
     "live",
     (
-        ("q", "app.ask('leave')", "Quit", "Quit: probes off, files written"),
+        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
         ("question_mark", "app.ask('show_help')", "Help", "All keys"),
         ("slash", "search", "Search", "Search names, files, modules (regex)"),
-        ("f", "app.ask('show_filters')", "Filters", "Groups of rules that hide noise"),
-        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off and on"),
+        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
+        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off or on"),
         ("s", "sort", "Sort", "Sort by the next column"),
-        ("S", "reverse", "Reverse", "Turn the order round"),
-        ("t", "sort_by('bytes')", "Total", "Sort by outstanding bytes"),
-        ("o", "sort_by('bytes')", "Own", "The same: a stack's own bytes are all it has"),
+        ("S", "reverse", "Reverse", "Reverse the order"),
+        ("t", "sort_by('bytes')", "Total", "Sort by live bytes"),
+        ("o", "sort_by('bytes')", "Own", "Sort by live bytes (a stack has only its own)"),
         ("a", "sort_by('count')", "Allocations", "Sort by blocks"),
         ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
         ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
         ("A", "sort_by('age')", "Age", "Sort by age"),
-        ("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by outstanding bytes"),
+        ("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by live bytes"),
         ("V", "app.ask('next_verdicts')", "Suspects",
-         "Only leak suspects, caches, busy stacks …; again: next"),
-        ("b", "app.ask('toggle_baseline')", "Baseline", "Only what has come since now and stays"),
+         "Only suspects; again: caches, busy stacks …"),
+        ("b", "app.ask('toggle_baseline')", "Baseline",
+         "Only blocks allocated from now on and still live"),
         ("M", "app.ask('set_mark')", "Mark", "Mark this moment in the plot"),
         ("d", "app.ask('next_difference')", "Difference",
          "What changed: last mark to now, mark to mark, off"),
         ("space", "pause", "Pause", "Freeze the screen; capture goes on"),
-        ("i", "invert", "Invert", "Flame and tree the other way round"),
-        ("w", "metric", "Weight", "Flame and tree by bytes, blocks, peak …"),
-        ("L", "app.ask('ask_limits')", "Limits", "Only blocks of some age and size"),
+        ("i", "invert", "Invert", "Invert flame graph and tree"),
+        ("w", "metric", "Weight", "Weigh flame graph and tree by bytes, blocks …"),
+        ("L", "app.ask('ask_limits')", "Limits", "Limit blocks by age and size"),
         ("m", "app.ask('toggle_threads')", "Threads",
-         "All threads together, or the first one's blocks"),
+         "Blocks of all threads, or of the first one"),
         ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
-         "Blocks of the next thread only"),
-        ("less_than_sign", "app.ask('step_thread', -1)", "Thread before",
-         "Blocks of the thread before only"),
+         "Only blocks of the next thread"),
+        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
+         "Only blocks of the previous thread"),
         ("T", "together", "Together",
-         "All processes together, those that run, one (--follow)"),
+         "All processes, the running ones, or one (--follow)"),
         ("E", "ended", "Ended",
-         "Processes that have ended: a line each, or one per parent"),
+         "Ended processes: one line each, or per parent"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
         ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),
@@ -118,7 +119,7 @@ class LiveScreen(Screen[None]):
         pane.can_focus = pane.row_cursor = False
         pane.border_title = "stack of the selected row"
         yield pane
-        yield Input(placeholder="regex in names, files, modules; Esc clears", id="search")
+        yield Input(placeholder="regex for names, files, modules (Esc clear)", id="search")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
@@ -295,18 +296,18 @@ class LiveScreen(Screen[None]):
         elif settings.view is not self.state.views[0]:
             self._go_to(self.state.views[0], settings)
         else:
-            self.app.notify("q quits, ? shows all keys", timeout=2)
+            self.app.notify("q quit, ? all keys", timeout=2)
 
     # --- what the state does ---
 
     def action_pause(self) -> None:
-        """Freezes the screen, or goes on."""
+        """Freezes or resumes the screen."""
         self.state.toggle_pause()
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
     def action_invert(self) -> None:
-        """Flame and tree the other way round."""
+        """Inverts flame graph and tree."""
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.by_metric:
             self._go_to(TREE, self.settings)

@@ -16,9 +16,9 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
+from tracelloc.text import format_percent
 from tracelloc.ui.lines import LineView
 from tracelloc.ui.naming import Search
-from tracelloc.ui.table import percent
 from tracelloc.ui.view import Selection, Source, View
 from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.views.profile import Metric
@@ -62,7 +62,7 @@ class Nodes:
         self.is_searched = search is not None
         self.matches, self.matching = self._search(search) if search else (frozenset(), 0)
         """Nodes whose name the search finds, and what these weigh together: nothing twice."""
-        share = percent(self.matching / max(self.weight(ROOT), 1))
+        share = format_percent(self.matching / max(self.weight(ROOT), 1))
         self.found = f" found: {share} " if self.is_searched else ""
         """What the search finds, in words."""
 
@@ -267,7 +267,7 @@ class NodesView(LineView[Nodes]):
 
     def empty_text(self) -> str:
         """Nothing is held."""
-        return " No stack holds anything within the limits."
+        return " No live blocks match the limits."
 
     def action_open(self) -> None:
         """Chooses the stack, whatever Enter does with the function."""

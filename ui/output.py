@@ -22,11 +22,18 @@ from rich.text import Text
 from textual import events
 
 from tracelloc.target.found import unseen_lines
-from tracelloc.text import format_size, plural, printable
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.header import target_name
 from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.table import clock, short_count
+from tracelloc.ui.table import short_count
 from tracelloc.ui.view import Facts, Selection, Source, View
 from tracelloc.views.process import losses_line, memory_lines, overhead_line
 
@@ -211,14 +218,18 @@ class OutputView(LineView[Output]):
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
         """Where keys go."""
-        where = "keys go to the program, Ctrl-] ends that" if self.is_typing else "Enter to type"
+        where = (
+            "typing into the program, Ctrl-]: stop"
+            if self.is_typing
+            else "Enter: type into the program"
+        )
         dropped = 0 if self._content is None else self._content.dropped
         more = f"; {dropped:,} earlier lines dropped" if dropped else ""
         yield f" output of the program; {where}{more}"[:width], "lines--header"
 
     def empty_text(self) -> str:
         """Said until there is something."""
-        return " the program has written nothing"
+        return " The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:
         if self._content is None or not (self.is_typing or event.key == "enter"):
@@ -287,12 +298,12 @@ def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
-    yield f"attached   {clock(snapshot.elapsed_ns)} ago, by {facts.method}"
-    fill = f"{selection.ring_share:.0%} full at most"
+    yield f"attached   {format_duration(snapshot.elapsed_ns // NS_PER_S)} ago, via {facts.method}"
+    fill = f"at most {format_percent(selection.ring_share, 0)} full"
     yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
-        yield f"sampled    one in {distance}: figures with ~ are estimates"
+        yield f"sampled    one per {distance}: figures with ~ are estimates"
     for function in facts.functions:
         yield f"traced     {printable(function)}"
     for line in unseen_lines(snapshot.allocators):
@@ -318,7 +329,7 @@ def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
         worked, drawn = (1000 * median(column) for column in zip(*pairs, strict=True))
         most = 1000 * max(map(sum, pairs))
         yield (
-            f"{'screen':<11}{view}: {worked:.1f} ms worked out aside, "
+            f"{'screen':<11}{view}: {worked:.1f} ms computed in the background, "
             f"{drawn:.1f} ms drawn, {most:.1f} ms at most"
         )
     yield ""

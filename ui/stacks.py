@@ -20,7 +20,14 @@ from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.text import NS_PER_S, about_of, format_size, plural
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+)
 from tracelloc.ui.naming import Search, place
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.table import (
@@ -29,10 +36,8 @@ from tracelloc.ui.table import (
     Rows,
     Table,
     clean,
-    percent,
     short_count,
     signed_size,
-    span,
     sparkline,
     trend,
 )
@@ -45,7 +50,7 @@ from tracelloc.views.suspects import headline, sentences, suspect_ranks
 MOST_ROWS: Final = 10_000
 """Nobody scrolls further; searching looks at everything."""
 STACK_COLUMNS: Final = (
-    Column("bytes", "outstanding", 13),
+    Column("bytes", "live", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
     Column("count", "blocks", 9, from_width=84),
     Column("growth", "growth/min", 12),
@@ -53,8 +58,8 @@ STACK_COLUMNS: Final = (
     Column("rate", "alloc/s", 9, from_width=108),
     Column("age", "mean age", 10, from_width=100),
     Column("temporary", "temporary", 10, from_width=132),
-    Column("past", "past", 8, from_width=90, sorts=False),
-    Column("name", "allocated by", 0, right=False, descending=False),
+    Column("history", "history", 8, from_width=90, sorts=False),
+    Column("name", "allocated in", 0, right=False, descending=False),
 )
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
@@ -105,7 +110,7 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
 def stack_rows(selection: Selection) -> Rows:
     """A row per stack; the key is its index."""
     snapshot, settings = selection.snapshot, selection.settings
-    past = snapshot.history.held()[1]
+    history = snapshot.history.held()[1]
     labels, verdicts = selection.labels, selection.verdicts
     columns = _columns(selection)
 
@@ -117,8 +122,8 @@ def stack_rows(selection: Selection) -> Rows:
             found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])
             return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
-        if column == "past":
-            held = past[key].tolist() if key < len(past) else []
+        if column == "history":
+            held = history[key].tolist() if key < len(history) else []
             now = int(snapshot.totals.live_bytes[key])
             return Text(sparkline(spread([*held, now], 8), 8), "dim")
         values, written = columns[column]
@@ -150,13 +155,13 @@ def _columns(
         else (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (snapshot.growth_per_min, signed_size),
-        "share": (figures.share, percent),
+        "share": (figures.share, format_percent),
         "rate": (figures.allocations_per_s, short_count),
         "age": (
             figures.mean_age_ns,
-            lambda value: span(value / NS_PER_S) if value >= 0 else "-",
+            lambda value: format_duration(value / NS_PER_S) if value >= 0 else "-",
         ),
-        "temporary": (snapshot.totals.temporary_share, percent),
+        "temporary": (snapshot.totals.temporary_share, format_percent),
     }
 
 
@@ -293,7 +298,7 @@ BLOCK_COLUMNS: Final = (
     Column("age", "age", 9),
     Column("address", "address", 14, right=False, from_width=76),
     Column("thread", "thread", 18, right=False, from_width=100),
-    Column("name", "allocated by", 0, right=False, descending=False),
+    Column("name", "allocated in", 0, right=False, descending=False),
 )
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 """Of all blocks. Other columns sort the largest."""
@@ -340,7 +345,7 @@ def block_rows(_source: Source) -> Callable[[Selection], Rows]:
             if column == "bytes":
                 return format_size(block.size_bytes)
             if column == "age":
-                return span(block.age_ns / NS_PER_S)
+                return format_duration(block.age_ns / NS_PER_S)
             return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
 
         return Rows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)

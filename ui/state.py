@@ -18,6 +18,7 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.text import plural
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.flame import FLAME
@@ -130,8 +131,8 @@ class State:
         """Settings for all of them together, those that run, or the one shown before."""
         number, picture = self.settings.process, self.picture
         if picture is None or (number >= 0 and picture.process_count < 2):
-            more = "so far" if self.source.has_many else "is traced (--follow traces children, too)"
-            self.app.notify(f"one process {more}", timeout=3)
+            more = "so far" if self.source.has_many else "traced (--follow traces children too)"
+            self.app.notify(f"One process {more}", timeout=3)
             return self.settings
         merged = picture.snapshot.merged
         new = self._last_process
@@ -149,7 +150,7 @@ class State:
             self.change(baseline=None)
         elif self.picture is not None:
             self.change(baseline=analysis.mark(self.picture.snapshot, "baseline"))
-            self.app.notify("showing what comes from now on and stays; b shows all", timeout=3)
+            self.app.notify("Only blocks allocated from now on (b shows all)", timeout=3)
 
     def set_mark(self) -> None:
         """Notes the moment that is on the screen."""
@@ -158,13 +159,13 @@ class State:
         marks = self.settings.marks
         mark = analysis.mark(self.picture.snapshot, f"m{len(marks) + 1}")
         self.change(marks=(*marks, mark))
-        self.app.notify(f"{mark.name} is set; d shows what changes", timeout=2)
+        self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
 
     def next_difference(self) -> None:
         """Last mark to now, then each pair of neighbours backwards, then none."""
         marks = self.settings.marks
         if not marks:
-            self.app.notify("set a mark first (M)", timeout=2)
+            self.app.notify("Set a mark first (M)", timeout=2)
             return
         choices: list[Difference | None] = [Difference(marks[-1])]
         choices += [
@@ -207,7 +208,7 @@ class State:
         except TracellocError as error:
             self.app.notify(str(error), severity="error", markup=False)
         else:
-            self.app.notify(f"saved to {path}", markup=False)
+            self.app.notify(f"Saved to {path}", markup=False)
 
     def show_filters(self) -> None:
         """Opens the dialog."""
@@ -236,8 +237,8 @@ class State:
         details = None if self.picture is None else self.picture.details
         if details is not None:
             self.app.copy_to_clipboard(stack_text(details.stack))
-            frames = len(details.stack.frames)
-            self.app.notify(f"{frames} frames sent to the terminal's clipboard", timeout=2)
+            frames = plural(len(details.stack.frames), "frame")
+            self.app.notify(f"Copied {frames}", timeout=2)
 
     def leave(self, to_picker: bool = False) -> None:
         """Ends the screen; probes go and files are written after it."""

@@ -15,7 +15,7 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tracelloc.text import NS_PER_S, format_size, printable
+from tracelloc.text import format_size, printable
 from tracelloc.ui.lines import LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
@@ -83,25 +83,6 @@ def trend(change: float) -> str:
     return "▲" if change > 0 else "▼" if change < 0 else "="
 
 
-def percent(share: float) -> str:
-    """``14.5 %``; as wide as any other up to ``100.0 %`` when set to the right of 7 cells."""
-    return f"{100 * share:.1f} %"
-
-
-def span(seconds: float) -> str:
-    """A time between two moments in two units at most: ``0.4 s``, ``6 m 02 s``, ``3 h 05 m``."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600:02} h"
-
-
 def clean(name: str) -> str:
     """A name of the target as it may be drawn: one line, nothing that steers a terminal."""
     return printable(name[:LONGEST_NAME])
@@ -119,12 +100,6 @@ def short_count(count: float) -> str:
             return f"{count:.{digits}f}{letter}"
         count /= 1000
     raise AssertionError
-
-
-def clock(span_ns: float) -> str:
-    """``00:12:41`` since something began."""
-    seconds = int(max(0.0, span_ns / NS_PER_S))
-    return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
 
 
 def gauge(share: float, width: int) -> str:

@@ -8,9 +8,10 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
+from tracelloc.text import format_percent
 from tracelloc.ui.lines import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
-from tracelloc.ui.table import crop, fit, percent, signed_size, trend
+from tracelloc.ui.table import crop, fit, signed_size, trend
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric
 
@@ -24,11 +25,17 @@ class TreeView(NodesView):
     """The tree. Right and left open and close, Enter does either or shows the stack."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "open_node", "Open", tooltip="Open the function, go on below it"),
-        Binding("left,h", "close_node", "Close", tooltip="Close the function, go to its parent"),
-        Binding("asterisk,plus", "open_all", "Open all", tooltip="Open what holds 1 % or more"),
-        Binding("minus", "close_all", "Close all", tooltip="Close all functions"),
-        Binding("enter", "choose", "Open/close", show=False, tooltip="Open, close, show the stack"),
+        Binding("right,l", "open_node", "Expand", tooltip="Expand, or go into it"),
+        Binding("left,h", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
+        Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
+        Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
+        Binding(
+            "enter",
+            "choose",
+            "Expand/collapse",
+            show=False,
+            tooltip="Expand, collapse, or open the stack",
+        ),
     ]
     header_lines = 1
     footer_lines = 1
@@ -114,7 +121,7 @@ class TreeView(NodesView):
         """A node."""
         node, indent = self._rows[row]
         nodes, tree = self._data, self._data.tree
-        figures = f"{nodes.figure(nodes.weight(node)):>11} {percent(nodes.share(node)):>7}"
+        figures = f"{nodes.figure(nodes.weight(node)):>11} {format_percent(nodes.share(node)):>7}"
         yield figures, None
         used = len(figures)
         if width >= _WIDE:

@@ -130,7 +130,7 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.CACHE_OR_POOL,),
     (Verdict.BUSY,),
     (Verdict.START_UP,),
-    (Verdict.WATCHING, Verdict.UNKNOWN),
+    (Verdict.DECIDING, Verdict.UNKNOWN),
 )
 """What to show only stacks of, one after the other; the first is all."""
 
@@ -163,7 +163,7 @@ class Settings:
     limits: Limits = ALL
     """Sizes, ages and thread."""
     verdicts: tuple[Verdict, ...] = ()
-    """Only stacks that are judged so; empty: all."""
+    """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
     """Only what has come since and is still there."""
     difference: Difference | None = None
@@ -261,16 +261,16 @@ class Selection:
         """Why a table has no row."""
         settings = self.settings
         if settings.search or settings.verdicts:
-            what = f"matches /{settings.search}" if settings.search else "is judged so"
-            return f"nothing {what} (Esc shows all)"
+            what = f"match /{settings.search}" if settings.search else "have this verdict"
+            return f"no stacks {what} (Esc shows all)"
         if settings.difference is not None:
-            return f"nothing has changed from {settings.difference.title} (Esc goes back)"
+            return f"no change from {settings.difference.title} (Esc goes back)"
         if settings.baseline is not None:
-            return "nothing has come since the baseline and stayed (b switches it off)"
+            return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
-            return "no block within the limits (L changes them, Esc lifts them)"
+            return "no blocks within the limits (L changes them, Esc removes them)"
         if self.snapshot.events:
-            return "everything that was allocated has been freed"
+            return "no traced block is live any more"
         return "no allocations seen yet: is the target idle?"
 
 

@@ -1,4 +1,4 @@
-"""Whatever allocator a process has, outstanding figures equal the target's own books."""
+"""Whatever malloc library a process has, live figures equal the target's own books."""
 
 from __future__ import annotations
 
@@ -69,7 +69,9 @@ def test_every_function_of_malloc(
     report = tracer.last()
     assert_totals(report, books)
     assert any(name.startswith(f"lib{allocator}") for name in files_of(report))
-    assert any(f"lib{allocator}" in line and "allocators: " in line for line in tracer.messages)
+    assert any(
+        f"lib{allocator}" in line and "malloc libraries: " in line for line in tracer.messages
+    )
     assert target.end() == 0
 
 

@@ -31,7 +31,7 @@ def test_text(two: tuple[Path, Path]) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert result.stdout.splitlines()[:10] == [
-        "==> server (42) to server (42): +1.71 KiB outstanding (1.30 KiB to 3.01 KiB)",
+        "==> server (42) to server (42): +1.71 KiB live (1.30 KiB to 3.01 KiB)",
         "==> 1 of 1 stack with more, +2.00 KiB together:",
         "     0: +2.00 KiB in +2 allocations (1.00 KiB to 3.00 KiB)",
         "        grows in /opt/shop/server (src/grows.cpp:1)",
@@ -50,7 +50,7 @@ def test_text(two: tuple[Path, Path]) -> None:
 def test_peaks(tmp_path: Path) -> None:
     before, after = save(tmp_path / "a.json", small()), save(tmp_path / "b.json", peaked())
     result = run_tracelloc("diff", before, after, "--metric", "peak")
-    assert "+4.54 KiB outstanding at the peak (0 B to 4.54 KiB)" in result.stdout
+    assert "+4.54 KiB live at the peak (0 B to 4.54 KiB)" in result.stdout
     result = run_tracelloc("diff", before, after, "--metric", "temporary")
     assert "==> 1 of 1 stack with more, +6 together:" in result.stdout
     earlier = save(tmp_path / "a.pb.gz", small())
@@ -89,7 +89,7 @@ def test_growth_of_a_process(builder: Builder, targets: list[Target], tmp_path: 
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     result = run_tracelloc("diff", first, tmp_path / "a.pb.gz")
-    assert "+7.58 KiB outstanding (0 B to 7.58 KiB)" in result.stdout
+    assert "+7.58 KiB live (0 B to 7.58 KiB)" in result.stdout
     assert "4 of 4 stacks with more" in result.stdout
     assert "innermost in " in result.stdout
 

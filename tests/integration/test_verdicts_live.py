@@ -59,7 +59,7 @@ def test_a_leak_is_the_first_suspect(
         judgement = suspect.judgement
         assert judgement.verdict is Verdict.GROWING
         assert judgement.never_freed
-        assert judgement.watch_more_s > 200
+        assert judgement.verdict_in_s > 200
         assert judgement.rate_bytes_per_min == pytest.approx(20 * 160 * 60, rel=0.3)
         assert session.root.started_ns <= judgement.since_ns
         cohorts, totals = session.root.heap.table.cohorts, session.root.heap.table.totals

@@ -150,7 +150,7 @@ def test_what_threads_did() -> None:
         await pilot.pause()
         text = "\n".join(text_of(app))
         assert "freed by other threads: 3.00 MiB in 160 blocks" in text
-        assert "1.3 % of all that were freed" in text
+        assert "1.3 % of all frees" in text
         assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
         view.show(threads_by("freed"), at_once=True)
         await pilot.pause()

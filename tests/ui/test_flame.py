@@ -242,10 +242,10 @@ def test_nothing_to_show() -> None:
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
-        assert "No stack holds anything" in text_of(app)[0]
+        assert "No live blocks match" in text_of(app)[0]
         view.show(Nodes(build_tree([], Step("app", None)), search=Search("x")), at_once=True)
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
-        assert "No stack holds anything" in text_of(app)[0]
+        assert "No live blocks match" in text_of(app)[0]
 
     drive(view, (80, 24), steps)
 

@@ -131,7 +131,7 @@ def test_losses_are_loud(source: FakeSource) -> None:
     source.lost = 3
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
-        assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks outstanding", text_of(app)[0])
+        assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
 
     drive(source, steps)
 

@@ -215,11 +215,11 @@ def test_text_json_and_folded_agree() -> None:
     stack = filters(RULES).apply(named("h", "x", "a", "h", "a", "y", "h"))
     at = "0x0000000000001000"
     assert list(text_stack(stack, 1)) == [
-        "         (1 filtered out)",
+        "         (1 frame hidden)",
         f"        {at}: x+0x4/0x10 in /opt/app",
         f"        {at}: [A] (3 frames)",
         f"        {at}: y+0x4/0x10 in /opt/app",
-        "         (1 filtered out)",
+        "         (1 frame hidden)",
     ]
     assert [(f["symbol"], f["filtered"], f["label"]) for f in json_stack(stack)] == [
         ("h", True, None), ("x", False, None), ("a", False, "A"), ("h", True, "A"),

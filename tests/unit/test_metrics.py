@@ -67,6 +67,6 @@ def test_words() -> None:
     assert Unit.BLOCKS.format(1_234_567) == "1,234,567"
     assert Unit.BYTES.format(3 << 20) == Unit.RATE.format(3 << 20) == "3.00 MiB"
     headings = [metric.heading for metric in Metric]
-    assert headings == ["outstanding", "blocks", "allocated", "growth/min", "peak", "temporary"]
-    assert Metric.BYTES.title == "bytes outstanding"
+    assert headings == ["live", "blocks", "allocated", "growth/min", "peak", "temporary"]
+    assert Metric.BYTES.title == "live bytes"
     assert Metric.TEMPORARY.title == "temporary allocations"

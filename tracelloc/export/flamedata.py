@@ -145,7 +145,7 @@ def _place(frame: Frame | None) -> str | None:
 
 
 def elapsed(profile: Profile) -> str:
-    """For how long it was traced, or lies after the other of a difference; may be empty."""
+    """How long the profile was traced, or the time between both of a difference; may be empty."""
     seconds = round(profile.elapsed_ns / NS_PER_S)
     if not seconds:
         return ""

@@ -173,7 +173,7 @@ def _frame(box: _Box, tip: str, name: str, colour: str) -> str:
 def _tail(profile: Profile, hidden: int, height: int) -> str:
     notes = [printable(note) for note in profile.notes]
     if hidden:
-        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to be drawn")
+        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to draw")
     text = escape("; ".join(notes))
     # Nothing of the target's gets into the script: it reads what the elements say.
     script = asset("picture.js")

@@ -179,7 +179,7 @@ def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: A
     events.extend(
         {
             "ph": "C",
-            "name": "outstanding heap",
+            "name": "live heap",
             "pid": pid,
             "tid": 0,
             "ts": time_ns / 1000,

@@ -175,7 +175,7 @@ class Pusher:
                 continue
             if self._failing:
                 self._failing = False
-                self._say(f"{self._config.url} takes profiles again")
+                self._say(f"{self._config.url} accepts profiles again")
         return True
 
     def _fail(self, trouble: str) -> None:
@@ -206,7 +206,7 @@ class Pusher:
                 answer.read(1 << 16)
         except urllib.error.HTTPError as error:
             with error:
-                return f"it answers {error.code} {error.reason}", error.code in (408, 429) or (
+                return f"it answered {error.code} {error.reason}", error.code in (408, 429) or (
                     error.code >= 500
                 )
         except urllib.error.URLError as error:
@@ -288,7 +288,7 @@ class Sharing:
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles)
-            public = "" if self._endpoint.is_loopback else "; whoever can reach it can read it"
+            public = "" if self._endpoint.is_loopback else "; anyone who can reach it can read it"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)

@@ -39,11 +39,11 @@ def diff_report(
         chosen = [sample for sample in ordered if sample.weight(metric) * sign > 0]
         total = _signed(sum(sample.weight(metric) for sample in chosen), metric)
         shown = chosen[:top]
-        yield f"==> {len(shown)} of {plural(len(chosen), 'stack')} with {word}, {total} together:"
+        yield f"==> {len(shown)} of {plural(len(chosen), 'stack')} with {word}, {total} in all:"
         for number, sample in enumerate(shown):
             yield from _entry(number, sample, metric, colour if coloured else "")
     same = sum(1 for sample in found.samples if sample.weight(metric) == 0)
-    yield f"==> {plural(same, 'stack')} as before"
+    yield f"==> {plural(same, 'stack')} unchanged"
     for note in found.notes:
         yield f"==> {printable(note)}"
     yield ""

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import about_of, format_size, plural
+from tracelloc.snapshots.snapshot import Snapshot, StackStat
+from tracelloc.text import about_of, format_percent, format_size, plural
 from tracelloc.views.facts import stack_facts, stack_lines
 from tracelloc.views.naming import Namer
 
@@ -109,6 +109,11 @@ class Part:
             for entry in self.entries(given)
         ]
         return {**self.facts, self.key: entries}
+
+
+def share_of_allocations(stat: StackStat, count: int) -> str:
+    """``1.2 % of its allocations``."""
+    return f"{format_percent(count / max(stat.allocated_count, 1))} of its allocations"
 
 
 def largest(column: I64, top: int) -> tuple[int, list[int]]:

@@ -13,7 +13,7 @@ from operator import or_
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
-from tracelloc.report.part import Entry, Part, Request, largest
+from tracelloc.report.part import Entry, Part, Request, largest, share_of_allocations
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -34,7 +34,7 @@ from tracelloc.snapshots.spread import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.text import plural, printable
+from tracelloc.text import format_percent, plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import summary, suspect_facts, thread_facts
 from tracelloc.views.process import (
@@ -97,8 +97,8 @@ def memory_part(given: Request) -> Part:
     snapshot = given.snapshot
     lines = [nobody_line(snapshot), suppressed_line(snapshot), *memory_lines(snapshot)]
     if snapshot.target.exec_count:
-        programs = plural(snapshot.target.exec_count, "other program")
-        lines.append(f"{programs} begun (exec), now {printable(snapshot.target.command)}")
+        programs = plural(snapshot.target.exec_count, "program")
+        lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
     return Part([f"==> {line}" for line in lines if line is not None])
 
 
@@ -109,7 +109,7 @@ def losses_part(given: Request) -> Part:
 
 
 def sizes_part(given: Request) -> Part:
-    """Outstanding blocks by what was asked for, and the stacks that waste most.
+    """Live blocks by requested size, and the stacks that waste most.
 
     In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
     bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
@@ -135,11 +135,11 @@ def sizes_part(given: Request) -> Part:
     }
     if dropped_count:
         count = plural(dropped_count, "allocation")
-        gone = f"==> sizes of {given.about}{count} are not kept: the process has ended"
+        gone = f"==> sizes of {given.about}{count} are not known: the process has ended"
         return Part([gone], facts)
-    lines = ["==> outstanding blocks by size:"]
+    lines = ["==> live blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
-    lines.append(f"==> {len(frequent)} sizes that hold most:")
+    lines.append(f"==> {len(frequent)} sizes with most bytes:")
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
         return Part(lines, facts)
@@ -147,7 +147,7 @@ def sizes_part(given: Request) -> Part:
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(wasteful)} stacks that waste most:")
     facts |= {
-        "allocator": sizes.main.provider.value,
+        "malloc_library": sizes.main.provider.value,
         "uncertain": why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,
@@ -191,12 +191,12 @@ def threads_part(given: Request) -> Part:
     wandering, order = largest(snapshot.totals.remote_count, given.style.top)
     lines = list(_lines(snapshot.threads, given))
     if order:
-        lines.append(f"==> {len(order)} top stacks out of {wandering} of these:")
+        lines.append(f"==> {len(order)} top stacks out of {wandering} with such frees:")
     entries = [
         Entry(
             stat.index,
             f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
-            f"{stat.remote_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            f"{share_of_allocations(stat, stat.remote_count)}",
             {
                 "remote_freed_bytes": stat.remote_bytes,
                 "remote_frees": stat.remote_count,
@@ -215,8 +215,8 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
         yield f"  {number:>4}: {_thread(thread, activity, given)}"
     remote = given.amount(activity.remote_freed_bytes, activity.remote_freed_count)
     yield (
-        f"==> {remote} freed by another thread ({activity.remote_share:.1%} of all that "
-        f"were freed), {len(flows)} top ways out of {len(activity.flows)}:"
+        f"==> {remote} freed by other threads ({format_percent(activity.remote_share)} of all "
+        f"frees), {len(flows)} top flows out of {len(activity.flows)}:"
     )
     for number, flow in enumerate(flows):
         yield f"  {number:>4}: {_flow(flow, activity, given)}"
@@ -226,12 +226,12 @@ def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str
     made = given.amount(thread.allocated_bytes, thread.allocated_count)
     freed = given.amount(thread.freed_bytes, thread.freed_count)
     parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
-    if thread.remote_freed_count:
-        remote = given.amount(thread.remote_freed_bytes, thread.remote_freed_count)
-        parts.append(f"of these {remote} of other threads")
-    if thread.handed_count:
-        handed = given.amount(thread.handed_bytes, thread.handed_count)
-        parts.append(f"other threads freed {handed} of its own")
+    if thread.freed_for_others_count:
+        amount = given.amount(thread.freed_for_others_bytes, thread.freed_for_others_count)
+        parts.append(f"{amount} of it for other threads")
+    if thread.freed_by_others_count:
+        amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
+        parts.append(f"{amount} freed by other threads")
     return ", ".join(parts)
 
 
@@ -242,7 +242,7 @@ def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
 
 def _name(tid: int, activity: ThreadActivity) -> str:
     if not tid:
-        return "threads that are not known"
+        return "unknown threads"
     name = activity.names.get(tid)
     return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
 
@@ -272,15 +272,15 @@ REPORT: Final = (
     Section(old_allocations_part, json_place=2),
     Section(allocators_part),
     Section(since_mark_part, "since_mark"),
-    Section(peak_part, "peak", "what was outstanding when most was"),
-    Section(temporary_part, "temporary", "allocations that were freed soon after"),
+    Section(peak_part, "peak", "the stacks that held most at the high-water mark"),
+    Section(temporary_part, "temporary", "allocations freed almost at once by the same thread"),
     Section(
         sizes_part,
         "sizes",
-        "outstanding blocks by size, and what the allocator wastes",
+        "live blocks by size, and what the malloc library wastes",
         Wanted(blocks=True, usable=True),
     ),
-    Section(threads_part, "threads", "who allocates and who frees", Wanted(threads=True)),
+    Section(threads_part, "threads", "which threads allocate and which free", Wanted(threads=True)),
     Section(memory_part),
     Section(mappings_part, "mappings", json_place=1),
     Section(losses_part),
@@ -297,7 +297,7 @@ def parse_sections(text: str) -> frozenset[str]:
     for name in sorted(names - {_ALL}):
         if name not in SECTIONS:
             known = ", ".join(SECTIONS)
-            raise ValueError(f"{name!r} is no section; there are {known} (or {_ALL})")
+            raise ValueError(f"{name!r} is not a section; known are {known} and {_ALL}")
     return frozenset(SECTIONS) if _ALL in names else frozenset(names)
 
 

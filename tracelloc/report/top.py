@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from tracelloc.heap.temporary import Soon
-from tracelloc.report.part import Entry, Part, Request, largest
+from tracelloc.report.part import Entry, Part, Request, largest, share_of_allocations
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
-from tracelloc.text import NS_PER_S, format_age, format_duration, format_size, plural
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.views.facts import peak_facts, temporary_facts
 
 _TEMPORARY = "temporary allocation"
 
 
 def allocations_part(given: Request) -> Part:
-    """The largest of all outstanding blocks."""
+    """The largest live blocks."""
     blocks = given.snapshot.top_blocks
     return Part([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
 
 
 def old_allocations_part(given: Request) -> Part | None:
-    """The largest of those of an age, if one was asked for."""
+    """The largest live blocks of at least some age; None if no age was asked for."""
     old = given.snapshot.old_blocks
     if old is None:
         return None
@@ -45,7 +45,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
     return [
         Entry(
             block.stack,
-            f"{format_size(block.size_bytes)} ({format_age(block.age_ns)} old)",
+            f"{format_size(block.size_bytes)} ({format_duration(block.age_ns / NS_PER_S)} old)",
             {
                 "address": block.address,
                 "size_bytes": block.size_bytes,
@@ -58,7 +58,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
 
 
 def allocators_part(given: Request) -> Part:
-    """The stacks that hold most."""
+    """The stacks with most live bytes."""
     stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
     entries = [
         Entry(
@@ -83,7 +83,7 @@ def since_mark_part(given: Request) -> Part | None:
     if since is None:
         return None
     title = (
-        f"==> since the mark {format_age(since.elapsed_ns)} ago: "
+        f"==> since the mark {format_duration(since.elapsed_ns / NS_PER_S)} ago: "
         f"{_more(since.live_bytes, since.live_count, given.about)}, "
         f"{len(since.top)} top growers out of {since.growing}:"
     )
@@ -112,7 +112,7 @@ def _more(size_bytes: int, count: int, about: str) -> str:
 
 
 def peak_part(given: Request) -> Part:
-    """The high-water mark: what was outstanding when most was, and the stacks that held most."""
+    """The high-water mark, and the stacks that held most then."""
     snapshot, about, entries = given.snapshot, given.about, []
     facts, peak = peak_facts(snapshot), snapshot.peak
     order = () if peak is None else largest(peak.live_bytes, given.style.top)[1]
@@ -120,14 +120,12 @@ def peak_part(given: Request) -> Part:
         assert peak is not None
         size_bytes, count = int(peak.live_bytes[stack]), int(peak.live_count[stack])
         live_bytes = int(snapshot.totals.live_bytes[stack])
-        text = (
-            f"{given.amount(size_bytes, count)} ({size_bytes / max(peak.size_bytes, 1):.1%}), "
-            f"now {about}{format_size(live_bytes)}"
-        )
+        share = format_percent(size_bytes / max(peak.size_bytes, 1))
+        text = f"{given.amount(size_bytes, count)} ({share}), now {about}{format_size(live_bytes)}"
         figures = {"bytes": size_bytes, "allocations": count, "live_bytes": live_bytes}
         entries.append(Entry(stack, text, figures))
     title = (
-        f"==> peak {format_age(round(facts['ago_s'] * NS_PER_S))} ago: "
+        f"==> peak {format_duration(facts['ago_s'])} ago: "
         f"{given.amount(facts['bytes'], facts['allocations'])}, "
         f"now {about}{format_size(snapshot.live_bytes)}, "
         f"{len(entries)} top allocators out of {facts['stacks']} then:"
@@ -142,19 +140,18 @@ def temporary_part(given: Request) -> Part:
     order = largest(snapshot.totals.temporary_count, given.style.top)[1]
     unknown = ""
     if facts["unknown_allocations"]:
-        others = plural(facts["unknown_allocations"], "other")
-        unknown = f", of {given.about}{others} it is not known"
+        unknown = f", {given.about}{facts['unknown_allocations']} more not known"
     share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
     title = (
         f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
-        f"({_meaning(snapshot.soon)}), {share:.1%} of all that were freed{unknown}; "
+        f"({_meaning(snapshot.soon)}), {format_percent(share)} of all frees{unknown}; "
         f"{len(order)} top stacks out of {facts['stacks']}:"
     )
     entries = [
         Entry(
             stat.index,
             f"{given.amount(stat.temporary_bytes, stat.temporary_count, _TEMPORARY)}, "
-            f"{stat.temporary_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            f"{share_of_allocations(stat, stat.temporary_count)}",
             {
                 "temporary_allocations": stat.temporary_count,
                 "temporary_bytes": stat.temporary_bytes,
@@ -180,7 +177,8 @@ def mappings_part(given: Request) -> Part | None:
         return None
     for held in mappings.stacks[: given.style.top]:
         age_ns, count = given.snapshot.now_ns - held.oldest_ns, plural(held.count, "mapping")
-        text = f"{format_size(held.size_bytes)} in {count}, the oldest {format_age(age_ns)} old"
+        oldest = format_duration(age_ns / NS_PER_S)
+        text = f"{format_size(held.size_bytes)} in {count}, the oldest {oldest} old"
         figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}
         entries.append(Entry(held.stack, text, figures))
     title = (

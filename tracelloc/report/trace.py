@@ -57,7 +57,7 @@ def _traced_line(snapshot: Snapshot) -> str:
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
     about = about_of(snapshot.sample_bytes)
     return (
-        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"{format_duration(elapsed_s)} traced, {about}{format_size(snapshot.live_bytes)} "
         f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
         f"{rate:,.0f} events/s"
     )

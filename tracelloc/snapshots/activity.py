@@ -24,14 +24,15 @@ class ThreadWork:
     allocated_bytes: int
     allocated_count: int
     freed_bytes: int
-    """By this thread, whoever had allocated them; as the next."""
+    """Freed by this thread, whoever had allocated it."""
     freed_count: int
-    remote_freed_bytes: int
-    """Of these, allocated by others."""
-    remote_freed_count: int
-    handed_bytes: int
-    """Of those that it allocated, freed by others."""
-    handed_count: int
+    """Blocks freed by this thread, whoever had allocated them."""
+    freed_for_others_bytes: int
+    """Freed by this thread, allocated by others."""
+    freed_for_others_count: int
+    freed_by_others_bytes: int
+    """Allocated by this thread, freed by others."""
+    freed_by_others_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +80,20 @@ def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> T
     """Threads and flows in whole blocks; ``totals`` tell what counts are in."""
     whole, sums = totals.whole_number, table.threads()
     tids = sums.tid.tolist()
-    handed: dict[int, tuple[int, int]] = {}
-    remote: dict[int, tuple[int, int]] = {}
+    by_others: dict[int, tuple[int, int]] = {}
+    for_others: dict[int, tuple[int, int]] = {}
     flows = []
     for (maker, ender), flow in table.flows().items():
         if not flow.count:
             continue
         flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
-        for way, row in ((handed, maker), (remote, ender)):
-            count, size_bytes = way.get(row, (0, 0))
-            way[row] = count + flow.count, size_bytes + flow.size_bytes
+        for sums_of, row in ((by_others, maker), (for_others, ender)):
+            count, size_bytes = sums_of.get(row, (0, 0))
+            sums_of[row] = count + flow.count, size_bytes + flow.size_bytes
     threads = []
     for row in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist():
-        handed_count, handed_bytes = handed.get(row, (0, 0))
-        remote_count, remote_bytes = remote.get(row, (0, 0))
+        by_others_count, by_others_bytes = by_others.get(row, (0, 0))
+        for_others_count, for_others_bytes = for_others.get(row, (0, 0))
         threads.append(
             ThreadWork(
                 tid=tids[row],
@@ -101,10 +102,10 @@ def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> T
                 allocated_count=whole(int(sums.allocated_count[row])),
                 freed_bytes=int(sums.freed_bytes[row]),
                 freed_count=whole(int(sums.freed_count[row])),
-                remote_freed_bytes=remote_bytes,
-                remote_freed_count=whole(remote_count),
-                handed_bytes=handed_bytes,
-                handed_count=whole(handed_count),
+                freed_for_others_bytes=for_others_bytes,
+                freed_for_others_count=whole(for_others_count),
+                freed_by_others_bytes=by_others_bytes,
+                freed_by_others_count=whole(by_others_count),
             )
         )
     threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))

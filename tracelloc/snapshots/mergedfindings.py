@@ -46,10 +46,10 @@ def merged_findings(
         return None
     start_ns = merged.now_ns - merged.elapsed_ns
     suspects, left_out = _suspects(known, locations)
-    taken_back = np.zeros(count, np.int64)
+    retracted = np.zeros(count, np.int64)
     for part, found in known:
-        rows = part.rows[part.rows < len(found.taken_back)]
-        np.add.at(taken_back, part.merged[rows], found.taken_back[rows])
+        rows = part.rows[part.rows < len(found.retracted)]
+        np.add.at(retracted, part.merged[rows], found.retracted[rows])
     puts_up = [found.suppressed for _, found in known if found.suppressed is not None]
     return Findings(
         moment=Moment(
@@ -61,7 +61,7 @@ def merged_findings(
         suspects_left_out=left_out,
         suspect_of={member.stack: each for each in suspects for member in each.members},
         sites=_sites(known, count, start_ns),
-        taken_back=taken_back,
+        retracted=retracted,
         suppressed=Suppressed(
             sum(each.stacks for each in puts_up),
             sum(each.rate_bytes_per_min for each in puts_up),
@@ -101,7 +101,7 @@ def _sites(known: Sequence[tuple[Part, Findings]], count: int, start_ns: int) ->
 def _unseen(like: Sites) -> Sites:
     """One row, for stacks that nothing is known of."""
     columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
-    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.WATCHING], np.uint8))
+    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
 
 
 def _suspects(
@@ -157,7 +157,7 @@ def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
         evidence=f"{worst.evidence} (the worst of {processes} processes)",
         never_freed=all(each.judgement.never_freed for each in group),
         survivors=sum(each.judgement.survivors for each in group),
-        taken_back=sum(each.judgement.taken_back for each in group),
+        retracted=sum(each.judgement.retracted for each in group),
     )
     frame = frames.pop() if len(frames) == 1 and len(members) > 1 else None
     return Suspect(judgement, tuple(sorted(members, key=lambda m: -m.share)), frame)

@@ -25,7 +25,7 @@ class Provider(Enum):
     JEMALLOC = "jemalloc"
     TCMALLOC = "tcmalloc"
     MIMALLOC = "mimalloc"
-    OTHER = "another allocator"
+    OTHER = "another malloc library"
 
 
 _BY_FAMILY: Final = {
@@ -153,7 +153,7 @@ def found_lines(found: Sequence[FoundAllocator]) -> Iterator[str]:
         if allocator.functions
     ]
     if traced:
-        yield f"allocators: {printable(', '.join(traced))}"
+        yield f"malloc libraries: {printable(', '.join(traced))}"
     for line in unseen_lines(found):
         yield f"not probed: {line}"
 

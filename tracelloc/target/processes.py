@@ -45,7 +45,7 @@ class Trouble(Enum):
     SELF = "tracelloc itself"
     BITS = "32-bit program"
     REFUSED = "may not be inspected"
-    NO_ALLOCATOR = "no allocator that is known"
+    NO_ALLOCATOR = "no known malloc library"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.text import NS_PER_S, format_duration, format_size
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.verdict.judgement import (
     CODE_OF,
     VERDICTS,
@@ -30,15 +30,15 @@ from tracelloc.verdict.judgement import (
 from tracelloc.verdict.rule import Rows
 
 _NOT_LOOKED_AT: Final = Judgement(
-    verdict=Verdict.WATCHING,
+    verdict=Verdict.DECIDING,
     rate_bytes_per_min=0.0,
     since_ns=0,
     confidence=0.0,
-    evidence="not looked at yet",
-    watch_more_s=0.0,
+    evidence="not judged yet",
+    verdict_in_s=0.0,
     never_freed=False,
     survivors=0,
-    taken_back=0,
+    retracted=0,
 )
 
 
@@ -80,7 +80,7 @@ class Findings:
     """By stack, the suspect that it is part of."""
     sites: Sites
     """One per stack."""
-    taken_back: I64
+    retracted: I64
     """Per stack, how often it was called leaking and then no longer."""
     suppressed: Suppressed | None = None
     """Suspects that were left out because the user puts up with them; None: nobody asked to."""
@@ -91,14 +91,14 @@ class Findings:
         return self.sites.code
 
     def verdict(self, stack: int) -> Verdict:
-        """Of one stack; ``WATCHING`` for those that are newer than the findings.
+        """The verdict on one stack; ``DECIDING`` for those that are newer than the findings.
 
         A stack that is part of a leak which is split over several is leaking.
         """
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             return suspect.judgement.verdict
-        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.WATCHING
+        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
 
     def judgement(self, stack: int) -> Judgement:
         """Of one stack, with its sentence; as part of a suspect, that one's with its own rate."""
@@ -108,10 +108,10 @@ class Findings:
             return replace(suspect.judgement, rate_bytes_per_min=member.rate_bytes_per_min)
         if stack >= len(self.codes):
             return _NOT_LOOKED_AT
-        return judgement_of(self.sites, stack, self.moment, int(self.taken_back[stack]))
+        return judgement_of(self.sites, stack, self.moment, int(self.retracted[stack]))
 
 
-def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Judgement:
+def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
     """A site's figures and its sentence."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
@@ -119,10 +119,10 @@ def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Jud
         since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
         confidence=float(sites.confidence[row]),
         evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
-        watch_more_s=float(sites.watch_more_s[row]),
+        verdict_in_s=float(sites.verdict_in_s[row]),
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),
-        taken_back=taken_back,
+        retracted=retracted,
     )
 
 
@@ -141,7 +141,7 @@ class Group:
     """Of each stack, since the group grows."""
     frame: int | None
     """Return address that they share."""
-    taken_back: int
+    retracted: int
     sharing: int
     """How many stacks share the frame, those included that have no part in this."""
 
@@ -152,18 +152,18 @@ class Group:
 
     @classmethod
     def of(
-        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, taken_back: int
+        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int
     ) -> Group:
         """Stacks with their judgement as one."""
         # The share of each slice that is newer than the onset; births are spread evenly.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
         since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
         kept = since @ census.alive_bytes[:, stacks]
-        return cls(sites, stacks, kept, frame, taken_back, len(stacks))
+        return cls(sites, stacks, kept, frame, retracted, len(stacks))
 
 
 def list_suspects(
-    sites: Sites, groups: list[Group], taken_back: I64, moment: Moment, most: int
+    sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
     """All that leaks, then all that grows; by rate, weighted by confidence.
 
@@ -177,7 +177,7 @@ def list_suspects(
     order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
     # There may be thousands: only those are described that can be among the first.
     for row in rows[order[:most]].tolist():
-        judgement = judgement_of(sites, row, moment, int(taken_back[row]))
+        judgement = judgement_of(sites, row, moment, int(retracted[row]))
         member = Member(row, judgement.rate_bytes_per_min, 1.0)
         suspects.append(Suspect(judgement, (member,), None))
     left_out = max(0, len(groups) + len(rows) - most)
@@ -185,7 +185,7 @@ def list_suspects(
 
 
 def _of_group(group: Group, moment: Moment) -> Suspect:
-    judgement = judgement_of(group.sites, 0, moment, group.taken_back)
+    judgement = judgement_of(group.sites, 0, moment, group.retracted)
     shares = group.bytes_kept / max(float(group.bytes_kept.sum()), 1.0)
     members = tuple(
         Member(
@@ -219,8 +219,10 @@ def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) 
     ``sampled``: the blocks are samples.
     """
     verdict = VERDICTS[sites.code[row]]
-    if verdict is Verdict.WATCHING and watched_s < WATCH_FIRST_S:
-        return f"{format_duration(math.ceil(WATCH_FIRST_S - watched_s))} more to see what this is"
+    if verdict is Verdict.DECIDING and watched_s < WATCH_FIRST_S:
+        left_s = math.ceil(WATCH_FIRST_S - watched_s)
+        more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
+        return f"needs {more}"
     sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
     return f"{sentence} so far" if verdict in _REASSURING and watched_s < _SO_FAR_S else sentence
 
@@ -240,71 +242,69 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     survivors, born = sites.survivors[row], sites.born_in_window[row]
     if sites.never_freed[row]:
         return (
-            f"(nearly) nothing made here has been freed ({blocks(survivors)}) and it keeps "
-            "the same pace; a container that only grows would look the same"
+            f"almost nothing allocated here is ever freed ({blocks(survivors)}), at a steady "
+            "pace; a container that only grows would look the same"
         )
     one_in = max(1, round(born / max(survivors, 1)))
-    share = f"1 in {one_in:,}" if one_in > 1 else f"{survivors / max(born, 1):.0%}"
+    share = f"1 in {one_in:,}" if one_in > 1 else format_percent(survivors / max(born, 1), 0)
     lives = sites.most_live_s[row]
     others = (
-        f", while the others were gone within {format_duration(_rounded(lives))}"
+        f", while the others were freed within {format_duration(_rounded(lives))}"
         if math.isfinite(lives)
         else ""
     )
-    return f"of the blocks made here {share} was never freed ({blocks(survivors)}){others}"
+    return f"{share} of the blocks allocated here is never freed ({blocks(survivors)}){others}"
 
 
 def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    held = f"{format_size(round(sites.alive_bytes[row]))} held and rising"
+    live = f"{format_size(round(sites.alive_bytes[row]))} live and rising"
     if sites.rising_only[row]:
         if sites.alive[row] <= 1.5:
-            return f"{held}; one block that is made again, bigger each time"
+            return f"{live}; one block, reallocated larger each time"
         if sites.alive[row] >= sites.born[row]:
-            return f"{held}; nothing made here was freed, but it is too uneven to be sure"
-        return f"{held}; old blocks still get freed, so it may level off"
+            return f"{live}; nothing allocated here was freed, but too unevenly to be sure"
+        return f"{live}; old blocks are still freed, so it may level off"
     if sites.replaces_old[row]:
         return (
-            f"{held}; as many blocks from before tracing began are freed, so it may be a "
-            "cache that was full then"
+            f"{live}; as many blocks from before tracing are freed, so it may be a cache "
+            "that was full then"
         )
-    if sites.watch_more_s[row] > 0:
-        return f"{held}; watching {format_duration(math.ceil(sites.watch_more_s[row]))} more"
-    return f"{held}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
+    if sites.verdict_in_s[row] > 0:
+        return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
+    return f"{live}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
     lost = 1 / max(float(sites.loss_share[row]), 1e-12)
     kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
     return (
-        f"cannot tell: about 1 in {round(lost):,} frees was lost, and this keeps "
-        f"1 in {round(max(kept, 1)):,}"
+        f"cannot tell: about 1 in {round(lost):,} frees was lost, and 1 in "
+        f"{round(max(kept, 1)):,} blocks allocated here stays"
     )
 
 
-def _watching(sites: Sites, row: int, blocks: Blocks) -> str:
+def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{blocks(sites.alive[row])} stay, too few to tell"
 
 
 def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} made in the beginning, hardly any since"
+    return f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
 
 
 def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
-    share = sites.alive[row] / max(sites.born[row], 1)
-    return f"{blocks(sites.born[row])} made, {share:.2%} still alive; nothing old piles up"
+    share = format_percent(sites.alive[row] / max(sites.born[row], 1), 2)
+    return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
 
 
 def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return (
-        f"holds {format_size(round(sites.alive_bytes[row]))}; its lowest level is no longer rising"
-    )
+    return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
 
 
 _SENTENCES: Final = {
     Verdict.LEAKING: _leaking,
     Verdict.GROWING: _growing,
     Verdict.UNKNOWN: _unknown,
-    Verdict.WATCHING: _watching,
+    Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
     Verdict.CACHE_OR_POOL: _cache,
@@ -337,7 +337,7 @@ class Memory:
         self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
         self._onset_s = np.zeros(64)
-        self.taken_back = np.zeros(64, np.int64)
+        self.retracted = np.zeros(64, np.int64)
         """How often each site was called leaking and then no longer."""
 
     def grow(self, count: int) -> None:
@@ -346,7 +346,7 @@ class Memory:
         if count <= room:
             return
         more = max(count, 2 * room) - room
-        for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "taken_back"):
+        for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "retracted"):
             column = getattr(self, name)
             setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
 
@@ -362,7 +362,7 @@ class Memory:
         grows = (sites.code == _GROWING) & (sites.confidence > 0) & ~sites.replaces_old
         lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= _LAPSE_NS)
         called = lapse | (looks & (now_ns - since >= _HOLD_NS))
-        self.taken_back[numbers] += self._called[numbers] & ~called
+        self.retracted[numbers] += self._called[numbers] & ~called
         # An onset is known best when it was not long ago.
         fresh = called & ~self._called[numbers]
         self._onset_s[numbers[fresh]] = sites.since_s[fresh]

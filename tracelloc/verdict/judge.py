@@ -94,7 +94,7 @@ class Judge:
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
         suspects, left_out = list_suspects(
-            sites, groups, self._stacks.taken_back, moment, _MOST_SUSPECTS
+            sites, groups, self._stacks.retracted, moment, _MOST_SUSPECTS
         )
         yield Findings(
             moment=moment,
@@ -102,7 +102,7 @@ class Judge:
             suspect_of={m.stack: s for s in suspects for m in s.members},
             suspects_left_out=left_out,
             sites=sites,
-            taken_back=self._stacks.taken_back[:count].copy(),
+            retracted=self._stacks.retracted[:count].copy(),
         )
 
     def _circumstances(self, census: Census, moment: Moment, losses: Losses) -> Circumstances:
@@ -136,8 +136,8 @@ class Judge:
             # Each of them leaks, so all of them do.
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
-            taken_back = int(self._stacks.taken_back[rows].max())
-            found.append(Group.of(census, rows, together, frame, taken_back))
+            retracted = int(self._stacks.retracted[rows].max())
+            found.append(Group.of(census, rows, together, frame, retracted))
         return found
 
 

@@ -41,12 +41,12 @@ class Verdict(Enum):
     GROWING = "growing"
     """It grows, but it is too early or there is too little to call it a leak."""
     CACHE_OR_POOL = "cache-or-pool"
-    """Blocks are kept and replaced; the lowest level no longer rises."""
+    """Blocks are kept and replaced; their minimum has stopped rising."""
     BUSY = "busy"
-    """Blocks live shortly; nothing old piles up."""
+    """Blocks are short-lived; none accumulate."""
     START_UP = "start-up"
-    """Nearly all of it was made in the beginning and stays."""
-    WATCHING = "watching"
+    """Nearly all of it was allocated at the start and stays."""
+    DECIDING = "deciding"
     """Too little has been seen to say anything."""
     UNKNOWN = "unknown"
     """Too much is missing to say anything: lost events."""
@@ -65,13 +65,13 @@ class Judgement:
     """Chance that it really is a leak, 0 to 1; 0 unless leaking or growing."""
     evidence: str
     """One plain sentence, without the verdict's name."""
-    watch_more_s: float
-    """How much longer to watch before it can be called leaking; 0 if that is not the hindrance."""
+    verdict_in_s: float
+    """Seconds until it can be called leaking; 0 unless only time is missing."""
     never_freed: bool
-    """Nothing made here has been freed: a container that only grows would look the same."""
+    """Nothing allocated here has been freed: a container that only grows would look the same."""
     survivors: int
     """Blocks (sampled ones, where blocks are sampled) that the rate is made of."""
-    taken_back: int
+    retracted: int
     """How often it was called leaking and then no longer."""
 
 
@@ -247,7 +247,7 @@ class Sites:
     rate_bytes_per_min: F64
     since_s: F64
     confidence: F64
-    watch_more_s: F64
+    verdict_in_s: F64
     never_freed: Mask
     rising_only: Mask
     """Growing by its floor: old blocks still get freed."""
@@ -315,7 +315,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
         since_s=since_s,
         confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
-        watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
+        verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=never_freed & growth.growing,
         rising_only=rising_only,
         replaces_old=replaces_old,
@@ -343,7 +343,7 @@ def _codes(  # noqa: PLR0917
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
         [
             CODE_OF[verdict]
-            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.WATCHING,
+            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.DECIDING,
                             Verdict.START_UP, Verdict.BUSY)
         ],
         CODE_OF[Verdict.CACHE_OR_POOL],

@@ -217,7 +217,7 @@ class _Sums:
         """
         if not len(groups):
             return []
-        judged, taken_back = yield from self._judge(groups, look)
+        judged, retracted = yield from self._judge(groups, look)
         # What was one leak does not fall apart once its parts can be told to leak, too.
         alike |= np.array([key in self._leaking for key in groups.keys])
         found = []
@@ -226,7 +226,7 @@ class _Sums:
             members = np.sort(groups.members(at))
             frame = frame_of(look.stacks, members.tolist())
             one = judged.select(np.array([at]))
-            group = Group.of(look.census, members, one, frame, int(taken_back[at]))
+            group = Group.of(look.census, members, one, frame, int(retracted[at]))
             found.append(replace(group, sharing=int(sizes[at])))
             yield None
         leaking = judged.code == CODE_OF[Verdict.LEAKING]
@@ -244,7 +244,7 @@ class _Sums:
         self._memory.grow(len(known))
         judged = self._memory.settle(judged, numbers, look.now_ns)
         yield None
-        return judged, self._memory.taken_back[numbers]
+        return judged, self._memory.retracted[numbers]
 
 
 def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:

@@ -25,8 +25,10 @@ _THREAD: Final = (
     ("tid", "tid"), ("name", "name"),
     ("allocated_bytes", "allocated_bytes"), ("allocations", "allocated_count"),
     ("freed_bytes", "freed_bytes"), ("frees", "freed_count"),
-    ("remote_freed_bytes", "remote_freed_bytes"), ("remote_frees", "remote_freed_count"),
-    ("handed_bytes", "handed_bytes"), ("handed_allocations", "handed_count"),
+    ("freed_for_others_bytes", "freed_for_others_bytes"),
+    ("frees_for_others", "freed_for_others_count"),
+    ("freed_by_others_bytes", "freed_by_others_bytes"),
+    ("frees_by_others", "freed_by_others_count"),
 )  # fmt: skip
 _FLOW: Final = (
     ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
@@ -57,11 +59,11 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "lost_events": snapshot.losses.events,
         "live_allocations_bounds": snapshot.count_bounds,
         "overflows": snapshot.losses.overflows,
-        "spilled_events": snapshot.losses.spilled_events,
+        "overflow_map_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "allocators": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,
-        "dear_probes": list(snapshot.overhead.dear_probes),
+        "slow_probes": list(snapshot.overhead.dear_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
@@ -89,8 +91,8 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "confidence": round(judgement.confidence, 4),
         "evidence": judgement.evidence,
         "never_freed": judgement.never_freed,
-        "watch_more_s": round(judgement.watch_more_s, 3),
-        "taken_back": judgement.taken_back,
+        "verdict_in_s": round(judgement.verdict_in_s, 3),
+        "retracted": judgement.retracted,
         "group": _group(named),
     }
 
@@ -149,7 +151,7 @@ def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, A
 
 
 def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """When most was outstanding, and how much; zeros before anything was."""
+    """The high-water mark of live bytes and its time; zeros before any allocation."""
     peak = snapshot.peak
     if peak is None:
         return {"bytes": 0, "allocations": 0, "ago_s": 0.0, "stacks": 0}
@@ -162,7 +164,7 @@ def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """Blocks that were freed soon after by the thread that had made them."""
+    """Temporary allocations: freed almost at once by the thread that had allocated them."""
     totals, soon = snapshot.totals, snapshot.soon
     return {
         "allocations": int(totals.temporary_count.sum()),
@@ -205,7 +207,7 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
         return
     for part in stack.parts():
         if part.frame is None:
-            yield f"         ({part.count} filtered out)"
+            yield f"         ({plural(part.count, 'frame')} hidden)"
             continue
         if part.label is None:
             text = format_frame(part.frame)

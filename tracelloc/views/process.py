@@ -28,13 +28,20 @@ from tracelloc.target.found import main_allocator
 from tracelloc.target.procfs import base_name
 from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
-from tracelloc.text import NS_PER_S, format_roughly, format_size, plural, printable
+from tracelloc.text import (
+    NS_PER_S,
+    format_estimate,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import suspects_of
 
 _NOTABLE_BYTES: Final = 1 << 20
 """Growth below this is not taken apart: pages and rounding are as large."""
-_EXPLAINED: Final = 0.7
+_MOSTLY_TRACED: Final = 0.7
 _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
 """Growth of resident memory is judged over this time at least."""
@@ -54,8 +61,8 @@ class Account:
     """What the allocator adds to them; None if that is not known of it."""
     mapped_bytes: int | None
     """What is kept of the ranges that it has mapped by itself; None if they are not traced."""
-    explained: float | None
-    """Share of the growth; None if there is hardly any."""
+    traced_share: float | None
+    """Traced bytes as a share of the growth; None if there is hardly any growth."""
     sentence: str
 
 
@@ -72,11 +79,11 @@ class Forecast:
     @property
     def sentence(self) -> str:
         """For people."""
-        whose = "what leaks" if self.by_leaks else "memory in use"
+        whose = "leaks" if self.by_leaks else "memory growth"
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
             f"{self.limit.what}'s limit of {format_size(self.limit.size_bytes)} is reached in "
-            f"{format_roughly(self.left_s)}"
+            f"{format_estimate(self.left_s)}"
         )
 
 
@@ -129,7 +136,7 @@ def account(snapshot: Snapshot) -> Account | None:
         traced_bytes=traced,
         overhead_bytes=overhead,
         mapped_bytes=mapped,
-        explained=known / growth if growth >= _NOTABLE_BYTES else None,
+        traced_share=known / growth if growth >= _NOTABLE_BYTES else None,
         sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
     )
 
@@ -166,7 +173,7 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overh
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
     added = ""
     if overhead >= _NOTABLE_BYTES:
-        added = f", {format_size(overhead)} of it added by the allocator"
+        added = f", {format_size(overhead)} of it overhead of the malloc library"
     traced = f"{what} hold {format_size(known)}{added}"
     if growth < _NOTABLE_BYTES:
         untouched = known >= _NOTABLE_BYTES + max(0, growth)
@@ -174,18 +181,16 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overh
     share = known / growth
     if share > _MORE_THAN_ALL:
         return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
-    explained = f"{rss}, {signed}: {what} explain {min(share, 1):.0%}{added}"
-    return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, known)}"
+    part = format_percent(min(share, 1), 0)
+    traced = f"{rss}, {signed}, {part} of it in {what}{added}"
+    return traced if share >= _MOSTLY_TRACED else f"{traced}; {_elsewhere(memory, known)}"
 
 
 def _replaced(snapshot: Snapshot) -> str:
     freed = snapshot.losses.oddities.unmatched_frees
     if not freed:
-        return ": some of it has not been touched yet"
-    return (
-        f": not all touched yet, or in the place of {plural(freed, 'block')} "
-        "from before that were freed"
-    )
+        return ": partly not resident yet"
+    return ": partly not resident yet, or reusing memory freed earlier"
 
 
 def _elsewhere(memory: Memory, known: int) -> str:
@@ -200,7 +205,7 @@ def _elsewhere(memory: Memory, known: int) -> str:
     untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
         f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
-        f"allocator caches{untraced} or another allocator"
+        f"allocator caches{untraced} or another malloc library"
     )
 
 
@@ -227,7 +232,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "traced_bytes": found.traced_bytes,
         "allocator_overhead_bytes": found.overhead_bytes,
         "mapped_bytes": found.mapped_bytes,
-        "explained_share": None if found.explained is None else round(found.explained, 4),
+        "traced_share": None if found.traced_share is None else round(found.traced_share, 4),
         "explanation": found.sentence,
         "limit": None if limit is None else limit.what,
         "limit_bytes": None if limit is None else limit.size_bytes,
@@ -239,7 +244,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def waste_text(waste: Waste, about: str) -> str:
     """Of a bin, a size or a stack. ``about``: ``~`` before estimates."""
-    known = f"{about}{format_size(waste.waste_bytes)} wasted ({waste.share:.1%})"
+    known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
     unknown = f"{about}{waste.unknown_count} of unknown usable size"
@@ -270,10 +275,10 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
     """What speaks against usable sizes; None if nothing does."""
     main = sizes.main
     if not sizes.has_sizes:
-        return f"those of {main.provider.value} in {base_name(main.file)} are not known"
+        return f"usable sizes of {main.provider.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)
-        return f"all blocks are taken for {main.provider.value}'s, there is also {others}"
+        return f"all blocks are counted as {main.provider.value}'s, but there is also {others}"
     return None
 
 
@@ -289,21 +294,23 @@ _LOSS_TEXTS = {
     Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
-_MOST_DEAR = 4
-"""Names of dear probes in a line."""
+_MOST_SLOW = 4
+"""Names of slow probes in a line."""
 
 
 def overhead_line(overhead: Overhead) -> str:
     """What tracing costs the target, and which probes cost more than they could."""
     parts = [f"{overhead.events_per_s:.0f} events/s"]
     if overhead.probe_share is not None:
-        parts.append(f"probes take about {overhead.probe_share:.1%} of the target's CPU time")
+        parts.append(
+            f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
+        )
     if overhead.dear_probes:
-        shown = [printable(name) for name in overhead.dear_probes[:_MOST_DEAR]]
+        shown = [printable(name) for name in overhead.dear_probes[:_MOST_SLOW]]
         more = len(overhead.dear_probes) - len(shown)
         if more:
             shown.append(f"and {more} more")
-        parts.append(f"dear probes: {', '.join(shown)}")
+        parts.append(f"slow probes: {', '.join(shown)}")
     return ", ".join(parts)
 
 
@@ -312,7 +319,7 @@ def losses_line(snapshot: Snapshot) -> str:
     losses = snapshot.losses
     parts = [
         f"lost {plural(losses.events, 'event')}",
-        f"{plural(losses.oddities.unmatched_frees, 'free')} of earlier allocations",
+        f"{plural(losses.oddities.unmatched_frees, 'unmatched free')}",
         f"{plural(snapshot.truncated_stacks, 'truncated stack')}",
     ]
     if snapshot.broken_stacks:
@@ -324,11 +331,9 @@ def losses_line(snapshot: Snapshot) -> str:
         parts.append(_overflows(losses))
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        parts.append(
-            f"at least {least} and at most {most} allocations are outstanding, bytes unknown"
-        )
+        parts.append(f"at least {least} and at most {most} live allocations, bytes unknown")
     elif losses.events:
-        parts.append("outstanding figures are not certain")
+        parts.append("live figures are uncertain")
     return ", ".join(parts)
 
 
@@ -336,11 +341,11 @@ def _overflows(losses: Losses) -> str:
     """How it went when the reader fell behind."""
     text = (
         f"{plural(losses.overflows, 'overflow')} of the event buffer, "
-        f"{plural(losses.spilled_events, 'event')} kept aside"
+        f"{plural(losses.spilled_events, 'event')} in the overflow map"
     )
     if losses.events:
         return f"{text} or lost"
-    return f"{text}: figures are exact, peaks meanwhile unseen"
+    return f"{text}: figures are exact, but peaks meanwhile were not seen"
 
 
 def _rare_losses(losses: Losses) -> Iterator[str]:

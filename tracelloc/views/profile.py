@@ -82,22 +82,25 @@ FIGURES: Final = (
 class Metric(Enum):
     """What a stack weighs. The value is the name for users; ``noun`` goes after a figure."""
 
-    BYTES = "bytes", LIVE_BYTES, "outstanding"
-    BLOCKS = "blocks", LIVE_COUNT, "outstanding blocks"
-    ALLOCATED = "allocated", ALLOCATED_BYTES, "allocated"
-    GROWTH = "growth", GROWTH_PER_MIN, "growth"
-    PEAK = "peak", PEAK_BYTES, "outstanding at the peak"
-    TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations"
+    BYTES = "bytes", LIVE_BYTES, "live", "live bytes"
+    BLOCKS = "blocks", LIVE_COUNT, "live blocks", "live blocks"
+    ALLOCATED = "allocated", ALLOCATED_BYTES, "allocated", "allocated bytes"
+    GROWTH = "growth", GROWTH_PER_MIN, "growth", "bytes/min of growth"
+    PEAK = "peak", PEAK_BYTES, "live at the peak", "live bytes at the peak"
+    TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations", "temporary allocations"
 
     figure: Figure
     noun: str
+    title: str
+    """Standing alone."""
 
-    def __new__(cls, name: str, figure: Figure, noun: str) -> Metric:
+    def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
         """A member of this name."""
         metric = object.__new__(cls)
         metric._value_ = name
         metric.figure = figure
         metric.noun = noun
+        metric.title = title
         return metric
 
     @property
@@ -111,11 +114,6 @@ class Metric(Enum):
         if self is Metric.BYTES:
             return self.noun
         return f"{self.value}/min" if self.unit is Unit.RATE else str(self.value)
-
-    @property
-    def title(self) -> str:
-        """Standing alone: the noun with its unit."""
-        return self.noun if self.unit is Unit.BLOCKS else f"{self.unit.value} {self.noun}"
 
     def of(self, stat: StackStat) -> int:
         """The weight of one stack."""
@@ -175,7 +173,7 @@ class Profile:
     """How long it was traced; of a difference, the time between the two."""
     sample_bytes: int | None
     samples: Sequence[Sample]
-    """By outstanding bytes, largest first."""
+    """By live bytes, largest first."""
     files: Sequence[MappedFile] = ()
     """By address."""
     notes: Sequence[str] = ()
@@ -183,7 +181,7 @@ class Profile:
     suspects: Sequence[NamedSuspect] = ()
     """What leaks or may leak, the best first; none in differences and in profiles from files."""
     series: Sequence[tuple[int, int]] = ()
-    """(time since tracing began in ns, outstanding bytes then), oldest first."""
+    """(time since tracing began in ns, live bytes then), oldest first."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The figures of the whole target, as JSON reports have them; empty if unknown."""
     has_modules: bool = True

@@ -13,7 +13,14 @@ from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
-from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
 from tracelloc.views.naming import Namer, frame_name
 
@@ -129,7 +136,7 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
     findings = snapshot.findings
     if findings is None:
         return None
-    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.WATCHING])
+    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.DECIDING])
     known = findings.codes[: len(codes)]
     codes[: len(known)] = known
     for suspect in findings.suspects:
@@ -148,13 +155,16 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """``leaking 9.50 KiB/min since 10m ago, confidence 97%``; ``about`` marks estimates."""
+    """``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates."""
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
-    sure = f", confidence {judgement.confidence:.0%}" if judgement.confidence else ""
-    unsure = "" if judgement.verdict is Verdict.LEAKING else ", not sure yet"
+    confidence = format_percent(judgement.confidence, 0)
+    if judgement.verdict is Verdict.LEAKING:
+        sure = f", confidence {confidence}"
+    else:
+        sure = ", possible leak" + (f" ({confidence})" if judgement.confidence else "")
     return (
         f"{judgement.verdict.value} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
-        f"since {format_roughly(since_s)} ago{sure}{unsure}"
+        f"for {format_duration(since_s)}{sure}"
     )
 
 
@@ -162,9 +172,9 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     """Why, and what a group shares, harmless to print."""
     judgement = named.judgement
     yield judgement.evidence
-    if judgement.taken_back:
-        times = plural(judgement.taken_back, "time")
-        yield f"called leaking before, and taken back {times}"
+    if judgement.retracted:
+        times = plural(judgement.retracted, "time")
+        yield f"verdict leaking retracted {times} before"
     if named.shared is None:
         return
     count = len(named.suspect.members)
@@ -172,7 +182,10 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     yield f"these {count} stacks share {printable(frame_name(named.shared))}: {rate}/min"
     for how, others in (("called by", named.callers), ("through", named.callees)):
         if len(others) > 1:
-            listed = [f"{printable(c.name)} {c.share:.0%}" for c in others[:_CALLERS_LISTED]]
+            listed = [
+                f"{printable(c.name)} {format_percent(c.share, 0)}"
+                for c in others[:_CALLERS_LISTED]
+            ]
             more = len(others) - len(listed)
             yield f"{how} {', '.join(listed)}{f' and {more} more' if more else ''}"
 
@@ -187,14 +200,14 @@ def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
-    """What is put up with; None if nothing is."""
+    """What the user's suppressions hide; None if they hide nothing."""
     suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
     if suppressed is None or not suppressed.stacks:
         return None
     return (
         f"suppressed {plural(suppressed.stacks, 'suspect stack')}: "
         f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
-        f"{format_size(suppressed.live_bytes)} outstanding"
+        f"{format_size(suppressed.live_bytes)} live"
     )
 
 
@@ -205,5 +218,5 @@ def nobody_line(snapshot: Snapshot) -> str | None:
         return None
     left_s = WATCH_FIRST_S - findings.moment.watched_s
     if left_s > 0:
-        return f"no leak suspects yet, watching {format_duration(max(1, round(left_s)))} more"
+        return f"no leak suspects yet, first verdict in {format_duration(max(1, round(left_s)))}"
     return "no leak suspects so far"
