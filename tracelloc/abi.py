@@ -208,10 +208,10 @@ LOST_EVENT_COUNTERS: Final = (
     Counter.LOST_RESTORES,
     Counter.LOST_INNER_FREES,
 )
-"""Counters of events that never reached user space: no room in the ring, nor in the spill map."""
+"""Counters of events that never reached user space: no room in the ring or overflow map."""
 ODDITY_COUNTERS: Final = (
     Counter.SPILL_REUSES,
     Counter.SPILL_UNMATCHED,
     Counter.SPILL_ODD_RESTORES,
 )
-"""What the spill map finds as the table does otherwise."""
+"""What the overflow map finds as the table does otherwise."""

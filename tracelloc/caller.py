@@ -61,7 +61,7 @@ def caller(environment: Mapping[str, str] = os.environ) -> Caller:
 
 
 def effective_user() -> Caller:
-    """Whose rights the program has, whoever called sudo: for what the kernel is to believe."""
+    """The user whose rights this program has, whoever called sudo: for the kernel to believe."""
     environment = dict(os.environ)
     if environment.pop("SUDO_UID", None) is not None:
         # It may still be the caller's.

@@ -7,7 +7,7 @@ nothing in it is expanded; names from the target only come in the JSON on its st
 Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
 bounded time.
 
-Suppressions are suspects that are known and put up with, by files in LeakSanitizer's syntax.
+Suppressions hide known leaks, by files in LeakSanitizer's syntax.
 A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
 file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
 text, ``^`` and ``$`` hold it to the beginning and the end. Lines that begin with ``#`` are

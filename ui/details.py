@@ -21,19 +21,19 @@ from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
-from tracelloc.ui.lines import bindings
+from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stacks import (
+from tracelloc.ui.stackviews import (
     FRAME_COLUMNS,
-    Line,
+    FrameLine,
     frame_rows,
     lines_of,
     reasons,
     rule_for,
     verdict_text,
 )
-from tracelloc.ui.table import Table, crop, signed_size, trend
+from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class DetailScreen(Screen[None]):
         self.state = state
         self.stack = stack
         self.details: Details | None = None
-        self._lines: list[Line] = []
+        self._lines: list[FrameLine] = []
         self._everything = False
         self._rules: list[Rule] = []
         self._measure = Sorting("bytes")
@@ -145,7 +145,7 @@ class DetailScreen(Screen[None]):
 
     @property
     def _target(self) -> Target:
-        """Whose stack it is."""
+        """The process of the stack."""
         assert self.state.picture is not None
         return self.state.picture.snapshot.target
 

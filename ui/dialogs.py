@@ -19,14 +19,14 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
-from tracelloc.command.outputs import Output
+from tracelloc.command.outputs import OutputFile
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.filters import Rule
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
-from tracelloc.ui.table import Cell, Column, Heading, Rows, Table, clean
+from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean
 from tracelloc.views.naming import Namer
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class HelpScreen(Dialog[None]):
             keys, what = cast(tuple[str, str], key)
             return Text(keys, "bold") if column == "keys" else what
 
-        self.query_one(Table).show(Rows(self._lines, cell))
+        self.query_one(Table).show(TableRows(self._lines, cell))
 
 
 _FIELDS: Final = (
@@ -201,7 +201,7 @@ class FilterDialog(Dialog[None]):
         }
         for number, rule in enumerate(self._added):
             found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
-        rows = Rows(list(found), lambda key, _column: found[key])
+        rows = TableRows(list(found), lambda key, _column: found[key])
         self.query_one(Table).show(rows, at_once=True)
 
     @on(Table.Chosen)
@@ -271,7 +271,7 @@ class ExportDialog(Dialog[None]):
         def cell(suffix: Hashable, _column: str) -> str:
             return f"{suffix:<17} {EXPORTERS[str(suffix)].name}"
 
-        self.query_one(Table).show(Rows(list(EXPORTERS), cell))
+        self.query_one(Table).show(TableRows(list(EXPORTERS), cell))
 
     @on(Table.Moved)
     def _format_chosen(self, message: Table.Moved) -> None:
@@ -291,7 +291,7 @@ class ExportDialog(Dialog[None]):
         try:
             path = Path(self.query_one("#path", Input).value).expanduser()
             target = self._snapshot.target
-            output = Output.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
+            output = OutputFile.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
             output.check()
         except (TracellocError, RuntimeError, ValueError) as error:
             self._say(f"error: {error}")
@@ -305,7 +305,7 @@ class ExportDialog(Dialog[None]):
             self.query_one("#result", Label).update(clean(text))
 
     @work(thread=True, exclusive=True)
-    def _write(self, output: Output) -> None:
+    def _write(self, output: OutputFile) -> None:
         worker = get_current_worker()
 
         def pieces() -> Iterator[bytes]:

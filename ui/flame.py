@@ -10,7 +10,7 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
 from tracelloc.text import format_percent, format_size
-from tracelloc.ui.lines import Piece
+from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import (
     ROOT,
     Box,
@@ -24,7 +24,7 @@ from tracelloc.ui.nodes import (
     module_colour,
     nodes_view,
 )
-from tracelloc.ui.table import crop, fit, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, signed_size, trend
 from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"
@@ -36,7 +36,7 @@ _COLOURS: Final = {
     "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
     "growth": ("#2b5f86", "#4a4a4a", "#a65d2e", "#b02a2a"),
 }
-"""Of boxes, under white letters."""
+"""Colours of boxes, under white letters."""
 _BOX_CLASSES: Final = {
     f"flame--{kind}-{n}": colour
     for kind, colours in _COLOURS.items()

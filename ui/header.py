@@ -23,8 +23,8 @@ from tracelloc.text import (
     format_size,
 )
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.stacks import VERDICT_STYLES
-from tracelloc.ui.table import (
+from tracelloc.ui.stackviews import VERDICT_STYLES
+from tracelloc.ui.tableview import (
     clean,
     crop,
     fit,
@@ -35,7 +35,7 @@ from tracelloc.ui.table import (
 )
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.process import Forecast
+from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of
 
@@ -72,10 +72,10 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
     parts = _figures(picture)
     if height >= 3:
         first = next(n for n in range(len(parts), 0, -1) if n == 1 or _fits(parts[:n], width))
-        lines.append(_spread(parts[:first], [], width))
-        lines.append(_spread(parts[first:], [], width))
+        lines.append(_justify(parts[:first], [], width))
+        lines.append(_justify(parts[first:], [], width))
     else:
-        lines.append(_spread(parts, [], width))
+        lines.append(_justify(parts, [], width))
     text = Text("\n").join(lines[:height])
     text.no_wrap = True
     return text
@@ -107,7 +107,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
         del right[0]
     if state and _length(left) + _length(right) + 3 > width:
         del left[-2]
-    return _spread(left, right, width)
+    return _justify(left, right, width)
 
 
 def target_name(snapshot: Snapshot) -> str:
@@ -212,7 +212,7 @@ def _fits(parts: list[Text], width: int) -> bool:
     return _length(parts) + 2 <= width
 
 
-def _spread(left: list[Text], right: list[Text], width: int) -> Text:
+def _justify(left: list[Text], right: list[Text], width: int) -> Text:
     """Parts from the left and from the right; whole ones only, as many as there is room for."""
     left = list(left)
     while len(left) > 1 and not _fits(left, width):
@@ -233,7 +233,7 @@ class TabLine(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
-    class Chosen(Message):
+    class Clicked(Message):
         """A tab was clicked."""
 
         def __init__(self, view: View[Any]) -> None:
@@ -253,7 +253,7 @@ class TabLine(Widget):
             self.refresh()
 
     def _labels(self, width: int) -> list[tuple[View[Any], str]]:
-        """As much of the titles as leaves room for the notes."""
+        """Titles of the tabs, shortened to leave room for the notes."""
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
@@ -289,7 +289,7 @@ class TabLine(Widget):
         for view, label in self._labels(self.size.width):
             left += len(label)
             if event.x < left:
-                self.post_message(self.Chosen(view))
+                self.post_message(self.Clicked(view))
                 return
 
 

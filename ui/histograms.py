@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     Bin,
     ThreadRow,
     ThreadsBefore,
@@ -24,18 +22,20 @@ from tracelloc.snapshots.spread import (
     threads_then,
     total_waste,
 )
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
-from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table, crop
-from tracelloc.ui.view import BASIC, Selection, Settings, Sorting, Source, View
-from tracelloc.views.process import waste_line
+from tracelloc.ui.stackviews import growth_cell
+from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
+from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection
+from tracelloc.views.processfacts import waste_line
 
 MOST_SIZES: Final = 32
 _BY_BYTES: Final = Sorting("bytes")
 
 
 def columns(label: str) -> tuple[Column, ...]:
-    """Those of a histogram. What it is sorted by is what bars and shares are of."""
+    """Columns of a histogram. Bars and shares are of the column that it is sorted by."""
     return (
         Column("label", label, 16, sorts=False),
         Column("bytes", "bytes", 9),
@@ -52,7 +52,7 @@ def bar_rows(
     label: Callable[[Bin], str],
     sorting: Sorting = _BY_BYTES,
     empty: str = "",
-) -> Rows:
+) -> TableRows:
     """A row per bin, the key is (low, high, headings above it); a string is a heading.
 
     Shares are of what stands before the first heading.
@@ -93,11 +93,11 @@ def bar_rows(
 
     knows_waste = any(row.waste is not None for row in bars.values())
     without = () if knows_waste else ("wasted", "waste")
-    return Rows(order, cell, sorting.column, empty=empty, without=without)
+    return TableRows(order, cell, sorting.column, empty=empty, without=without)
 
 
 def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
-    """Of blocks whose usable sizes are known."""
+    """A figure of the blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -145,11 +145,11 @@ def _time(age_ns: int) -> str:
     return format_duration(age_ns // NS_PER_S)
 
 
-def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
+def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
     """Usable sizes are asked for once per snapshot."""
     measured: tuple[Snapshot, Snapshot] | None = None
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         nonlocal measured
         snapshot, settings = selection.snapshot, selection.settings
         blocks = selection.blocks(settings.all_limits)
@@ -173,7 +173,7 @@ def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
     return rows
 
 
-def _make_ages(selection: Selection) -> Rows:
+def _make_ages(selection: ViewSelection) -> TableRows:
     snapshot, settings = selection.snapshot, selection.settings
     blocks = selection.blocks(settings.all_limits)
     bins = age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
@@ -242,11 +242,11 @@ _FLOWS: Final = 3
 """Shown of each kind."""
 
 
-def maker(_source: Source) -> Callable[[Selection], Rows]:
+def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes a row per thread. Growth is since it first made rows of these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         nonlocal before
         snapshot, settings = selection.snapshot, selection.settings
         key = settings.search, settings.all_limits, settings.difference, settings.verdicts
@@ -272,7 +272,7 @@ def maker(_source: Source) -> Callable[[Selection], Rows]:
 
 def table_rows(
     threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
-) -> Rows:
+) -> TableRows:
     """The table; the key is the thread's id. ``about`` is ``~`` if figures are estimates."""
     by_tid = {row.tid: row for row in threads}
     figure = _FIGURES[sorting.column]
@@ -298,7 +298,7 @@ def table_rows(
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
         footer = [lambda _: _sharing(activity, about), lambda tid: _flows(activity, tid, about)]
-    return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
+    return TableRows(order, cell, sorting.column, sorting.descending, footer=footer)
 
 
 def _sharing(activity: ThreadActivity, about: str) -> str:

@@ -14,14 +14,14 @@ from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
-from tracelloc.ui.lines import LineView, bindings
+from tracelloc.ui.lineview import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
-from tracelloc.ui.processes import PROCESSES
-from tracelloc.ui.stacks import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.processview import PROCESSES
+from tracelloc.ui.stackviews import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
-from tracelloc.ui.table import Column, Rows, Table
+from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
 
@@ -166,7 +166,7 @@ class LiveScreen(Screen[None]):
         pane = self.query_one("#pane", Table)
         details = picture.details
         if details is None:
-            pane.show(Rows((), lambda _key, _column: ""), at_once=True)
+            pane.show(TableRows((), lambda _key, _column: ""), at_once=True)
             return
         pane.border_title = verdict_line(details, picture) or "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
@@ -185,8 +185,8 @@ class LiveScreen(Screen[None]):
         self.state.take(replace(settings, view=view, selected=self._stack_under_cursor(view)))
         self.set_focus(self.view)
 
-    @on(TabLine.Chosen)
-    def _tab_chosen(self, message: TabLine.Chosen) -> None:
+    @on(TabLine.Clicked)
+    def _tab_chosen(self, message: TabLine.Clicked) -> None:
         self._go_to(message.view, self.settings)
 
     def on_screen_resume(self) -> None:
@@ -247,7 +247,7 @@ class LiveScreen(Screen[None]):
                 self.state.sort(column)
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverses the order of the rows."""
         self.action_sort_by(self.settings.sorting.column)
 
     # --- search ---

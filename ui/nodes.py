@@ -17,9 +17,9 @@ from textual.binding import Binding, BindingType
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
 from tracelloc.text import format_percent
-from tracelloc.ui.lines import LineView
-from tracelloc.ui.naming import Search
-from tracelloc.ui.view import Selection, Source, View
+from tracelloc.ui.lineview import LineView
+from tracelloc.ui.stacknames import Search
+from tracelloc.ui.view import Source, View, ViewSelection
 from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.views.profile import Metric
 
@@ -91,7 +91,7 @@ class Nodes:
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
-        """Of the root's weight."""
+        """Share of the root's weight."""
         return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
@@ -274,12 +274,12 @@ class NodesView(LineView[Nodes]):
         LineView.chosen(self)
 
 
-def maker(_source: Source) -> Callable[[Selection], Nodes]:
+def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
     """Makes the call tree, not narrowed by the search: that is marked in it."""
     tree: LiveTree | None = None
     tree_of = (0, False)
 
-    def nodes(selection: Selection) -> Nodes:
+    def nodes(selection: ViewSelection) -> Nodes:
         nonlocal tree, tree_of
         snapshot, settings = selection.snapshot, selection.settings
         now = snapshot.target.exec_count, settings.inverted

@@ -32,10 +32,10 @@ from tracelloc.text import (
 )
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.header import target_name
-from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.table import short_count
-from tracelloc.ui.view import Facts, Selection, Source, View
-from tracelloc.views.process import losses_line, memory_lines, overhead_line
+from tracelloc.ui.lineview import LineView, Piece
+from tracelloc.ui.tableview import short_count
+from tracelloc.ui.view import Facts, Source, View, ViewSelection
+from tracelloc.views.processfacts import losses_line, memory_lines, overhead_line
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
@@ -144,7 +144,7 @@ _KEYS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class ProgramOutput:
     """What the view shows."""
 
     lines: Sequence[Text]
@@ -153,34 +153,34 @@ class Output:
     terminal: ProgramTerminal
 
 
-def maker(source: Source) -> Callable[[Selection], Output]:
+def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
     """Makes lines of what was written; reads on where it stopped."""
     lines, position = TerminalLines(), 0
     terminal = source.terminal
     assert terminal is not None
 
-    def output(_selection: Selection) -> Output:
+    def output(_selection: ViewSelection) -> ProgramOutput:
         nonlocal position
         position, data = terminal.written_since(position)
         lines.feed(data)
-        return Output(lines.all(), lines.dropped, terminal)
+        return ProgramOutput(lines.all(), lines.dropped, terminal)
 
     return output
 
 
-class OutputView(LineView[Output]):
+class OutputView(LineView[ProgramOutput]):
     """Follows the end unless the cursor has been moved away from it."""
 
     header_lines = 1
 
     def __init__(self) -> None:
         super().__init__()
-        self._content: Output | None = None
+        self._content: ProgramOutput | None = None
         self._follows = True
         self.is_typing = False
         """Whether keys go to the program."""
 
-    def show(self, content: Output, *, at_once: bool = False) -> None:
+    def show(self, content: ProgramOutput, *, at_once: bool = False) -> None:
         """Shows what was written; what stands there never moves but by scrolling."""
         if self._content is None:
             self._resize(content.terminal)
@@ -293,7 +293,7 @@ class TextLines(LineView[Sequence[str]]):
         yield self._folded[row], None
 
 
-def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
+def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     """All lines: the standing figures, then messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals

@@ -28,7 +28,7 @@ from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.state import LEFT_TO_PICKER
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
 

@@ -25,9 +25,9 @@ from tracelloc.ui.flame import FLAME
 from tracelloc.ui.histograms import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picture import Picture, Refresher
-from tracelloc.ui.processes import PROCESSES, show_process
-from tracelloc.ui.stacks import BLOCKS, STACKS, stack_text
-from tracelloc.ui.table import Column
+from tracelloc.ui.processview import PROCESSES, show_process
+from tracelloc.ui.stackviews import BLOCKS, STACKS, stack_text
+from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.profile import Metric

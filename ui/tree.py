@@ -9,9 +9,9 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
 from tracelloc.text import format_percent
-from tracelloc.ui.lines import Piece
+from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
-from tracelloc.ui.table import crop, fit, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, signed_size, trend
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric
 
@@ -203,7 +203,7 @@ class TreeView(NodesView):
 
 
 def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
-    """The same functions in another tree. Parents have lower numbers than children."""
+    """Finds open functions again in another tree. Parents have lower numbers than children."""
     places: dict[int, int | None] = {ROOT: ROOT}
     names: dict[int, dict[Step, int]] = {}
 

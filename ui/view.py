@@ -1,6 +1,6 @@
 """What a view of the screen is, and what views are made of.
 
-A view makes its content of a ``Selection``: a snapshot of the ``Source`` and what the
+A view makes its content of a ``ViewSelection``: a snapshot of the ``Source`` and what the
 user's ``Settings`` leave of it.
 """
 
@@ -22,7 +22,7 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.tracing.terminal import ProgramTerminal
-from tracelloc.ui.lines import LineView
+from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
@@ -48,13 +48,13 @@ class Source(Protocol):
     has_many: bool
     """Whether there may be several processes."""
     terminal: ProgramTerminal | None
-    """That of a program which was started; None: it runs elsewhere."""
+    """Terminal of a program that was started; None for a running process."""
     filters: Filters
-    """Of all namers."""
+    """Filters of all namers."""
     facts: Facts
     """What does not change."""
     caller: Caller
-    """Whose filters are written."""
+    """The user whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """What is outstanding now. Takes milliseconds. Raises TracellocError."""
@@ -103,7 +103,7 @@ class View(Generic[C]):
     title: str
     key: str
     """Brings it on top."""
-    maker: Callable[[Source], Callable[[Selection], C]]
+    maker: Callable[[Source], Callable[[ViewSelection], C]]
     """Called once per run; what it returns makes the content and may remember things. Views
     with the same maker share what it returns."""
     widget: Callable[[], LineView[C]]
@@ -117,9 +117,9 @@ class View(Generic[C]):
     sorting: Sorting = Sorting("")
     """At first."""
     shows_stack: bool = False
-    """Its rows stand for stacks, and the one under the cursor is shown below."""
+    """Rows stand for stacks, and the one under the cursor is shown below."""
     by_metric: bool = False
-    """It is drawn by a metric."""
+    """Drawn by a metric."""
     exists: Callable[[Source], bool] = lambda _source: True
     """Whether a run has it."""
 
@@ -158,7 +158,7 @@ class Settings:
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    """Of views by name, where it is not their own."""
+    """Sorting by name of view, where it is not the default."""
     search: str = ""
     limits: Limits = ALL
     """Sizes, ages and thread."""
@@ -177,7 +177,7 @@ class Settings:
 
     @property
     def sorting(self) -> Sorting:
-        """Of the view on top; of one without columns, none."""
+        """Sorting of the view on top; empty for views without columns."""
         return self.sortings.get(self.view.name, self.view.sorting)
 
     @property
@@ -219,12 +219,12 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Belongs to one picture."""
+class ViewSelection:
+    """What a view shows of one snapshot: the stacks and limits that the user has chosen."""
 
     trace: TraceSnapshot
     snapshot: Snapshot
-    """Of the process that is shown."""
+    """Snapshot of the shown process."""
     settings: Settings
     namer: Namer
     figures: StackFigures
@@ -236,7 +236,7 @@ class Selection:
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64
-    """Those of them that the search finds."""
+    """Stacks that the search finds."""
     labels: Mapping[int, str]
     """What stacks are called in one line."""
     ring_share: float

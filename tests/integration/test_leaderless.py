@@ -16,7 +16,7 @@ from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.target.processes import ProcessScan, find_target, open_target
+from tracelloc.target.processlist import ProcessScan, find_target, open_target
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

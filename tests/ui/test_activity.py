@@ -26,7 +26,7 @@ from tests.ui.source import (
 from tracelloc.heap.table import LiveTable
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.nodes import ROOT, Nodes
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 from tracelloc.views.profile import Metric
 
 PAGE_BYTES = 50_000

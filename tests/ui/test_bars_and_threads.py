@@ -18,8 +18,7 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     AGE_STEPS_S,
     Bin,
     ThreadRow,
@@ -27,6 +26,7 @@ from tracelloc.snapshots.spread import (
     Waste,
     thread_rows,
 )
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.histograms import AGES as AGES_VIEW
 from tracelloc.ui.histograms import (
@@ -40,7 +40,7 @@ from tracelloc.ui.histograms import (
 )
 from tracelloc.ui.histograms import SIZES as SIZES_VIEW
 from tracelloc.ui.histograms import THREADS as THREADS_VIEW
-from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings, Sorting
 
 BINS = [
@@ -77,7 +77,7 @@ ACTIVITY = ThreadActivity(
 THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 
-def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> Rows:
+def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
     return table_rows(threads, ACTIVITY, Sorting(column, column != "thread"), "")
 
 

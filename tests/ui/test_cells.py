@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from tests.ui.screens import HOSTILE
-from tracelloc.ui.table import (
+from tracelloc.ui.tableview import (
     bar,
     crop,
     fit,

@@ -15,8 +15,8 @@ from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.stacks import rule_for
-from tracelloc.ui.table import Table
+from tracelloc.ui.stackviews import rule_for
+from tracelloc.ui.tableview import Table
 
 
 @pytest.fixture

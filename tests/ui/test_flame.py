@@ -23,8 +23,8 @@ from tests.ui.screens import (
     weights,
 )
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, lay_out, module_colour
+from tracelloc.ui.stacknames import Search
 from tracelloc.views.calltree import CallTree, Step
 from tracelloc.views.profile import Metric
 

@@ -28,10 +28,10 @@ from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.lines import LIST_KEYS
+from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
-from tracelloc.ui.stacks import BLOCKS, GROWING, STACKS, growth_cell
-from tracelloc.ui.table import Table
+from tracelloc.ui.stackviews import BLOCKS, GROWING, STACKS, growth_cell
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
 from tracelloc.verdict.judgement import Verdict
 

@@ -22,9 +22,9 @@ from tracelloc.snapshots.snapshot import (
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.processes import process_lines
+from tracelloc.ui.processview import process_lines
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
 from tracelloc.views.profile import Metric
 

@@ -19,8 +19,8 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tree import TreeView
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric

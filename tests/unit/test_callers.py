@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from tests.unit.test_grouping import any_stacks
-from tracelloc.verdict.grouping import _FEWEST_STACKS, Callers, common_length, nodes_of
+from tracelloc.verdict.grouping import _FEWEST_STACKS, SharedCallers, common_length, nodes_of
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_are_where_stacks_part(seed: int) -> None:
     """Every set of stacks that share outermost frames, once, with all frames that they share."""
     stacks = any_stacks(seed)
-    callers = Callers()
+    callers = SharedCallers()
     while callers.extend(stacks, len(stacks), 7):
         pass
     wanted = np.random.default_rng(seed).random(len(stacks)) < 0.8
@@ -40,7 +40,7 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
 
 
 def test_without_stacks() -> None:
-    assert len(Callers().groups(np.zeros(0, np.bool_))) == 0
+    assert len(SharedCallers().groups(np.zeros(0, np.bool_))) == 0
     assert nodes_of([0]) == []
     assert common_length([(1, 2, 3), (1, 2)]) == 2
     assert common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0

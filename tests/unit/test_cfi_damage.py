@@ -19,11 +19,11 @@ from elftools.elf.elffile import ELFFile
 from tests.harness import Builder
 from tracelloc.cfi.encoding import CfiError, Reason
 from tracelloc.cfi.entries import Entries
+from tracelloc.cfi.instructions import execute, initial_state
 from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.programs import execute, initial_state
-from tracelloc.cfi.rows import Batch, decode, encode, settle_plt, unencodable
+from tracelloc.cfi.rows import RowBatch, decode, encode, settle_plt, unencodable
 from tracelloc.cfi.rules import RuleSet
-from tracelloc.cfi.sections import scan
+from tracelloc.cfi.unwindsections import scan
 from tracelloc.elf import ElfFile, NotElfError
 
 FLAGS = ("-O2", "-fomit-frame-pointer", "-Wl,-z,lazy")
@@ -85,7 +85,7 @@ def test_fuzzed_sections_at_once() -> None:
             changed[rng.randrange(len(data))] = rng.randrange(256)
         entries = Entries(bytes(changed), address, is_eh=True)
         index = scan(entries)
-        batch = Batch(entries, lambda cie, entries=entries: initial_state(entries, cie))
+        batch = RowBatch(entries, lambda cie, entries=entries: initial_state(entries, cie))
         limits = [*index.starts.tolist()[1:], (1 << 64) - 1]
         wanted = []
         for offset, start, limit in zip(
@@ -196,7 +196,7 @@ CIE = entry(b"\0\0\0\0\x01zR\0\x01\x78\x10\x01\x1b\x0c\x07\x08\x90\x01")
 def look_up(data: bytes, offsets: list[int], wanted: list[int]) -> list[int]:
     """Rows at once from functions of 256 bytes each at these offsets, from 0 on."""
     entries = Entries(data, 0, is_eh=True)
-    batch = Batch(entries, lambda cie: initial_state(entries, cie))
+    batch = RowBatch(entries, lambda cie: initial_state(entries, cie))
     for n, offset in enumerate(offsets):
         batch.add(offset, n * 256, (n + 1) * 256)
     return batch.look_up(np.array(wanted, np.uint64)).tolist()
@@ -235,7 +235,7 @@ def test_more_rows_than_can_be_held() -> None:
         data += function(len(data), n << 12, program)
         struct.pack_into("<I", data, offsets[-1] + 12, 1 << 20)
     entries = Entries(bytes(data), 0, is_eh=True)
-    batch = Batch(entries, lambda cie: initial_state(entries, cie))
+    batch = RowBatch(entries, lambda cie: initial_state(entries, cie))
     for n, offset in enumerate(offsets):
         batch.add(offset, n << 20, (n + 1) << 20)
     rows = batch.look_up(np.array([(n << 20) + 1 for n in range(count)], np.uint64)).tolist()

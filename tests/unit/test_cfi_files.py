@@ -20,7 +20,7 @@ from elftools.elf.elffile import ELFFile
 from tests.harness import Builder
 from tracelloc.cfi import rules
 from tracelloc.cfi.module import Cfi, find_calls
-from tracelloc.cfi.rows import FALLBACK_ROW, Kind, decode, encode
+from tracelloc.cfi.rows import FALLBACK_ROW, StepKind, decode, encode
 from tracelloc.cfi.rules import RuleSet
 from tracelloc.elf import ElfFile
 from tracelloc.errors import UnsupportedError
@@ -359,7 +359,7 @@ def test_the_kernel_page() -> None:
     elf = ElfFile.from_bytes(data)
     cfi = Cfi(elf)
     ((address, _),) = elf.find_functions(["__vdso_getcpu"])["__vdso_getcpu"].items()
-    assert decode(cfi.row(address)).kind is Kind.SP
+    assert decode(cfi.row(address)).kind is StepKind.SP
     assert decode(cfi.row(address)).cfa_offset == 8
 
 

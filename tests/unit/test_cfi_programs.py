@@ -10,9 +10,9 @@ import pytest
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import MASK, CfiError, Reason, read_pointer, skip_pointer, sleb, uleb
 from tracelloc.cfi.entries import Entries
-from tracelloc.cfi.programs import Rows, execute, initial_state
+from tracelloc.cfi.instructions import StateChanges, execute, initial_state
 from tracelloc.cfi.rules import OFFSET, RBP, RIP, Rule
-from tracelloc.cfi.sections import Index, make_index, read_header, scan
+from tracelloc.cfi.unwindsections import Index, make_index, read_header, scan
 
 SECTION = 0x10000
 CODE = 0x4000
@@ -114,7 +114,7 @@ def test_advances() -> None:
         assert run(program, last)[1] == expected
     entries, at = section(program)
     found = entries.fde(at)
-    rows = Rows()
+    rows = StateChanges()
     execute(entries, found, initial_state(entries, found.cie), MASK, rows)
     assert dict(zip(rows.starts, [key[1] for key in rows.keys], strict=True)) == changes
 
@@ -135,7 +135,7 @@ def test_set_loc() -> None:
     state = initial_state(entries, found.cie)
     assert execute(entries, found, state, 4)[1] == 8
     assert execute(entries, found, state, 5)[1] == 16
-    rows = Rows()
+    rows = StateChanges()
     execute(entries, found, state, MASK, rows)
     assert rows.starts == [0, 5]
     assert not rows.is_movable

@@ -12,11 +12,11 @@ import pytest
 from tracelloc import probes
 from tracelloc.cfi import rows, rules
 from tracelloc.cfi.encoding import Reason
-from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, Kind, Row, decode, encode, pack
+from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, Row, StepKind, decode, encode, pack
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, SIGNAL_FRAME, Rule, RuleSet
 
 HEADER = (probes.directory() / "row.h").read_text()
-ENUMS: list[tuple[str, EnumMeta]] = [("ROW_REASON_", Reason), ("ROW_", Kind)]
+ENUMS: list[tuple[str, EnumMeta]] = [("ROW_REASON_", Reason), ("ROW_", StepKind)]
 
 RETURN = (rules.OFFSET, -8, b"")
 AT_BP = (rules.EXPRESSION, 0, b"\x76\x00")
@@ -38,18 +38,21 @@ def saved(offset: int) -> Rule:
 
 
 ENCODABLE = [
-    (frame(RSP, 8), Row(Kind.SP, 0, BP_UNCHANGED, 8)),
-    (frame(RSP, 160, bp=saved(-48), bx=saved(-56)), Row(Kind.SP, 0, -48, 160)),
-    (frame(RSP, (1 << 31) - 1, bp=saved(-(1 << 15))), Row(Kind.SP, 0, -(1 << 15), (1 << 31) - 1)),
-    (frame(RSP, -(1 << 31), bp=(rules.SAME, 0, b"")), Row(Kind.SP, 0, 0, -(1 << 31))),
-    (frame(RBP, 16, bp=saved(-16)), Row(Kind.BP, 0, -16, 16)),
-    (frame(RBP, 16, bp=saved(32766)), Row(Kind.BP, 0, 32766, 16)),
-    (frame(-1, 0, b"\x76\x78\x06", bp=AT_BP), Row(Kind.REALIGNED, 0, BP_AT_BP, -8)),
-    (frame(-1, 0, b"\x76\x80\x7f\x06", bp=AT_BP), Row(Kind.REALIGNED, 0, BP_AT_BP, -128)),
-    (frame(-1, 0, PLT), Row(Kind.PLT, 11, 0, 8)),
-    (frame(5, 1 << 40, ra=(rules.UNDEFINED, 0, b"")), Row(Kind.END, 0, 0, 0)),
-    (SIGNAL_FRAME, Row(Kind.SIGNAL, 0, 120, 160)),
-    (FRAME_POINTER, Row(Kind.FRAME_POINTER, 0, -16, 16)),
+    (frame(RSP, 8), Row(StepKind.SP, 0, BP_UNCHANGED, 8)),
+    (frame(RSP, 160, bp=saved(-48), bx=saved(-56)), Row(StepKind.SP, 0, -48, 160)),
+    (
+        frame(RSP, (1 << 31) - 1, bp=saved(-(1 << 15))),
+        Row(StepKind.SP, 0, -(1 << 15), (1 << 31) - 1),
+    ),
+    (frame(RSP, -(1 << 31), bp=(rules.SAME, 0, b"")), Row(StepKind.SP, 0, 0, -(1 << 31))),
+    (frame(RBP, 16, bp=saved(-16)), Row(StepKind.BP, 0, -16, 16)),
+    (frame(RBP, 16, bp=saved(32766)), Row(StepKind.BP, 0, 32766, 16)),
+    (frame(-1, 0, b"\x76\x78\x06", bp=AT_BP), Row(StepKind.REALIGNED, 0, BP_AT_BP, -8)),
+    (frame(-1, 0, b"\x76\x80\x7f\x06", bp=AT_BP), Row(StepKind.REALIGNED, 0, BP_AT_BP, -128)),
+    (frame(-1, 0, PLT), Row(StepKind.PLT, 11, 0, 8)),
+    (frame(5, 1 << 40, ra=(rules.UNDEFINED, 0, b"")), Row(StepKind.END, 0, 0, 0)),
+    (SIGNAL_FRAME, Row(StepKind.SIGNAL, 0, 120, 160)),
+    (FRAME_POINTER, Row(StepKind.FRAME_POINTER, 0, -16, 16)),
 ]
 
 
@@ -90,7 +93,7 @@ UNENCODABLE = [
 @pytest.mark.parametrize(("given", "reason"), UNENCODABLE)
 def test_unencodable(given: RuleSet, reason: Reason) -> None:
     row = decode(encode(given))
-    assert row == Row(Kind.UNENCODABLE, reason, 0, 0)
+    assert row == Row(StepKind.UNENCODABLE, reason, 0, 0)
     assert row.reason is reason
 
 
@@ -99,7 +102,7 @@ def test_plt_is_settled_by_address() -> None:
     row = encode(frame(-1, 0, PLT))
     for low in range(16):
         settled = decode(rows.settle_plt(row, 0x1230 + low))
-        assert settled == Row(Kind.SP, 0, 0, 16 if low >= 11 else 8)
+        assert settled == Row(StepKind.SP, 0, 0, 16 if low >= 11 else 8)
     assert rows.settle_plt(rows.END_ROW, 15) == rows.END_ROW
 
 

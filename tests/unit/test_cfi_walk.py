@@ -17,14 +17,14 @@ from tests.harness import Builder
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import MASK, CfiError
 from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, Kind, decode
+from tracelloc.cfi.rows import BP_AT_BP, BP_UNCHANGED, StepKind, decode
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP, RuleSet
 from tracelloc.cfi.walk import (
     End,
     OutsideCopyError,
     StackCopy,
     UnknownRegisterError,
-    Walk,
+    UnwoundStack,
     evaluate,
     unwind,
 )
@@ -105,17 +105,17 @@ class Program:
                 return (frames, "NOWHERE") if ip else (frames[:-1], "END")
             row = decode(found[0].row(found[1]))
             self.kinds[row.reason.name if row.reason else row.kind.name] += 1
-            is_interrupted = row.kind is Kind.SIGNAL
+            is_interrupted = row.kind is StepKind.SIGNAL
             if is_interrupted:
                 ip = word(sp + rules.SIGNAL_IP)
                 bp, sp = word(sp + row.bp_slot), word(sp + row.cfa_offset)
                 frames.append(ip)
                 continue
-            if row.kind is Kind.SP:
+            if row.kind is StepKind.SP:
                 cfa = sp + row.cfa_offset
-            elif row.kind is Kind.BP:
+            elif row.kind is StepKind.BP:
                 cfa = bp + row.cfa_offset
-            elif row.kind is Kind.REALIGNED:
+            elif row.kind is StepKind.REALIGNED:
                 cfa = word(bp + row.cfa_offset)
             else:
                 return frames, row.kind.name
@@ -274,7 +274,7 @@ def words(*values: int) -> StackCopy:
     return StackCopy(BASE, struct.pack(f"<{len(values)}Q", *values))
 
 
-def walk(found: RuleSet | None, stack: StackCopy, **registers: int) -> Walk:
+def walk(found: RuleSet | None, stack: StackCopy, **registers: int) -> UnwoundStack:
     """From ip 0x100, whose rules are given, to a caller that is the last one."""
     last = RuleSet(RSP, 8, registers={RIP: (rules.UNDEFINED, 0, b"")})
     names = {"ip": RIP, "sp": RSP, "bp": RBP, "bx": RBX}
@@ -289,7 +289,7 @@ def rule_set(register: int, offset: int, **more: object) -> RuleSet:
 
 def test_rules_by_hand() -> None:
     stack = words(0x11, 0x200, 0x33, BASE + 24)
-    whole = Walk((0x100, 0x200), End.OUTERMOST, 0)
+    whole = UnwoundStack((0x100, 0x200), End.OUTERMOST, 0)
     assert walk(rule_set(RSP, 16), stack) == whole
     assert walk(rule_set(RBP, 16), stack, bp=BASE) == whole
     assert walk(rule_set(RBX, 16), stack, bx=BASE) == whole
@@ -306,29 +306,29 @@ def test_rules_by_hand() -> None:
 def test_ends_by_hand() -> None:
     stack = words(0x11, 0x200, 0, 0)
     alone = (0x100,)
-    assert walk(None, stack) == Walk(alone, End.NO_MODULE, 0)
-    assert walk(rule_set(RBX, 16), stack) == Walk(alone, End.UNKNOWN_REGISTER, 0)
-    assert walk(rule_set(RSP, 64), stack) == Walk(alone, End.OUTSIDE_COPY, 0)
-    assert walk(rule_set(RSP, -8), stack) == Walk(alone, End.OUTSIDE_COPY, 0)
+    assert walk(None, stack) == UnwoundStack(alone, End.NO_MODULE, 0)
+    assert walk(rule_set(RBX, 16), stack) == UnwoundStack(alone, End.UNKNOWN_REGISTER, 0)
+    assert walk(rule_set(RSP, 64), stack) == UnwoundStack(alone, End.OUTSIDE_COPY, 0)
+    assert walk(rule_set(RSP, -8), stack) == UnwoundStack(alone, End.OUTSIDE_COPY, 0)
     assert walk(rule_set(RSP, 0, ra=(rules.OFFSET, 8, b"")), stack).end is End.NO_PROGRESS
-    assert walk(rule_set(RSP, 24), stack) == Walk(alone, End.OUTERMOST, 0)
-    assert walk(RuleSet(RSP, 16), stack) == Walk(alone, End.UNKNOWN_REGISTER, 0)
-    assert walk(RuleSet(-1, 0, b"\xe0", {RIP: RA}), stack) == Walk(alone, End.DAMAGED, 0)
+    assert walk(rule_set(RSP, 24), stack) == UnwoundStack(alone, End.OUTERMOST, 0)
+    assert walk(RuleSet(RSP, 16), stack) == UnwoundStack(alone, End.UNKNOWN_REGISTER, 0)
+    assert walk(RuleSet(-1, 0, b"\xe0", {RIP: RA}), stack) == UnwoundStack(alone, End.DAMAGED, 0)
     lost = rule_set(RSP, 16, saved={RSP: (rules.UNDEFINED, 0, b"")})
-    assert walk(lost, stack) == Walk(alone, End.UNKNOWN_REGISTER, 0)
+    assert walk(lost, stack) == UnwoundStack(alone, End.UNKNOWN_REGISTER, 0)
     # A register that could not be read is missed only where it is needed.
     unread = rule_set(RSP, 16, saved={RBP: (rules.OFFSET, 800, b"")})
-    assert walk(unread, stack) == Walk((0x100, 0x200), End.OUTERMOST, 0)
+    assert walk(unread, stack) == UnwoundStack((0x100, 0x200), End.OUTERMOST, 0)
 
 
 def test_fallback_by_hand() -> None:
     """Frames by the frame pointer are counted, and end where it is zero."""
     stack = words(0, 0x200, 0, 0)
-    found = Walk((0x100, 0x200), End.OUTERMOST, 1)
+    found = UnwoundStack((0x100, 0x200), End.OUTERMOST, 1)
     assert walk(FRAME_POINTER, stack, bp=BASE) == found
-    assert walk(FRAME_POINTER, stack, bp=0) == Walk((0x100,), End.OUTERMOST, 1)
-    assert walk(FRAME_POINTER, stack) == Walk((0x100,), End.UNKNOWN_REGISTER, 1)
-    assert walk(FRAME_POINTER, stack, bp=0x1000) == Walk((0x100,), End.OUTSIDE_COPY, 1)
+    assert walk(FRAME_POINTER, stack, bp=0) == UnwoundStack((0x100,), End.OUTERMOST, 1)
+    assert walk(FRAME_POINTER, stack) == UnwoundStack((0x100,), End.UNKNOWN_REGISTER, 1)
+    assert walk(FRAME_POINTER, stack, bp=0x1000) == UnwoundStack((0x100,), End.OUTSIDE_COPY, 1)
 
 
 def test_registers_that_calls_destroy_are_forgotten() -> None:
@@ -340,7 +340,7 @@ def test_registers_that_calls_destroy_are_forgotten() -> None:
 
     start = {RIP: 0x100, RSP: BASE, caller_saved: BASE + 16}
     found = unwind(start, words(0, 0x200, 0, 0x300), lookup)
-    assert found == Walk((0x100, 0x200), End.UNKNOWN_REGISTER, 0)
+    assert found == UnwoundStack((0x100, 0x200), End.UNKNOWN_REGISTER, 0)
 
 
 # -- expressions

@@ -36,7 +36,7 @@ from tracelloc.target.residency import (
 )
 from tracelloc.text import format_size
 from tracelloc.views.facts import summary
-from tracelloc.views.process import account, forecast, memory_facts
+from tracelloc.views.processfacts import account, forecast, memory_facts
 
 MIB = 1 << 20
 NOBODY = Limit("machine", 1 << 40, 1 << 40)

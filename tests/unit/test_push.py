@@ -20,7 +20,7 @@ from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
 from tracelloc.live.address import PushConfig, parse_label, parse_push_url
-from tracelloc.live.sharing import MOST_WAITING, Pusher
+from tracelloc.live.publishing import MOST_WAITING, Pusher
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.views.profile import Profile
 

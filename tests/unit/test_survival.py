@@ -15,7 +15,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.split import in_proportion
+from tracelloc.verdict.multistack import in_proportion
 from tracelloc.verdict.survival import (
     FEWEST_AT_RISK,
     ages_reached,

@@ -19,7 +19,7 @@ from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_fi
 from tracelloc.elf.plt import plt_functions
 from tracelloc.symbols.frame import SourceMap
 from tracelloc.symbols.inventory import debug_hints
-from tracelloc.symbols.module import PerfMap, describe
+from tracelloc.symbols.modulesymbols import PerfMap, describe
 from tracelloc.target.procfs import Process
 
 

@@ -27,7 +27,7 @@ from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
 from tracelloc.views.facts import format_frame
 from tracelloc.views.naming import NamedStack, Namer, frame_name
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 
 
 class FakeSymbolizer(Symbolizer):

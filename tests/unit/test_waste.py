@@ -13,14 +13,14 @@ from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
 from tracelloc.sampling import weights
 from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     Waste,
     frequent_sizes,
     size_bins,
     total_waste,
     wasteful_stacks,
 )
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.found import MainAllocator, Provider
 
 GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())

@@ -39,9 +39,9 @@ class Cie:
     data_align: int
     return_register: int
     pointer_encoding: int
-    """Of addresses in its FDEs."""
+    """DW_EH_PE encoding of addresses in its FDEs."""
     has_length: bool
-    """Its FDEs' augmentation data starts with its length."""
+    """Whether its FDEs' augmentation data starts with its length."""
     is_signal: bool
     start: int
     """Where its program begins, in bytes from the section's start."""
@@ -54,7 +54,7 @@ class Fde(NamedTuple):
     cie: Cie
     address: int
     size_bytes: int
-    """Of the code."""
+    """Bytes of code that it covers."""
     start: int
     """Where its program begins, in bytes from the section's start."""
     end: int

@@ -20,10 +20,18 @@ import numpy.typing as npt
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import CfiError
 from tracelloc.cfi.entries import Cie
-from tracelloc.cfi.programs import State, execute, initial_state
-from tracelloc.cfi.rows import END_ROW, FALLBACK_ROW, Batch, Kind, encode, settle_plt, unencodable
+from tracelloc.cfi.instructions import State, execute, initial_state
+from tracelloc.cfi.rows import (
+    END_ROW,
+    FALLBACK_ROW,
+    RowBatch,
+    StepKind,
+    encode,
+    settle_plt,
+    unencodable,
+)
 from tracelloc.cfi.rules import FRAME_POINTER, OUTERMOST, SIGNAL_FRAME, RuleSet
-from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
+from tracelloc.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 from tracelloc.errors import UnsupportedError
@@ -86,7 +94,7 @@ _MOST_REMEMBERED: Final = 1 << 16
 """Rules by address. A hot program needs a few thousand."""
 _MOST_STATES: Final = 4096
 _FUNCTIONS_AT_ONCE: Final = 1 << 14
-"""Their rows are held in memory together."""
+"""Functions whose rows are in memory at once."""
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
@@ -247,7 +255,7 @@ class Cfi:
                 found[missing] = self._rows_of(which, wanted[missing])
         for at in np.flatnonzero(found == 0).tolist():
             found[at] = encode(self._without_entry(int(wanted[at])))
-        for at in np.flatnonzero(found & np.uint64(0xFF) == int(Kind.PLT)).tolist():
+        for at in np.flatnonzero(found & np.uint64(0xFF) == int(StepKind.PLT)).tolist():
             found[at] = settle_plt(int(found[at]), int(wanted[at]))
         for start, size in self._stack_switches():
             found[np.searchsorted(wanted, start) : np.searchsorted(wanted, start + size)] = END_ROW
@@ -266,7 +274,7 @@ class Cfi:
         functions = at[first]
         first = np.append(first, len(wanted))
         limits = np.append(index.starts, np.uint64((1 << 64) - 1))[functions + 1]
-        batch = Batch(table[0], lambda cie: self._initial(which, cie))
+        batch = RowBatch(table[0], lambda cie: self._initial(which, cie))
         pieces = []
         for begin in range(0, len(functions), _FUNCTIONS_AT_ONCE):
             piece = slice(begin, begin + _FUNCTIONS_AT_ONCE)

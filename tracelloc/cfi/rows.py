@@ -5,7 +5,7 @@ The layout is that of probes/row.h, from which a test compiles and compares it:
 ====== ============ ==================================================================
 bits   field        meaning
 ====== ============ ==================================================================
-0-7    kind         ``Kind``; 0 is no row
+0-7    kind         ``StepKind``; 0 is no row
 8-15   detail       ``UNENCODABLE``: the ``Reason``; ``PLT``: the threshold; else 0
 16-31  bp slot      signed; where the caller's rbp was saved, see ``BP_*``
 32-63  CFA offset   signed, in bytes
@@ -30,13 +30,13 @@ import numpy.typing as npt
 from tracelloc.cfi import rules
 from tracelloc.cfi.encoding import MASK, CfiError, Reason, sleb
 from tracelloc.cfi.entries import Cie, Entries, Fde
-from tracelloc.cfi.programs import Key, Rows, State, execute
+from tracelloc.cfi.instructions import Key, State, StateChanges, execute
 from tracelloc.cfi.rules import RBP, RSP, Rule, RuleSet
 
 U64 = npt.NDArray[np.uint64]
 
 
-class Kind(IntEnum):
+class StepKind(IntEnum):
     """How to step from a frame to its caller."""
 
     SP = 1
@@ -55,7 +55,7 @@ class Kind(IntEnum):
     END = 6
     """The outermost frame: there is no caller."""
     FRAME_POINTER = 7
-    """As ``BP``, because nothing is known about this code: it may have no frame pointer."""
+    """Like ``BP``, because nothing is known about this code: it may have no frame pointer."""
     UNENCODABLE = 8
     """A row can't say it, for the ``Reason`` in ``detail``: finish in user space."""
 
@@ -84,7 +84,7 @@ _LIT0: Final = 0x30
 class Row(NamedTuple):
     """A row unpacked."""
 
-    kind: Kind
+    kind: StepKind
     detail: int
     bp_slot: int
     """Bytes from the CFA, or ``BP_UNCHANGED`` or ``BP_AT_BP``."""
@@ -93,10 +93,10 @@ class Row(NamedTuple):
     @property
     def reason(self) -> Reason | None:
         """Why it is ``UNENCODABLE``; None if it isn't."""
-        return Reason(self.detail) if self.kind is Kind.UNENCODABLE else None
+        return Reason(self.detail) if self.kind is StepKind.UNENCODABLE else None
 
 
-def pack(kind: Kind, cfa_offset: int = 0, bp_slot: int = 0, detail: int = 0) -> int:
+def pack(kind: StepKind, cfa_offset: int = 0, bp_slot: int = 0, detail: int = 0) -> int:
     """A row from its fields, which must fit."""
     return (
         kind
@@ -111,7 +111,7 @@ def decode(row: int) -> Row:
     slot = row >> BP_SHIFT & 0xFFFF
     offset = row >> CFA_SHIFT & 0xFFFFFFFF
     return Row(
-        Kind(row & 0xFF),
+        StepKind(row & 0xFF),
         row >> DETAIL_SHIFT & 0xFF,
         slot - ((slot & 0x8000) << 1),
         offset - ((offset & 0x80000000) << 1),
@@ -120,11 +120,11 @@ def decode(row: int) -> Row:
 
 def unencodable(reason: Reason) -> int:
     """The row that only says why there is none."""
-    return pack(Kind.UNENCODABLE, detail=reason)
+    return pack(StepKind.UNENCODABLE, detail=reason)
 
 
-END_ROW: Final = pack(Kind.END)
-FALLBACK_ROW: Final = pack(Kind.FRAME_POINTER, 16, -16)
+END_ROW: Final = pack(StepKind.END)
+FALLBACK_ROW: Final = pack(StepKind.FRAME_POINTER, 16, -16)
 
 
 def encode(found: RuleSet) -> int:
@@ -144,7 +144,7 @@ def encode(found: RuleSet) -> int:
 
 
 def encode_key(key: Key, *, is_signal: bool) -> int:
-    """The same for a state of a program, of which a row holds only this much."""
+    """Encodes what a row holds of a state."""
     register, offset, expression, bp, address, sp = key
     if address is not None and address[0] == rules.UNDEFINED:
         return END_ROW
@@ -155,7 +155,7 @@ def encode_key(key: Key, *, is_signal: bool) -> int:
         if expression:
             kind, offset, detail = _encode_expression(expression)
         elif register in (RSP, RBP):
-            kind = Kind.SP if register == RSP else Kind.BP
+            kind = StepKind.SP if register == RSP else StepKind.BP
         else:
             raise _UnencodableError(Reason.CFA_REGISTER)
         if not -(1 << 31) <= offset < 1 << 31:
@@ -186,15 +186,15 @@ def _encode_bp(rule: Rule | None) -> int:
     return number
 
 
-def _encode_expression(expression: bytes) -> tuple[Kind, int, int]:
+def _encode_expression(expression: bytes) -> tuple[StepKind, int, int]:
     """Kind, CFA offset and detail."""
     plt = _PLT.fullmatch(expression)
     if plt:
-        return Kind.PLT, plt[1][0], plt[2][0] - _LIT0
+        return StepKind.PLT, plt[1][0], plt[2][0] - _LIT0
     place = _place(expression[:-1], _BREG_RBP) if expression[-1] == _DEREF else None
     if place is None:
         raise _UnencodableError(Reason.CFA_EXPRESSION)
-    return Kind.REALIGNED, place, 0
+    return StepKind.REALIGNED, place, 0
 
 
 def _place(expression: bytes, base: int) -> int | None:
@@ -223,15 +223,15 @@ def _encode_signal(key: Key) -> int:
         or (sp is not None and saved(sp) != rules.SIGNAL_SP)
     ):
         raise _UnencodableError(Reason.SIGNAL_FRAME)
-    return pack(Kind.SIGNAL, rules.SIGNAL_SP, rules.SIGNAL_BP)
+    return pack(StepKind.SIGNAL, rules.SIGNAL_SP, rules.SIGNAL_BP)
 
 
 def settle_plt(row: int, address: int) -> int:
     """A ``PLT`` row as the ``SP`` row that it is at one address; others unchanged."""
-    if row & 0xFF != Kind.PLT:
+    if row & 0xFF != StepKind.PLT:
         return row
     _, threshold, slot, offset = decode(row)
-    return pack(Kind.SP, offset + 8 * ((address & 15) >= threshold), slot)
+    return pack(StepKind.SP, offset + 8 * ((address & 15) >= threshold), slot)
 
 
 _NONE: Final = 0
@@ -244,7 +244,7 @@ Program = tuple[list[int], list[int]]
 """Starts in bytes from the function's, sorted, and the rows from there on."""
 
 
-class Batch:
+class RowBatch:
     """The rows of functions of one section, added in order of their addresses."""
 
     def __init__(self, entries: Entries, initial: Callable[[Cie], State]) -> None:
@@ -296,7 +296,7 @@ class Batch:
         self._budget_bytes -= len(code)
         if self._budget_bytes < 0:
             raise CfiError(Reason.TOO_LONG, "more programs than there are bytes for")
-        rows = Rows()
+        rows = StateChanges()
         failure = None
         try:
             execute(self._entries, fde, self._initial(fde.cie), MASK, rows)

@@ -25,17 +25,17 @@ CALLEE_SAVED: Final = (RBX, RBP, R12, R13, R14, R15)
 UNDEFINED: Final = 0
 """Nowhere: it is gone. For the return address: there is no caller."""
 SAME: Final = 1
-"""It is still in the register."""
+"""The value is still in the register."""
 OFFSET: Final = 2
 """In memory, ``number`` bytes from the CFA."""
 VAL_OFFSET: Final = 3
-"""It is the CFA plus ``number``."""
+"""The value is the CFA plus ``number``."""
 REGISTER: Final = 4
 """In the register of that ``number``."""
 EXPRESSION: Final = 5
 """In memory, where the expression says."""
 VAL_EXPRESSION: Final = 6
-"""It is the result of the expression."""
+"""The value is the result of the expression."""
 
 Rule = tuple[int, int, bytes]
 """How, number, expression (in DWARF operations). A plain tuple: millions are made."""
@@ -56,7 +56,7 @@ class RuleSet:
     registers: Mapping[int, Rule] = field(default_factory=dict)
     """By DWARF number. A register without a rule is as it was."""
     return_register: int = RIP
-    """Whose rule is that of the return address."""
+    """The register whose rule is that of the return address."""
     is_signal: bool = False
     """The caller was interrupted: its address is not behind a call."""
     is_fallback: bool = False
@@ -74,7 +74,7 @@ OUTERMOST: Final = RuleSet(RSP, 8, registers={RIP: (UNDEFINED, 0, b"")})
 
 
 def _sleb(number: int) -> bytes:
-    """As the C library writes it: in one byte where that is enough."""
+    """SLEB128 as the C library writes it: in one byte where that is enough."""
     return bytes([number]) if number < 64 else bytes([number & 0x7F | 0x80, number >> 7])
 
 

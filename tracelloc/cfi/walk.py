@@ -196,14 +196,14 @@ class End(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Walk:
+class UnwoundStack:
     """A stack as far as it could be followed."""
 
     frames: tuple[int, ...]
     """Where execution was, then return addresses, innermost first."""
     end: End
     fallback_count: int
-    """Of these, how many had no call-frame information: their callers were found by the
+    """Frames that had no call-frame information: their callers were found by the
     frame pointer, if they had one."""
 
 
@@ -244,7 +244,7 @@ def unwind(
     *,
     limit: int = 127,
     is_interrupted: bool = False,
-) -> Walk:
+) -> UnwoundStack:
     """The call stack from ``registers``: by DWARF number, at least ``RIP`` and ``RSP``.
 
     ``is_interrupted`` says that execution was at any instruction, not just behind a call.
@@ -280,7 +280,7 @@ def unwind(
         end = End.UNKNOWN_REGISTER
     except CfiError:
         end = End.DAMAGED
-    return Walk(tuple(frames), end, fallbacks)
+    return UnwoundStack(tuple(frames), end, fallbacks)
 
 
 def step(found: RuleSet, known: Mapping[int, int], stack: StackCopy) -> dict[int, int] | None:

@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.options import Options
-from tracelloc.target.processes import open_target
+from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
 from tracelloc.text import printable
 from tracelloc.tracing.begin import attach_to

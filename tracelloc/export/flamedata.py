@@ -27,7 +27,7 @@ from tracelloc.views.calltree import (
     steps,
 )
 from tracelloc.views.naming import frame_name
-from tracelloc.views.profile import Metric, Profile, Sample, Unit
+from tracelloc.views.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
@@ -43,16 +43,24 @@ class Width:
     short: str
     """For a button."""
     name: str
-    unit: Unit
+    unit: FigureUnit
     weight: Callable[[Sample], int]
 
 
 _DIFFERENCE: Final = (
     Width(
-        "growth", "More", "more than before", Unit.BYTES, lambda s: max(0, s.weight(Metric.BYTES))
+        "growth",
+        "More",
+        "more than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, s.weight(Metric.BYTES)),
     ),
     Width(
-        "less", "Less", "less than before", Unit.BYTES, lambda s: max(0, -s.weight(Metric.BYTES))
+        "less",
+        "Less",
+        "less than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, -s.weight(Metric.BYTES)),
     ),
 )
 

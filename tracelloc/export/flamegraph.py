@@ -30,7 +30,7 @@ from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree, pa
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import about_of, format_size, plural, printable
-from tracelloc.views.profile import Metric, Profile, Unit
+from tracelloc.views.profile import FigureUnit, Metric, Profile
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10
@@ -130,8 +130,8 @@ class _Colours:
         return f"hsl({hue + shade - 4},74%,{78 - shade}%)"
 
 
-def _figure(value: int, unit: Unit) -> str:
-    return unit.format(value) + ("/min" if unit is Unit.RATE else "")
+def _figure(value: int, unit: FigureUnit) -> str:
+    return unit.format(value) + ("/min" if unit is FigureUnit.RATE else "")
 
 
 def _head(profile: Profile, total: str, height: int) -> str:

@@ -27,7 +27,7 @@ from typing import Any, Final
 from tracelloc.text import printable
 from tracelloc.views.calltree import outer_steps, shown_frames, steps
 from tracelloc.views.naming import NamedStack
-from tracelloc.views.profile import FIGURES, Metric, Profile, Sample, Unit, figures_of
+from tracelloc.views.profile import FIGURES, FigureUnit, Metric, Profile, Sample, figures_of
 
 
 def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
@@ -113,7 +113,7 @@ def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
     profiles: list[dict[str, Any]] = []
     active = 0
     for each in Metric:
-        unit = "none" if each.unit is Unit.BLOCKS else "bytes"
+        unit = "none" if each.unit is FigureUnit.BLOCKS else "bytes"
         weights = [sample.weight(each) for sample in profile.samples]
         if each is metric:
             active = len(profiles)

@@ -49,7 +49,7 @@ class On(Enum):
 
     SYMBOL = "symbol"
     TRAIT = "trait"
-    """Of Rust's ``<TYPE as TRAIT>::function``."""
+    """The trait in Rust's ``<TYPE as TRAIT>::function``."""
     MODULE = "module"
     FILE = "file"
 
@@ -132,7 +132,7 @@ class TomlTables:
     """A TOML document that is a list of tables; finds the lines of what is wrong in it."""
 
     def __init__(self, text: str, name: str, table: str, *others: str) -> None:
-        """Its keys are ``table`` and ``others``; ``name`` stands for the file in errors.
+        """The top-level keys are ``table`` and ``others``; ``name`` stands for the file in errors.
 
         Raises UsageError.
         """

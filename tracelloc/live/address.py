@@ -27,12 +27,12 @@ class PushConfig:
     """A server that takes profiles, and what to tell it."""
 
     url: str
-    """Of the ingest endpoint, without user and password."""
+    """The ingest endpoint, without user and password."""
     authorization: str | None = field(repr=False)
     """User and password, ``user:password``."""
     interval_s: float
     name: str | None
-    """Of the application; None: the target's command."""
+    """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]
 
 

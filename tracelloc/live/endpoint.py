@@ -175,7 +175,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the flame graph."""
+        """Address of the flame graph page."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 

@@ -24,9 +24,9 @@ from tracelloc.text import NS_PER_S
 from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 LARGEST_BYTES: Final = 1 << 28
-"""Of a file's content, unpacked; dozens of times what ten thousand stacks take."""
+"""Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
 _LARGEST_SUM: Final = 1 << 60
-"""Of a figure of all stacks."""
+"""Largest sum of a figure over all stacks."""
 _GZIP: Final = b"\x1f\x8b"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
@@ -56,7 +56,7 @@ def read_profile(path: Path) -> Profile:
 
 
 def _check(profile: Profile) -> None:
-    """That 64 bits hold the sums of its figures, and of two such profiles."""
+    """Checks that 64 bits hold the sums of its figures, and of two such profiles."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
@@ -130,7 +130,7 @@ def read_folded(content: bytes, time_s: float) -> Profile:
 
 _TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
 _NUMBERS: Final = ("offset", "size", "module_offset", "line")
-"""Of frames; null if unknown."""
+"""Numeric fields of frames; null if unknown."""
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 

@@ -19,7 +19,7 @@ from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
 _MOST_FRAMES: Final = 1 << 24
-"""Of all stacks together: a small file may name one long location many times."""
+"""Most frames of all stacks together: a small file may name one long location many times."""
 
 
 _Message = dict[int, int | bytes]
@@ -237,7 +237,7 @@ def _file(raw: _Raw, mapping: _Message) -> MappedFile:
 
 
 def _target(comments: list[str], raw: _Raw) -> Target:
-    """Whose profile it is: our own files say so, others by their first file."""
+    """The profiled process: our own files name it, others by their first file."""
     for comment in comments[:1]:
         command, _, pid = comment.removeprefix("tracelloc: ").rpartition(", process ")
         if command and pid.isascii() and pid.isdigit() and len(pid) < 10:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelloc.heap.temporary import Soon
-from tracelloc.report.part import Entry, Part, Request, largest, share_of_allocations
+from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
@@ -12,19 +12,19 @@ from tracelloc.views.facts import peak_facts, temporary_facts
 _TEMPORARY = "temporary allocation"
 
 
-def allocations_part(given: Request) -> Part:
+def allocations_part(given: Request) -> SectionContent:
     """The largest live blocks."""
     blocks = given.snapshot.top_blocks
-    return Part([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
+    return SectionContent([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
 
 
-def old_allocations_part(given: Request) -> Part | None:
+def old_allocations_part(given: Request) -> SectionContent | None:
     """The largest live blocks of at least some age; None if no age was asked for."""
     old = given.snapshot.old_blocks
     if old is None:
         return None
     age_s = (given.style.min_age_ns or 0) / NS_PER_S
-    return Part(
+    return SectionContent(
         [_title(old, f" older than {format_duration(age_s)}", given)],
         {"old_bytes": old.size_bytes, "old_allocations": old.count},
         "top_old_allocations",
@@ -57,7 +57,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
     ]
 
 
-def allocators_part(given: Request) -> Part:
+def allocators_part(given: Request) -> SectionContent:
     """The stacks with most live bytes."""
     stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
     entries = [
@@ -74,10 +74,10 @@ def allocators_part(given: Request) -> Part:
         for stat in stats
     ]
     title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks}:"
-    return Part([title], {}, "top_allocators", entries)
+    return SectionContent([title], {}, "top_allocators", entries)
 
 
-def since_mark_part(given: Request) -> Part | None:
+def since_mark_part(given: Request) -> SectionContent | None:
     """The stacks that have grown most since the mark; None without a mark."""
     since = since_mark(given.snapshot, given.mark, given.style.top)
     if since is None:
@@ -103,7 +103,7 @@ def since_mark_part(given: Request) -> Part | None:
         )
         for changed in since.top
     ]
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
 def _more(size_bytes: int, count: int, about: str) -> str:
@@ -111,7 +111,7 @@ def _more(size_bytes: int, count: int, about: str) -> str:
     return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+} allocations"
 
 
-def peak_part(given: Request) -> Part:
+def peak_part(given: Request) -> SectionContent:
     """The high-water mark, and the stacks that held most then."""
     snapshot, about, entries = given.snapshot, given.about, []
     facts, peak = peak_facts(snapshot), snapshot.peak
@@ -130,10 +130,10 @@ def peak_part(given: Request) -> Part:
         f"now {about}{format_size(snapshot.live_bytes)}, "
         f"{len(entries)} top allocators out of {facts['stacks']} then:"
     )
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
-def temporary_part(given: Request) -> Part:
+def temporary_part(given: Request) -> SectionContent:
     """All temporary allocations, then the stacks by the number of theirs."""
     snapshot = given.snapshot
     facts = temporary_facts(snapshot)
@@ -160,7 +160,7 @@ def temporary_part(given: Request) -> Part:
         )
         for stat in snapshot.stack_stats(order)
     ]
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
 def _meaning(soon: Soon) -> str:
@@ -170,7 +170,7 @@ def _meaning(soon: Soon) -> str:
     return f"freed by the same thread, {others} between"
 
 
-def mappings_part(given: Request) -> Part | None:
+def mappings_part(given: Request) -> SectionContent | None:
     """The stacks that have mapped most by themselves; None if mappings are not traced."""
     mappings, entries = given.snapshot.mappings, []
     if mappings is None:
@@ -190,4 +190,4 @@ def mappings_part(given: Request) -> Part | None:
         "mappings": mappings.count,
         "of_allocators_bytes": mappings.of_allocators_bytes,
     }
-    return Part([title], facts, "top", entries)
+    return SectionContent([title], facts, "top", entries)

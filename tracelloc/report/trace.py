@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracelloc.report.part import ReportStyle, Request
+from tracelloc.report.content import ReportStyle, Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable

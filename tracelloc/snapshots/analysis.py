@@ -53,7 +53,7 @@ class Change:
 
     elapsed_ns: int
     live_bytes: I64
-    """May be negative, as the next."""
+    """Growth in bytes; negative if it shrank."""
     live_count: I64
     allocated_bytes: I64
     allocated_count: I64
@@ -177,12 +177,12 @@ class Held:
 
     @property
     def total_bytes(self) -> int:
-        """Of all."""
+        """Bytes of all keys."""
         return int(self.size_bytes.sum())
 
     @property
     def total_count(self) -> int:
-        """Of all."""
+        """Blocks of all keys."""
         return int(self.count.sum())
 
 
@@ -236,10 +236,10 @@ class StackFigures:
     """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it."""
 
     live_bytes: I64
-    """Of blocks within the limits."""
+    """Live bytes of blocks within the limits."""
     live_count: I64
     share: F64
-    """Of the bytes of all stacks within the limits; 0 to 1."""
+    """Share of the bytes of all stacks within the limits; 0 to 1."""
     mean_age_ns: I64
     """``NO_AGE`` if it holds none, or if blocks were not copied."""
     allocations_per_s: F64
@@ -326,7 +326,7 @@ class SinceMark:
     growing: int
     """Stacks that hold more bytes."""
     top: tuple[StackChange, ...]
-    """Those that hold most more, the largest first."""
+    """Stacks that have grown most, the largest first."""
 
 
 def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:

@@ -1,4 +1,4 @@
-"""Outstanding blocks: the largest of them, picked without sorting all, and their usable sizes.
+"""Live blocks: the largest of them, picked without sorting all, and their usable sizes.
 
 A usable size is what the allocator gives for a block, as far as that is known.
 """
@@ -142,7 +142,7 @@ class UsableSizes:
     """Usable sizes of the blocks of one snapshot."""
 
     main: MainAllocator
-    """Whose blocks all are taken for."""
+    """The malloc library that all blocks are counted as."""
     read: ReadSizes
     unusual: bool = False
     """The allocator was built in a way of which no sizes are known."""
@@ -158,7 +158,7 @@ class UsableSizes:
         return not self.unusual and formula_for(self.main) is not None
 
     def of(self, blocks: Blocks) -> Usable:
-        """Of some of the snapshot's blocks, in their order."""
+        """Usable sizes of some of the snapshot's blocks, in their order."""
         there, sizes = self.read.find(blocks)
         formula = None if self.unusual else formula_for(self.main)
         # Of several allocators' blocks, only what has been seen is certain to be glibc's.

@@ -1,4 +1,4 @@
-"""What was found out about the stacks of several processes, put together by stack."""
+"""Verdicts and suspects of several processes, merged by stack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MergedProcess:
     """A process whose stacks have merged indices."""
 
     one: Snapshot
@@ -31,13 +31,13 @@ class Part:
     rows: I64
     """Own indices of the others."""
     at: I64
-    """Their merged ones."""
+    """Merged indices of ``rows``."""
 
 
 def merged_findings(
-    parts: Sequence[Part], count: int, locations: Locations, merged: Snapshot
+    parts: Sequence[MergedProcess], count: int, locations: Locations, merged: Snapshot
 ) -> Findings | None:
-    """Of ``count`` stacks, each with the worst verdict of any process; rates are added.
+    """Findings of ``count`` stacks, each with the worst verdict of any process; rates are added.
 
     ``merged``: the sum of the parts. None before there was time to look at any of them.
     """
@@ -72,7 +72,7 @@ def merged_findings(
     )
 
 
-def _sites(known: Sequence[tuple[Part, Findings]], count: int, start_ns: int) -> Sites:
+def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns: int) -> Sites:
     """Per stack the figures of the processes that have the worst verdict."""
     parts, places = [], []
     for part, found in known:
@@ -105,7 +105,7 @@ def _unseen(like: Sites) -> Sites:
 
 
 def _suspects(
-    known: Sequence[tuple[Part, Findings]], locations: Locations
+    known: Sequence[tuple[MergedProcess, Findings]], locations: Locations
 ) -> tuple[tuple[Suspect, ...], int]:
     """Suspects that share a stack are one. Returns them, and how many more there are."""
     groups: dict[int, list[tuple[int, Suspect]]] = {}
@@ -124,7 +124,7 @@ def _suspects(
     return tuple(merged), sum(found.suspects_left_out for _, found in known)
 
 
-def _renumbered(suspect: Suspect, part: Part, locations: Locations) -> Suspect:
+def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> Suspect:
     members = tuple(
         replace(member, stack=int(part.merged[member.stack])) for member in suspect.members
     )

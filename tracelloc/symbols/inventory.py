@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.cfi.sections import unwind_sections
+from tracelloc.cfi.unwindsections import unwind_sections
 from tracelloc.symbols import Symbolizer
-from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.target.procfs import VDSO, Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable

@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 from tracelloc.demangle import demangle
-from tracelloc.dwarf.lines import SourceFrame
+from tracelloc.dwarf.lineprogram import SourceFrame
 from tracelloc.elf import Symbol
 from tracelloc.symbols.frame import Frame, SourceMap, unnamed
-from tracelloc.symbols.module import ModuleSymbols, PerfMap, describe
+from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 

@@ -18,7 +18,7 @@ from tracelloc.text import plural, printable
 
 
 class Provider(Enum):
-    """An implementation of malloc."""
+    """A malloc library."""
 
     GLIBC = "glibc"
     MUSL = "musl"
@@ -68,7 +68,7 @@ def _is_musl(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MainAllocator:
-    """Whose malloc the program calls."""
+    """The malloc library that the program calls."""
 
     provider: Provider
     file: str
@@ -132,7 +132,7 @@ class FoundAllocator:
 
 
 def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
-    """The same without what only probing needs."""
+    """Describes allocators without what only probing needs."""
     return tuple(
         FoundAllocator(
             family=allocator.family.name,

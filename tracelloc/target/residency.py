@@ -111,7 +111,7 @@ class Residency:
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
         self.last: Memory | None = None
-        """As it was seen last."""
+        """The memory usage when last seen."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
         self._mapped_bytes: int | None = None
@@ -119,7 +119,7 @@ class Residency:
         self._past: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
     def look(self, mapped: Ranges | None = None) -> Memory | None:
-        """As it is now; once the process has ended, as it was seen last.
+        """Memory usage now; once the process has ended, when last seen.
 
         ``mapped``: what it has mapped by itself, if that is traced.
         """
@@ -242,7 +242,7 @@ may be larger by far."""
 
 
 def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | None:
-    """Of these ranges (first address, end; whole pages), the bytes that are kept.
+    """Bytes kept of these ranges (first address, end; whole pages).
 
     Small ranges count first; those after ``MOST_PAGES`` are left out, so it is a lower bound
     then. None if the process has ended or must not be looked at.

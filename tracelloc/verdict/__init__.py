@@ -1,8 +1,8 @@
 """Telling leaks from caches, pools, busy and start-up memory, by births and deaths.
 
-``survival`` finds the age from which on blocks stop dying, ``rule`` tests windows of time
+``survival`` finds the age from which on blocks stop dying, ``growth`` tests windows of time
 and says since when, ``loss`` allows for what was lost, and ``judgement`` puts these together
-for any sites and tells apart what is no leak. ``split`` finds leaks that are split over many
+for any sites and tells apart what is no leak. ``multistack`` finds leaks that are split over many
 stacks, by the frames that they share (``grouping``), and stacks that leak together. ``judge``
 does it all every few seconds; ``findings`` holds the answers, and what was said before.
 

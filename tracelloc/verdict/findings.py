@@ -1,8 +1,8 @@
-"""What was found out about all stacks at one moment: verdicts, the reasons, and the suspects.
+"""Verdicts of all stacks at one moment, with their reasons, and the suspects.
 
 A column per figure is cheap to carry. Sentences are made when one asks for a stack's
 judgement, not for thousands of stacks that nobody looks at. What was said before counts, too:
-a leak has to hold for a while, and may be taken back.
+a leak has to hold for a while, and may be retracted.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
+from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
     VERDICTS,
@@ -27,7 +28,6 @@ from tracelloc.verdict.judgement import (
     Suspect,
     Verdict,
 )
-from tracelloc.verdict.rule import Rows
 
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.DECIDING,
@@ -60,7 +60,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """What suspects that are put up with are together."""
+    """Sums of suspects that the user's suppressions match."""
 
     stacks: int
     rate_bytes_per_min: float
@@ -81,9 +81,9 @@ class Findings:
     sites: Sites
     """One per stack."""
     retracted: I64
-    """Per stack, how often it was called leaking and then no longer."""
+    """Per stack, how often the verdict leaking was retracted."""
     suppressed: Suppressed | None = None
-    """Suspects that were left out because the user puts up with them; None: nobody asked to."""
+    """Suspects that the user suppresses; None without suppressions."""
 
     @property
     def codes(self) -> Codes:
@@ -101,7 +101,7 @@ class Findings:
         return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
 
     def judgement(self, stack: int) -> Judgement:
-        """Of one stack, with its sentence; as part of a suspect, that one's with its own rate."""
+        """Judgement of one stack; of a suspect's member, the suspect's with the member's rate."""
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             member = next(member for member in suspect.members if member.stack == stack)
@@ -138,7 +138,7 @@ class Group:
     """One row."""
     stacks: Rows
     bytes_kept: F64
-    """Of each stack, since the group grows."""
+    """Bytes kept by each stack since the group has been growing."""
     frame: int | None
     """Return address that they share."""
     retracted: int
@@ -155,7 +155,7 @@ class Group:
         cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int
     ) -> Group:
         """Stacks with their judgement as one."""
-        # The share of each slice that is newer than the onset; births are spread evenly.
+        # The share of each slice that is newer than the onset; births count as evenly distributed.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
         since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
         kept = since @ census.alive_bytes[:, stacks]
@@ -327,8 +327,8 @@ _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _GROWING: Final = CODE_OF[Verdict.GROWING]
 
 
-class Memory:
-    """Of some sites, by number."""
+class VerdictHistory:
+    """What was said before of sites, by number; settles new verdicts by it."""
 
     def __init__(self) -> None:
         # Since when it looks like a leak (0: it does not), when it last did, whether it was
@@ -338,7 +338,7 @@ class Memory:
         self._called = np.zeros(64, np.bool_)
         self._onset_s = np.zeros(64)
         self.retracted = np.zeros(64, np.int64)
-        """How often each site was called leaking and then no longer."""
+        """How often each site's verdict leaking was retracted."""
 
     def grow(self, count: int) -> None:
         """Makes room for this many sites; at least doubles."""

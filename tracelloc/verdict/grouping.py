@@ -31,8 +31,8 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
-from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.survival import Mask
 
 DEPTHS: Final = (1, 2, 3, 5, 8, 12)
@@ -41,9 +41,9 @@ _FEWEST_NEW: Final = 4
 """Blocks alive from the newer half of the time, for a sum to be worth judging."""
 _MOST_SUMS: Final = 1000
 EXPLAINED: Final = 0.7
-"""Of a sum's rate."""
+"""Share of a sum's rate."""
 _ALIKE: Final = 0.8
-"""Of a sum's stacks that have made enough blocks to tell."""
+"""Share of a sum's stacks with enough blocks to tell."""
 _ENOUGH: Final = 20
 """Blocks made, to tell that a stack does not leak."""
 _MOST_FLAGGED: Final = 100
@@ -113,7 +113,7 @@ class Groups:
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
-        """Some of them."""
+        """The groups of some rows."""
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 
@@ -123,7 +123,7 @@ class Groups:
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
-        """The same groups without the other stacks; some may be empty, some equal."""
+        """Leaves out all other stacks; some groups may be empty then, some equal."""
         chosen = stacks[self.order]
         before = np.append(0, np.cumsum(chosen))
         return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
@@ -165,7 +165,7 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
 
 
 def worth_judging(groups: Groups, census: Census) -> Rows:
-    """Those that hold new blocks; the ones with most of them if there are too many."""
+    """Groups that hold new blocks; if there are too many, those with most."""
     newer = census.edges_s[:-1] >= census.now_s / 2
     new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
     kept = np.flatnonzero(new_blocks >= _FEWEST_NEW)
@@ -213,7 +213,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
 
 
 def _outermost(groups: Groups, inner: Rows) -> list[int]:
-    """Those that are in no other one of them. The larger ones come first."""
+    """Groups that are in no other group; larger ones come first."""
     kept: list[int] = []
     for group in inner.tolist():
         start, end = groups.starts[group], groups.ends[group]
@@ -248,7 +248,7 @@ _MANY: Final = 8
 """So many suspects below one function are rather one leak than so many."""
 
 
-class Callers:
+class SharedCallers:
     """All stacks in the order of their frames, the outermost first."""
 
     def __init__(self) -> None:

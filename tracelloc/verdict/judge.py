@@ -12,10 +12,10 @@ from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings, Group, Memory, Moment, list_suspects
+from tracelloc.verdict.findings import Findings, Group, Moment, VerdictHistory, list_suspects
 from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.split import Look, SplitLeaks, find_tied, shared_caller
+from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
 
 JUDGE_EVERY_NS: Final = 5 * NS_PER_S
 _MOST_SUSPECTS: Final = 200
@@ -30,7 +30,7 @@ class Losses:
     events: int
     """Lost allocations, frees and restores."""
     frees: int
-    """Of these, frees."""
+    """Lost frees among the events."""
     address_reuses: int
     """Addresses that were handed out and not seen to be freed."""
 
@@ -55,7 +55,7 @@ class Judge:
         """
         self._gaps = Gaps()
         self._due_ns = first_ns
-        self._stacks = Memory()
+        self._stacks = VerdictHistory()
         self._split_leaks = SplitLeaks(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:

@@ -1,7 +1,7 @@
 """What kind of memory a site's blocks are, judged by its figures alone, and how sure one can be.
 
 A *site* is a call stack, or several that share frames and are looked at as one. Sites that
-pile up survivors leak or grow (``rule``). Others are rising, start-up memory, busy, caches,
+pile up survivors leak or grow (``growth``). Others are rising, start-up memory, busy, caches,
 or unclear: the floor (the least that was outstanding from some moment on) rises where blocks
 are replaced but more and more are held: old ones die, so no survival tail is flat, and yet it
 grows. By Little's law (blocks held = births per second x mean lifetime) a rising load raises
@@ -19,11 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
-from tracelloc.verdict.rule import (
+from tracelloc.verdict.growth import (
     FEWEST_SURVIVORS,
     LOSS_MARGIN,
     NEVER_FREED,
-    Curve,
+    CumulativeCurve,
     Growth,
     Rows,
     find_growth,
@@ -39,7 +39,7 @@ class Verdict(Enum):
     """Blocks of nearly every generation survive, have stopped dying, at a pace that does
     not slow down, for long enough."""
     GROWING = "growing"
-    """It grows, but it is too early or there is too little to call it a leak."""
+    """Growing, but it is too early or there is too little to call it a leak."""
     CACHE_OR_POOL = "cache-or-pool"
     """Blocks are kept and replaced; their minimum has stopped rising."""
     BUSY = "busy"
@@ -54,7 +54,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known of one site at one moment."""
+    """The verdict on one site at one moment, and its figures."""
 
     verdict: Verdict
     rate_bytes_per_min: float
@@ -72,7 +72,7 @@ class Judgement:
     survivors: int
     """Blocks (sampled ones, where blocks are sampled) that the rate is made of."""
     retracted: int
-    """How often it was called leaking and then no longer."""
+    """How often the verdict leaking was retracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Member:
     """Index of ``stacks.Stacks``."""
     rate_bytes_per_min: float
     share: float
-    """Of the suspect's rate, 0 to 1."""
+    """Share of the suspect's rate, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ WATCH_FIRST_S: Final = 60.0
 _STEP: Final = 1.08
 """By which factor the floor rises at least from one quarter of the time to the next."""
 _LAST_STEP: Final = 1.02
-"""And in the last eighth: what has stopped rising does not rise."""
+"""Factor by which it rises in the last eighth: what has stopped rising does not rise."""
 _RISE: Final = 1.25
 _LEAST_RISE_BYTES: Final = 2048
 _RISING_FROM_S: Final = 30.0
@@ -129,7 +129,7 @@ _ENOUGH_TO_JUDGE: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class NonLeaks:
     """A row per site."""
 
     rising: Mask
@@ -141,7 +141,7 @@ class Others:
     """A few old survivors, also new ones: too few to say that all is well."""
 
 
-def look_at_others(population: Population, tail: Tail, loss_share: F64) -> Others:
+def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:
     """Looks at every site, whether it leaks or not."""
     now_s = population.now_s
     alive = population.alive.sum(axis=1)
@@ -149,13 +149,13 @@ def look_at_others(population: Population, tail: Tail, loss_share: F64) -> Other
     life_s = alive / np.maximum(born / now_s, 1e-9)
     rising, rate = _rising(population, life_s, alive)
     early_s = max(_START_UP_S, _START_UP_PART * now_s)
-    bytes_until = Curve(population.edges_s, population.alive_bytes)
+    bytes_until = CumulativeCurve(population.edges_s, population.alive_bytes)
     moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
     early = bytes_until.between(moments)[:, 0]
     in_bulk = early > _BULK * np.maximum(population.alive_bytes.sum(axis=1), 1)
     freed = 1 - alive / np.maximum(born, 1)
     kept = np.where(tail.found, tail.kept, freed < 1 - _START_UP_KEPT)
-    return Others(
+    return NonLeaks(
         rising=rising,
         rise_bytes_per_min=rate,
         start_up=in_bulk & (kept >= _START_UP_KEPT) & (freed < 0.5),
@@ -171,7 +171,7 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
     at = np.searchsorted(population.edges_s, moments, side="right") - 1
     one, two, three, four = lowest_from[:, at].T
-    births = Curve(population.edges_s, population.born).at(
+    births = CumulativeCurve(population.edges_s, population.born).at(
         np.tile(now_s * np.array([1, 2, 3, 4]) / 4, (len(alive), 1))
     )
     second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
@@ -192,7 +192,7 @@ def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> 
     now_s = population.now_s
     end_s = now_s - np.maximum(tail.age_s, _TAIL_AGE_S)
     moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
-    older, newer = Curve(population.edges_s, population.alive).between(moments).T
+    older, newer = CumulativeCurve(population.edges_s, population.alive).between(moments).T
     old = older + newer
     unclear: Mask = (
         (old >= _FEWEST_TO_WATCH)
@@ -210,13 +210,13 @@ VERDICTS: Final = tuple(Verdict)
 CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
 PART: Final = 500
 """Sites judged at a time: some 10 ms."""
-_STRANGERS_SHARE: Final = 0.5
+_OLD_FREES_PER_SURVIVOR: Final = 0.5
 """So many frees of old blocks for each survivor, and a site may be a cache that was full
 when tracing began: what it replaces was never seen to be made."""
 _INCOMPLETE: Final = 0.7
 """Confidence is less once events were lost."""
 _SAMPLING_ERROR: Final = 0.5
-"""And where n samples stand for all blocks, by so many times their relative error, 1 / sqrt(n)."""
+"""Confidence lost to sampling, in relative errors of n samples, 1 / sqrt(n)."""
 _QUANTILE: Final = 0.99
 
 
@@ -297,11 +297,12 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
-    others = look_at_others(population, tail, loss_share)
+    others = find_non_leaks(population, tail, loss_share)
     since_s, rate = _since(population, growth)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
     never_freed = growth.survivors >= NEVER_FREED * growth.born
-    replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
+    frees_old = growth.old_frees_per_survivor >= _OLD_FREES_PER_SURVIVOR
+    replaces_old = growth.leaking & never_freed & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     alive = population.alive.sum(axis=1)
@@ -333,7 +334,7 @@ def _codes(  # noqa: PLR0917
     leaking: Mask,
     growing: Mask,
     growth: Growth,
-    others: Others,
+    others: NonLeaks,
     population: Population,
     circumstances: Circumstances,
 ) -> Codes:
@@ -370,7 +371,9 @@ def _since(population: Population, growth: Growth) -> tuple[F64, F64]:
         chosen, end_s = population.select(rows), growth.end_s[rows]
         since[rows] = find_onset(chosen, growth.start_s[rows], end_s)
         from_s = np.maximum(since[rows], growth.start_s[rows])
-        kept = Curve(chosen.edges_s, chosen.alive_bytes).between(np.stack([from_s, end_s], axis=1))
+        kept = CumulativeCurve(chosen.edges_s, chosen.alive_bytes).between(
+            np.stack([from_s, end_s], axis=1)
+        )
         rate[rows] = kept[:, 0] / np.maximum(end_s - from_s, 1e-3) * 60
     return since, rate
 

@@ -72,7 +72,7 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Of all but the site with this weight, which is found at that sum of weights."""
+        """Quantile of all but the site with this weight, which is found at that sum of weights."""
         goal = _QUANTILE * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)

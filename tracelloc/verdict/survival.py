@@ -47,14 +47,14 @@ class Tail:
     """The share of blocks of that age that is never freed, by estimate."""
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
-        """Of some of the sites."""
+        """The rows of some sites."""
         return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
 
 
 def ages_reached(population: Population) -> F64:
     """Blocks alive that are at least as old as each class begins: a row per site.
 
-    Births are taken as spread evenly over their slice.
+    Births count as evenly distributed over their slice.
     """
     starts, ends = population.edges_s[:-1], population.edges_s[1:]
     born_by = population.now_s - LIFETIME_EDGES_S

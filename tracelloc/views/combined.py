@@ -16,7 +16,7 @@ from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
 from tracelloc.views.naming import Namer, Namers
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
@@ -139,7 +139,7 @@ def since(before: Profile | None, now: Profile) -> Profile:
 def joined(profiles: Sequence[Profile]) -> Profile:
     """The profile of a trace: that of its only process, or all of them in one.
 
-    Each stack then begins with its process, and stacks are numbered anew. There are no
+    Each stack then begins with its process, and stacks are renumbered. There are no
     ``files``: in different processes different ones are at the same addresses.
     """
     whole = profiles[0]
@@ -171,7 +171,7 @@ def joined(profiles: Sequence[Profile]) -> Profile:
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
-    """The same, of a process among others."""
+    """A sample of a process among others."""
     stat = replace(sample.stat, index=first_index + sample.stat.index)
     stack = _begun_by(sample.stack, name)
     return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)

@@ -12,13 +12,13 @@ import numpy as np
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
-from tracelloc.snapshots.activity import ThreadActivity
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.text import NS_PER_S, plural, printable
-from tracelloc.views.process import memory_facts
-from tracelloc.views.suspects import Caller, NamedSuspect
+from tracelloc.views.processfacts import memory_facts
+from tracelloc.views.suspects import FunctionShare, NamedSuspect
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (
@@ -116,7 +116,7 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
     }
 
 
-def _shares(callers: Sequence[Caller]) -> list[dict[str, Any]]:
+def _shares(callers: Sequence[FunctionShare]) -> list[dict[str, Any]]:
     return [{"name": each.name, "share": round(each.share, 4)} for each in callers]
 
 
@@ -137,7 +137,7 @@ def _suspect_count(snapshot: Snapshot) -> int | None:
 
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
-    """Its frames, innermost first."""
+    """Frames of a stack, innermost first."""
     return [
         frame_facts(frame) | {"filtered": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)

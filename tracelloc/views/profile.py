@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tracelloc.views.suspects import NamedSuspect
 
 
-class Unit(Enum):
+class FigureUnit(Enum):
     """What a figure counts. The value is for people."""
 
     BYTES = "bytes"
@@ -30,7 +30,7 @@ class Unit(Enum):
 
     def format(self, value: int) -> str:
         """A figure in words; without its time if it is a rate."""
-        return f"{value:,}" if self is Unit.BLOCKS else format_size(value)
+        return f"{value:,}" if self is FigureUnit.BLOCKS else format_size(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +40,8 @@ class Figure:
     name: str
     """In JSON and CSV files."""
     attribute: str
-    """Of ``StackStat``."""
-    unit: Unit = Unit.BYTES
+    """Attribute of ``StackStat``."""
+    unit: FigureUnit = FigureUnit.BYTES
     sample_type: str | None = None
     """In pprof files; None: they don't have it."""
     of_freed: bool = True
@@ -57,19 +57,19 @@ class Figure:
 
 # fmt: off
 FIGURES: Final = (
-    Figure("bytes", "live_bytes", Unit.BYTES, "inuse_space", of_freed=False, optional=False),
-    Figure("allocations", "live_count", Unit.BLOCKS, "inuse_objects",
+    Figure("bytes", "live_bytes", FigureUnit.BYTES, "inuse_space", of_freed=False, optional=False),
+    Figure("allocations", "live_count", FigureUnit.BLOCKS, "inuse_objects",
            of_freed=False, optional=False),
-    Figure("allocated_bytes", "allocated_bytes", Unit.BYTES, "alloc_space", optional=False),
-    Figure("allocated", "allocated_count", Unit.BLOCKS, "alloc_objects", optional=False),
-    Figure("growth_bytes_per_min", "growth_bytes_per_min", Unit.RATE,
+    Figure("allocated_bytes", "allocated_bytes", FigureUnit.BYTES, "alloc_space", optional=False),
+    Figure("allocated", "allocated_count", FigureUnit.BLOCKS, "alloc_objects", optional=False),
+    Figure("growth_bytes_per_min", "growth_bytes_per_min", FigureUnit.RATE,
            of_freed=False, optional=False),
-    Figure("peak_bytes", "peak_bytes", Unit.BYTES, "peak_space"),
-    Figure("peak_allocations", "peak_count", Unit.BLOCKS),
+    Figure("peak_bytes", "peak_bytes", FigureUnit.BYTES, "peak_space"),
+    Figure("peak_allocations", "peak_count", FigureUnit.BLOCKS),
     Figure("temporary_bytes", "temporary_bytes"),
-    Figure("temporary_allocations", "temporary_count", Unit.BLOCKS, "temporary_objects"),
+    Figure("temporary_allocations", "temporary_count", FigureUnit.BLOCKS, "temporary_objects"),
     Figure("remote_freed_bytes", "remote_bytes"),
-    Figure("remote_frees", "remote_count", Unit.BLOCKS),
+    Figure("remote_frees", "remote_count", FigureUnit.BLOCKS),
 )
 """In the order in which files have them."""
 (
@@ -104,7 +104,7 @@ class Metric(Enum):
         return metric
 
     @property
-    def unit(self) -> Unit:
+    def unit(self) -> FigureUnit:
         """What its figures count."""
         return self.figure.unit
 
@@ -113,7 +113,7 @@ class Metric(Enum):
         """Above a narrow column."""
         if self is Metric.BYTES:
             return self.noun
-        return f"{self.value}/min" if self.unit is Unit.RATE else str(self.value)
+        return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
 
     def of(self, stat: StackStat) -> int:
         """The weight of one stack."""
@@ -135,11 +135,11 @@ class Sample:
     stat: StackStat
     stack: NamedStack
     before: StackStat | None = None
-    """Of a difference: what the earlier profile had."""
+    """Figures of the earlier profile, in a difference."""
     verdict: str | None = None
     """What kind of memory it is; None if nobody looked."""
     pid: int | None = None
-    """Of several processes' samples, whose it is; None: the profile's target's."""
+    """Process of the sample, where there are several; None: the profile's target."""
 
     def weight(self, metric: Metric) -> int:
         """What it has, or has more; negative only in differences and for growth."""
@@ -199,10 +199,10 @@ class Profile:
         return not metric.figure.optional or any(s.after(metric) for s in self.samples)
 
     def total(self, metric: Metric) -> int:
-        """Of all stacks."""
+        """The sum over all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
 
 
 def figures_of(stat: StackStat) -> dict[str, int]:
-    """As files have them."""
+    """Figures by the names that files use."""
     return {figure.name: figure.of(stat) for figure in FIGURES}

@@ -26,17 +26,17 @@ from tracelloc.views.naming import Namer, frame_name
 
 _CALLERS_LISTED: Final = 5
 _STACKS_NAMED: Final = 64
-"""Of a group, so many stacks are named for their callers: those with the largest shares."""
+"""Stacks of a group that are named for their callers: those with the largest shares."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls the function that the stacks of a suspect share, or is called by it."""
+class FunctionShare:
+    """A caller or callee of the function that the stacks of a suspect share."""
 
     name: str
     """Not harmless yet."""
     share: float
-    """Of the suspect's rate, 0 to 1."""
+    """Share of the suspect's rate, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,10 @@ class NamedSuspect:
     """The one with the largest share."""
     shared: Frame | None
     """The outermost frame that all its stacks share; None for a single stack."""
-    callers: Sequence[Caller]
-    """Of the shared frame, the largest share first; empty for a single stack."""
-    callees: Sequence[Caller]
-    """And whom it calls there."""
+    callers: Sequence[FunctionShare]
+    """Callers of the shared frame, the largest share first; empty for a single stack."""
+    callees: Sequence[FunctionShare]
+    """Functions that the shared frame calls."""
 
     @property
     def judgement(self) -> Judgement:
@@ -98,7 +98,7 @@ def name_suspects(
 
 
 def _position(stack: NamedStack, address: int) -> int | None:
-    """Of the outermost frame shown that is at this address or further in; of any, if none is."""
+    """Position of the outermost shown frame at this address or further in; else of any frame."""
     found = None
     for at, frame in enumerate(stack.frames):
         if frame.address == address:
@@ -109,7 +109,9 @@ def _position(stack: NamedStack, address: int) -> int | None:
     return next(shown, found)
 
 
-def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Sequence[Caller]:
+def _beside(
+    snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int
+) -> Sequence[FunctionShare]:
     """Functions next to the shared frame: ``way`` 1 is outwards, -1 inwards."""
     assert suspect.frame is not None
     shares: defaultdict[str, float] = defaultdict(float)
@@ -119,7 +121,7 @@ def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Seq
         if at is not None:
             shares[_next_shown(stack, at, way)] += member.share
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Caller(name, share) for name, share in ranked)
+    return tuple(FunctionShare(name, share) for name, share in ranked)
 
 
 def _next_shown(stack: NamedStack, at: int, way: int) -> str:

@@ -57,7 +57,7 @@ class ThreadActivity:
 
     @property
     def freed_count(self) -> int:
-        """By all threads."""
+        """Blocks freed by all threads."""
         return sum(thread.freed_count for thread in self.threads)
 
     @property
@@ -67,12 +67,12 @@ class ThreadActivity:
 
     @property
     def remote_freed_bytes(self) -> int:
-        """The same in bytes."""
+        """Bytes that another thread freed than had allocated them."""
         return sum(flow.size_bytes for flow in self.flows)
 
     @property
     def remote_share(self) -> float:
-        """Of all blocks that were freed; 0 to 1."""
+        """Share of all frees that were by another thread; 0 to 1."""
         return self.remote_freed_count / max(self.freed_count, 1)
 
 
@@ -117,7 +117,7 @@ _Record = TypeVar("_Record", ThreadWork, ThreadFlow)
 
 
 def merged_activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
-    """Of several processes; None without any. What is of no known thread is one row."""
+    """Activity of several processes in one; None without any. Unknown threads are one row."""
     if not parts:
         return None
     names = {tid: name for part in parts for tid, name in part.names.items()}

@@ -22,7 +22,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
-from tracelloc.ui.table import clean
+from tracelloc.ui.tableview import clean
 from tracelloc.views.naming import NamedStack, Namer, frame_name
 
 Mask = npt.NDArray[np.bool_]

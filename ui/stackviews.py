@@ -28,20 +28,20 @@ from tracelloc.text import (
     format_size,
     plural,
 )
-from tracelloc.ui.naming import Search, place
 from tracelloc.ui.picture import Details, Picture
-from tracelloc.ui.table import (
+from tracelloc.ui.stacknames import Search, place
+from tracelloc.ui.tableview import (
     Cell,
     Column,
-    Rows,
     Table,
+    TableRows,
     clean,
     short_count,
     signed_size,
     sparkline,
     trend,
 )
-from tracelloc.ui.view import Selection, Sorting, Source, View
+from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 from tracelloc.verdict.judgement import VERDICTS, Verdict
 from tracelloc.views.facts import format_frame
 from tracelloc.views.naming import NamedStack, frame_name
@@ -65,7 +65,7 @@ GROWING: Final = "bold red"
 SHRINKING: Final = "green"
 FOUND: Final = "bold reverse"
 VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
-"""Of the others: dim."""
+"""Styles of verdicts; others are dim."""
 _SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
 _HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
 
@@ -99,7 +99,7 @@ def name_cell(name: str, search: str) -> Cell:
     return text
 
 
-def spread(values: Sequence[int], width: int) -> Sequence[int]:
+def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
     """``width`` of the values, evenly over the whole time, the newest among them."""
     if len(values) <= width:
         return values
@@ -107,7 +107,7 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
     return [values[round(n * last / (width - 1))] for n in range(width)]
 
 
-def stack_rows(selection: Selection) -> Rows:
+def stack_rows(selection: ViewSelection) -> TableRows:
     """A row per stack; the key is its index."""
     snapshot, settings = selection.snapshot, selection.settings
     history = snapshot.history.held()[1]
@@ -125,7 +125,7 @@ def stack_rows(selection: Selection) -> Rows:
         if column == "history":
             held = history[key].tolist() if key < len(history) else []
             now = int(snapshot.totals.live_bytes[key])
-            return Text(sparkline(spread([*held, now], 8), 8), "dim")
+            return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
         values, written = columns[column]
         return written(values[key].item())
 
@@ -139,11 +139,11 @@ def stack_rows(selection: Selection) -> Rows:
         # Equal ones stay in the order of their size.
         rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
     order = rows[:MOST_ROWS].tolist()
-    return Rows(order, cell, sorting.column, sorting.descending, selection.why_empty)
+    return TableRows(order, cell, sorting.column, sorting.descending, selection.why_empty)
 
 
 def _columns(
-    selection: Selection,
+    selection: ViewSelection,
 ) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
     """What rows can be sorted by, and how it is written where that is the cell's text."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
@@ -185,7 +185,7 @@ FRAME_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class FrameLine:
     """One row: a frame, a run that was taken together, or a number of hidden frames."""
 
     frame: Frame | None
@@ -194,24 +194,24 @@ class Line:
     """Shown only because everything is."""
 
 
-def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[Line]:
+def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:
     """The rows of a stack. ``everything``: hidden frames as well."""
     if not stack.frames:
-        return [Line(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
+        return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
     if everything:
         return [
-            Line(frame, _name(frame), hidden)
+            FrameLine(frame, _name(frame), hidden)
             for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
         ]
     lines = []
     for part in stack.parts():
         if part.frame is None:
-            lines.append(Line(None, f"({plural(part.count, 'frame')} hidden)", True))
+            lines.append(FrameLine(None, f"({plural(part.count, 'frame')} hidden)", True))
         elif part.label is not None:
             frames = plural(part.count, "frame")
-            lines.append(Line(part.frame, f"[{clean(part.label)}] ({frames})"))
+            lines.append(FrameLine(part.frame, f"[{clean(part.label)}] ({frames})"))
         else:
-            lines.append(Line(part.frame, _name(part.frame)))
+            lines.append(FrameLine(part.frame, _name(part.frame)))
     return lines
 
 
@@ -222,7 +222,7 @@ def _name(frame: Frame) -> str:
     return f"{name} [inlined]" if frame.inlined else name
 
 
-def frame_rows(lines: list[Line]) -> Rows:
+def frame_rows(lines: list[FrameLine]) -> TableRows:
     """The table of frames; the key is the number of the row."""
 
     def cell(key: Hashable, column: str) -> Cell:
@@ -237,7 +237,7 @@ def frame_rows(lines: list[Line]) -> Rows:
         where = place(line.frame)
         return f"…{where[-27:]}" if len(where) > 28 else where
 
-    return Rows(range(len(lines)), cell, empty="")
+    return TableRows(range(len(lines)), cell, empty="")
 
 
 def stack_text(stack: NamedStack) -> str:
@@ -301,16 +301,16 @@ BLOCK_COLUMNS: Final = (
     Column("name", "allocated in", 0, right=False, descending=False),
 )
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
-"""Of all blocks. Other columns sort the largest."""
+"""Orders of all blocks. Other columns sort the largest."""
 
 
-def block_rows(_source: Source) -> Callable[[Selection], Rows]:
+def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes a row per block; the key is (address, index of the stack, number).
 
     Processes that were forked have blocks of the same address and stack: these are numbered.
     """
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         settings, labels = selection.settings, selection.labels
         sorting = settings.sorting
         left = replace(selection.snapshot, blocks=selection.unlimited_blocks())
@@ -348,7 +348,7 @@ def block_rows(_source: Source) -> Callable[[Selection], Rows]:
                 return format_duration(block.age_ns / NS_PER_S)
             return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
 
-        return Rows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
+        return TableRows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
 
     return rows
 

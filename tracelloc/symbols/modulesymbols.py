@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.dwarf.lines import SourceFrame
-from tracelloc.dwarf.source import SourceLines
+from tracelloc.dwarf.lineprogram import SourceFrame
+from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, RawTable, Symbol, SymbolTable
 from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file, open_inside
 from tracelloc.elf.plt import plt_functions
@@ -174,7 +174,7 @@ class ModuleSymbols:
 
     @cached_property
     def debug_file(self) -> DebugFile | None:
-        """Its separate debug file."""
+        """The separate debug file of the module."""
         with self._lock:
             return find_debug_file(self._elf, self.module.path, self._roots, self.troubles)
 

@@ -16,13 +16,13 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.verdict.findings import Group, Memory
+from tracelloc.verdict.findings import Group, VerdictHistory
 from tracelloc.verdict.grouping import (
     EXPLAINED,
-    Callers,
     Groups,
     Key,
     Prefixes,
+    SharedCallers,
     choose,
     common_length,
     group_by_prefix,
@@ -32,6 +32,7 @@ from tracelloc.verdict.grouping import (
     suspects_in,
     worth_judging,
 )
+from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
     PART,
@@ -41,13 +42,12 @@ from tracelloc.verdict.judgement import (
     Verdict,
     judge_in_parts,
 )
-from tracelloc.verdict.rule import Rows
 from tracelloc.verdict.survival import Mask
 
 _MOST: Final = 50
 """Leaking stacks that are compared with each other, by rate."""
 _PART: Final = 10
-"""Of these at a time: some milliseconds."""
+"""Stacks compared at a time: some milliseconds."""
 _OWN_FRAMES: Final = 4
 """Innermost frames that stacks of one object may have for themselves."""
 _ONSETS_S: Final = 10.0
@@ -154,12 +154,12 @@ class SplitLeaks:
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._prefixes = Prefixes(is_wrapper)
-        self._callers = Callers()
+        self._callers = SharedCallers()
         self._functions = _Sums()
         self._nodes = _Sums()
 
     def find(self, look: Look) -> Generator[None, None, list[Group]]:
-        """Those that are leaking or growing, in parts."""
+        """Finds leaking or growing groups, in parts."""
         functions = yield from self._by_innermost_frames(look)
         nodes = yield from self._by_outermost_frames(look)
         return most_specific(functions, nodes, may_leak(look.census, look.sites))
@@ -199,10 +199,10 @@ class _Sums:
     """Judges groups of one kind, with what was said of them before."""
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._memory = VerdictHistory()
         self._number_of: dict[Key, int] = {}
         self._leaking: set[Key] = set()
-        """Those that were reported as leaking."""
+        """Groups that were reported as leaking."""
 
     def find(
         self,
@@ -248,7 +248,7 @@ class _Sums:
 
 
 def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:
-    """Of what was found by innermost and by outermost frames, that which says more.
+    """Chooses between groups by innermost and by outermost frames.
 
     Where the two have stacks in common, a function stands, unless it explains too little of
     the node, or is shared by more stacks than the node is. Then the node has to explain

@@ -259,7 +259,7 @@ class ProfileSource:
         self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
 
     def profiles(self) -> Sequence[Profile]:
-        """Of each process, as it was a moment ago. Raises what the trace died of."""
+        """Profiles of each process, as it was a moment ago. Raises what the trace died of."""
         with self._lock:
             trace = self._take()
             if self._made[0] is not trace:

@@ -1,4 +1,4 @@
-"""What is said of a whole process: its memory, what the allocator wastes, what tracing misses.
+"""Memory, waste, overhead and losses of a whole process, as text and JSON.
 
 What the process has grown by since tracing began is compared with the blocks that it has
 allocated since and still holds, with what the allocator adds to each of them: rounding up
@@ -21,9 +21,9 @@ from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.blocks import UsableSizes
-from tracelloc.snapshots.losses import Losses
+from tracelloc.snapshots.histograms import TotalWaste, Waste, total_waste
+from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import TotalWaste, Waste, total_waste
 from tracelloc.target.found import main_allocator
 from tracelloc.target.procfs import base_name
 from tracelloc.target.residency import Limit, Memory
@@ -46,7 +46,7 @@ _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
 """Growth of resident memory is judged over this time at least."""
 _FARTHEST_S: Final = 30 * 86400.0
-"""What is further away is not foretold."""
+"""Nothing further away is forecast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class Account:
     """Where resident memory comes from, in bytes."""
 
     growth_bytes: int
-    """Of memory in use since tracing began, what is swapped out included."""
+    """Growth of memory in use since tracing began, swapped pages included."""
     traced_bytes: int
-    """Outstanding blocks."""
+    """Bytes of live blocks."""
     overhead_bytes: int | None
-    """What the allocator adds to them; None if that is not known of it."""
+    """Overhead of the malloc library on them; None if unknown."""
     mapped_bytes: int | None
-    """What is kept of the ranges that it has mapped by itself; None if they are not traced."""
+    """Resident bytes of its own mappings; None if they are not traced."""
     traced_share: float | None
     """Traced bytes as a share of the growth; None if there is hardly any growth."""
     sentence: str
@@ -68,7 +68,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When memory will have run out."""
+    """When memory will run out."""
 
     limit: Limit
     rate_bytes_per_min: float
@@ -122,7 +122,7 @@ def _slope_per_min(memory: Memory) -> float:
 
 
 def account(snapshot: Snapshot) -> Account | None:
-    """None if the process's memory was never seen."""
+    """Compares memory growth with traced blocks; None if memory was never seen."""
     memory = snapshot.memory
     if memory is None:
         return None
@@ -142,7 +142,7 @@ def account(snapshot: Snapshot) -> Account | None:
 
 
 def _overhead(snapshot: Snapshot) -> int | None:
-    """What the allocator adds to outstanding blocks; None if that is not known of it."""
+    """Overhead of the malloc library on live blocks; None if unknown."""
     sizes = snapshot.usable
     if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
         blocks = snapshot.blocks
@@ -157,7 +157,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
 
 
 def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
-    """As if the blocks of a stack were all of their mean size; unknown roundings are left out."""
+    """Overhead if a stack's blocks were all of their mean size; unknown roundings are left out."""
     holding = totals.live_count > 0
     counts, held = totals.live_count[holding], totals.live_bytes[holding]
     mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
@@ -217,7 +217,7 @@ def memory_lines(snapshot: Snapshot) -> Iterator[str]:
 
 
 def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The same for programs: bytes and seconds; {} if the process's memory was never seen."""
+    """Memory figures in JSON: bytes and seconds; {} if the process's memory was never seen."""
     memory, found, ahead = snapshot.memory, account(snapshot), forecast(snapshot)
     if memory is None or found is None:
         return {}
@@ -243,7 +243,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def waste_text(waste: Waste, about: str) -> str:
-    """Of a bin, a size or a stack. ``about``: ``~`` before estimates."""
+    """Wasted bytes of a bin, a size or a stack. ``about``: ``~`` before estimates."""
     known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
@@ -252,7 +252,7 @@ def waste_text(waste: Waste, about: str) -> str:
 
 
 def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
-    """Of all blocks, with how their sizes became known and what speaks against them."""
+    """Usable and wasted bytes of all blocks, how they are known, and what speaks against them."""
     return printable(", ".join(_parts(sizes, total, about)))
 
 
@@ -337,8 +337,8 @@ def losses_line(snapshot: Snapshot) -> str:
     return ", ".join(parts)
 
 
-def _overflows(losses: Losses) -> str:
-    """How it went when the reader fell behind."""
+def _overflows(losses: LossCounts) -> str:
+    """What happened while the reader fell behind."""
     text = (
         f"{plural(losses.overflows, 'overflow')} of the event buffer, "
         f"{plural(losses.spilled_events, 'event')} in the overflow map"
@@ -348,7 +348,7 @@ def _overflows(losses: Losses) -> str:
     return f"{text}: figures are exact, but peaks meanwhile were not seen"
 
 
-def _rare_losses(losses: Losses) -> Iterator[str]:
+def _rare_losses(losses: LossCounts) -> Iterator[str]:
     for counter, (one, many) in _LOSS_TEXTS.items():
         count = losses.counters[counter]
         if count:

@@ -1,8 +1,8 @@
 """A section of one report: its lines and its JSON fields, from one computation.
 
-A section is a function from a ``Request`` to a ``Part``, which ``sections`` has in its list.
-It is worked out before any stack has a name; then the stacks of all parts are named
-together, and the parts are written as text or as JSON.
+A section is a function from a ``Request`` to a ``SectionContent``; ``sections`` lists them. It
+runs before any stack has a name; then the stacks of all sections are named together, and
+the contents are written as text or as JSON.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Entry:
     """A call stack with its figures."""
 
     stack: int
-    """Its index."""
+    """Index of the stack."""
     text: str
     facts: dict[str, Any]
     """For JSON, without the stack."""
@@ -70,7 +70,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SectionContent:
     """Lines and fields of a section, and a list of entries that ends both."""
 
     lines: Sequence[str]

@@ -55,7 +55,7 @@ _MOST_REMEMBERED: Final = 256
 State = tuple[int, int, bytes, dict[int, Rule]]
 """CFA register, CFA offset, CFA expression, rules by register."""
 Key = tuple[int, int, bytes, Rule | None, Rule | None, Rule | None]
-"""Of a state what a row holds: the CFA, rules of rbp, of the return address, of rsp."""
+"""What a row holds of a state: the CFA, rules of rbp, of the return address, of rsp."""
 
 EMPTY: Final[State] = (-1, 0, b"", {})
 
@@ -67,7 +67,7 @@ class _Program(NamedTuple):
     """What offsets are multiples of."""
 
 
-class Rows:
+class StateChanges:
     """Where in a function the state changes, and what it is from there on."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class Rows:
 
 
 def execute(
-    entries: Entries, fde: Fde, initial: State, last: int, rows: Rows | None = None
+    entries: Entries, fde: Fde, initial: State, last: int, rows: StateChanges | None = None
 ) -> State:
     """The state at ``last`` bytes from the start of a function. Raises CfiError.
 
@@ -101,7 +101,7 @@ def execute(
 
 
 def _run(  # noqa: PLR0912, PLR0915 - in one piece, as it runs for millions of bytes
-    entries: Entries, fde: Fde, initial: State, last: int, rows: Rows | None
+    entries: Entries, fde: Fde, initial: State, last: int, rows: StateChanges | None
 ) -> State:
     code = entries.data
     cie, _, _, at, end = fde
@@ -245,7 +245,7 @@ def _read_cfa(
 
 def initial_state(entries: Entries, cie: Cie) -> State:
     """The state that the program of a CIE leaves. Raises CfiError."""
-    rows = Rows()
+    rows = StateChanges()
     whole = Fde(cie, 0, 0, cie.start, cie.end)
     state = execute(entries, whole, EMPTY, encoding.MASK, rows)
     if len(rows.starts) != 1:

@@ -40,7 +40,7 @@ LIST_KEYS: Final = (
 def bindings(
     screen: str, keys: Iterable[tuple[str, str, str, str]], shown: Container[str], first: str = ""
 ) -> list[Binding]:
-    """Those of a screen by (key, action, word, sentence); ``shown``: in its footer.
+    """Bindings of a screen from (key, action, word, sentence); ``shown``: those in its footer.
 
     ``first``: at once, so that what is typed behind it goes where it puts the focus.
     """
@@ -203,7 +203,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self._mouse_down = True
 
     def on_mouse_up(self) -> None:
-        """And for a moment after it."""
+        """Holds the rows for a moment after a click."""
         self._mouse_down = False
         self.hold()
 

@@ -30,7 +30,7 @@ _FEWEST_CHUNKS: Final = 5
 _FRACTIONS: Final = (0.0, 1 / 3, 1 / 2, 2 / 3, 3 / 4)
 """Windows that begin at these parts of the time watched."""
 _LENGTHS_S: Final = (320.0, 200.0, 130.0, 60.0, 30.0)
-"""And such that are so long: leaks that begin late in a long session."""
+"""Windows of these lengths: leaks that begin late in a long session."""
 FEWEST_SURVIVORS: Final = 6
 _FEWEST_NEW: Final = 2
 """In a window, and in its newer half."""
@@ -52,7 +52,7 @@ sites that free most, and that free (nearly) nothing."""
 _WATCH_S: Final = (110.0, 150.0, 270.0)
 """How long to watch where most, some, or none of the blocks are freed."""
 _TAILS: Final = 1.5
-"""And at least so many times the tail's age."""
+"""Windows last at least so many times the tail's age."""
 _CONFIDENCE: Final = 0.4
 """Least confidence for calling it a leak."""
 MOST_CONFIDENT: Final = 0.97
@@ -69,7 +69,7 @@ class Growth:
     growing: Mask
     """All but the time watched (or the confidence) holds. Includes ``leaking``."""
     doubtful: Mask
-    """It would be growing, but lost frees could leave as many blocks behind."""
+    """Would be growing, but lost frees could leave as many blocks behind."""
     start_s: F64
     end_s: F64
     """The window."""
@@ -79,7 +79,7 @@ class Growth:
     confidence: F64
     watch_s: F64
     """How long the window has to be."""
-    strangers_share: F64
+    old_frees_per_survivor: F64
     """Frees of blocks from before the start for each survivor, in the newer half."""
 
     @classmethod
@@ -96,7 +96,7 @@ class Growth:
             getattr(self, field.name)[sites] = getattr(other, field.name)[rows]
 
 
-class Curve:
+class CumulativeCurve:
     """What was born until a moment, as a line between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
@@ -130,10 +130,10 @@ class Curve:
 class _Curves:
     """What the windows are cut from."""
 
-    sites: Curve
+    sites: CumulativeCurve
     """Blocks alive, their bytes, and blocks born."""
-    load: Curve
-    strangers: Curve
+    load: CumulativeCurve
+    old_frees: CumulativeCurve
 
 
 def find_growth(
@@ -147,16 +147,16 @@ def find_growth(
     none = Growth.none(len(loss_share))
     end_s = np.maximum(population.now_s - tail.age_s, clean_from_s + 1e-3)
     halves = np.linspace(np.full(len(end_s), clean_from_s), end_s, 3, axis=1)
-    older, newer = Curve(population.edges_s, population.alive).between(halves).T
+    older, newer = CumulativeCurve(population.edges_s, population.alive).between(halves).T
     # No window can hold more than these.
     enough = (older + newer >= FEWEST_SURVIVORS) & (newer >= _FEWEST_NEW)
     sites = np.flatnonzero(tail.found & enough)
     chosen, end_s = population.select(sites), end_s[sites]
     tables = np.stack([chosen.alive, chosen.alive_bytes, chosen.born])
     curves = _Curves(
-        Curve(population.edges_s, tables),
-        Curve(population.edges_s, population.load),
-        Curve(population.edges_s, population.strangers),
+        CumulativeCurve(population.edges_s, tables),
+        CumulativeCurve(population.edges_s, population.load),
+        CumulativeCurve(population.edges_s, population.strangers),
     )
     steady = np.flatnonzero(~_slows_down(curves, clean_from_s, end_s))
     if not len(steady):
@@ -207,7 +207,7 @@ def _try_windows(  # noqa: PLR0917
     )
     pace = second * correction / np.maximum(first, 1)
     confidence = _confidence(count, pace, tail.kept, length_s, share)
-    old_frees = _halves(curves.strangers.between(moments))[1]
+    old_frees = _halves(curves.old_frees.between(moments))[1]
     return Growth(
         leaking=grows & above_loss & (length_s >= watch_s) & (confidence >= _CONFIDENCE),
         growing=grows & above_loss,
@@ -218,7 +218,7 @@ def _try_windows(  # noqa: PLR0917
         born=births,
         confidence=confidence,
         watch_s=watch_s,
-        strangers_share=old_frees / np.maximum(second, 1),
+        old_frees_per_survivor=old_frees / np.maximum(second, 1),
     )
 
 
@@ -260,7 +260,7 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
 
     def correction(before: int, now: int) -> F64:
-        """As if the load had never fallen since: the process's, or the site's own."""
+        """Correction for a load that has fallen since: the process's, or the site's own."""
         whole = _rate_correction(load[:, before], load[:, now])
         own = _rate_correction(own_load[:, before], own_load[:, now])
         return np.where(few_stay, np.maximum(whole, own), whole)
@@ -283,7 +283,7 @@ def _rate_correction(before: F64, now: F64) -> F64:
 
 
 _SAME_PACE: Final = 0.6
-"""It leaked already as long as it kept at least this part of the later pace."""
+"""Part of the later pace that counts as leaking already."""
 _BULK: Final = 8.0
 """A slice that holds so many times more is start-up memory."""
 _SLOWER: Final = 0.4
@@ -298,7 +298,7 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
     ``start_s``, ``end_s``: the window in which it was found to leak.
     """
     edges = np.minimum(population.edges_s, end_s[:, None])
-    until = Curve(population.edges_s, population.alive).at(edges)
+    until = CumulativeCurve(population.edges_s, population.alive).at(edges)
     first = np.searchsorted(population.edges_s, start_s + 1e-9, side="right") - 1
     first = _walk_back(until, edges, np.clip(first, 0, edges.shape[1] - 2))
     onset: F64 = edges[np.arange(len(end_s)), _cut(until, edges, first)]

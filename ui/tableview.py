@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tracelloc.text import format_size, printable
-from tracelloc.ui.lines import LineView, Piece, RowMessage
+from tracelloc.ui.lineview import LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that are looked at for drawing: no terminal shows more."""
@@ -141,7 +141,7 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """What a table shows."""
 
     order: Sequence[Hashable]
@@ -158,7 +158,7 @@ class Rows:
     """Lines below the rows, about the key under the cursor."""
 
 
-class Table(LineView[Rows]):
+class Table(LineView[TableRows]):
     """Rows under a line of titles. See the module."""
 
     class SortAsked(RowMessage):
@@ -168,14 +168,14 @@ class Table(LineView[Rows]):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
-        self._rows = Rows((), lambda _key, _column: "")
+        self._rows = TableRows((), lambda _key, _column: "")
         self._key: Hashable | None = None
         self._at_top = True
         """The cursor has not been moved: it stays on the first row, whichever that is."""
 
     @property
     def key(self) -> Hashable | None:
-        """Of the row under the cursor; None if it is a heading, or there are no rows."""
+        """Key of the row under the cursor; None on a heading and without rows."""
         return None if isinstance(self._key, Heading) else self._key
 
     @property
@@ -183,7 +183,7 @@ class Table(LineView[Rows]):
         """The keys in the order they are shown in."""
         return self._rows.order
 
-    def show(self, content: Rows, *, at_once: bool = False) -> None:
+    def show(self, content: TableRows, *, at_once: bool = False) -> None:
         """Shows these rows. Their order waits while someone is at it, unless ``at_once``."""
         at_once = at_once or not len(self.order)
         if not at_once and self.is_held:
@@ -191,7 +191,7 @@ class Table(LineView[Rows]):
             self.refresh()
         self.when_free(lambda: self._take(content), at_once=at_once)
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: TableRows) -> None:
         offset = self.cursor - round(self.scroll_target_y)
         self._rows = rows
         if self._at_top or self._key is None:
