@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from tests.unit.test_grouping import any_stacks
-from tracelloc.verdict.grouping import _FEWEST_STACKS, SharedCallers, common_length, nodes_of
+from tracelloc.verdict.grouping import SharedCallers, common_length, nodes_of
+from tracelloc.verdict.parameters import P
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -26,7 +27,7 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
             sharing[path[:depth]].add(row)
     expected: dict[frozenset[int], tuple[int, ...]] = {}
     for path in sorted(sharing, key=len):
-        if len(sharing[path]) >= _FEWEST_STACKS:
+        if len(sharing[path]) >= P.node_least_stacks:
             expected[frozenset(sharing[path])] = path
     groups = callers.groups(wanted)
     found = {frozenset(groups.members(n).tolist()): groups.keys[n] for n in range(len(groups))}

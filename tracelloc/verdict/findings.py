@@ -20,7 +20,6 @@ from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
     VERDICTS,
-    WATCH_FIRST_S,
     Codes,
     Judgement,
     Member,
@@ -28,6 +27,7 @@ from tracelloc.verdict.judgement import (
     Suspect,
     Verdict,
 )
+from tracelloc.verdict.parameters import P
 
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.DECIDING,
@@ -126,10 +126,6 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
     )
 
 
-_LEAST_CONFIDENCE: Final = 0.05
-"""For ranking: what has none (its floor rises) counts for so much."""
-
-
 @dataclass(frozen=True, slots=True)
 class Group:
     """Stacks that are judged as one."""
@@ -173,7 +169,9 @@ def list_suspects(
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
     codes = [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]]
     rows = np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped)
-    weight = sites.rate_bytes_per_min[rows] * np.maximum(sites.confidence[rows], _LEAST_CONFIDENCE)
+    weight = sites.rate_bytes_per_min[rows] * np.maximum(
+        sites.confidence[rows], P.ranking_least_confidence
+    )
     order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
     # There may be thousands: only those are described that can be among the first.
     for row in rows[order[:most]].tolist():
@@ -202,15 +200,12 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 def rank(suspect: Suspect) -> tuple[bool, float]:
     """The key by which suspects are sorted, the best first."""
     judgement = suspect.judgement
-    weight = judgement.rate_bytes_per_min * max(judgement.confidence, _LEAST_CONFIDENCE)
+    weight = judgement.rate_bytes_per_min * max(judgement.confidence, P.ranking_least_confidence)
     return judgement.verdict is not Verdict.LEAKING, -weight
 
 
 Blocks = Callable[[float], str]
 """How so many blocks are called."""
-
-_SO_FAR_S: Final = 180.0
-"""Before, reassuring verdicts are only said of what was seen so far."""
 
 
 def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
@@ -219,12 +214,12 @@ def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) 
     ``sampled``: the blocks are samples.
     """
     verdict = VERDICTS[sites.code[row]]
-    if verdict is Verdict.DECIDING and watched_s < WATCH_FIRST_S:
-        left_s = math.ceil(WATCH_FIRST_S - watched_s)
+    if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
+        left_s = math.ceil(P.first_verdict_s - watched_s)
         more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
         return f"needs {more}"
     sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
-    return f"{sentence} so far" if verdict in _REASSURING and watched_s < _SO_FAR_S else sentence
+    return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
 def _counted(count: float) -> str:
@@ -319,10 +314,6 @@ def _rounded(seconds: float) -> float:
     return rounded if rounded < 10 else float(round(rounded))
 
 
-_HOLD_NS: Final = 9 * NS_PER_S
-"""A leak has to hold on two looks so far apart."""
-_LAPSE_NS: Final = 60 * NS_PER_S
-"""Leaks in bursts look uneven now and then, for so long at most."""
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _GROWING: Final = CODE_OF[Verdict.GROWING]
 
@@ -360,8 +351,8 @@ class VerdictHistory:
         since[looks & (since == 0)] = now_ns
         self._looked_ns[numbers[looks]] = now_ns
         grows = (sites.code == _GROWING) & (sites.confidence > 0) & ~sites.replaces_old
-        lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= _LAPSE_NS)
-        called = lapse | (looks & (now_ns - since >= _HOLD_NS))
+        lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= P.lapse_ns)
+        called = lapse | (looks & (now_ns - since >= P.hold_ns))
         self.retracted[numbers] += self._called[numbers] & ~called
         # An onset is known best when it was not long ago.
         fresh = called & ~self._called[numbers]

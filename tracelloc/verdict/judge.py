@@ -16,11 +16,7 @@ from tracelloc.verdict.findings import Findings, Group, Moment, VerdictHistory, 
 from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
-
-JUDGE_EVERY_NS: Final = 5 * NS_PER_S
-_MOST_SUSPECTS: Final = 200
-_SETTLED_S: Final = 30.0
-"""Blocks older than this tell what is lost."""
+from tracelloc.verdict.parameters import P
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class Judge:
         All of it is about the moment of the first part. The last one brings the findings; None
         while nothing has happened.
         """
-        self._due_ns = now_ns + JUDGE_EVERY_NS
+        self._due_ns = now_ns + P.judge_every_ns
         if cohorts.start_ns is None:
             yield None
             return
@@ -94,7 +90,7 @@ class Judge:
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
         suspects, left_out = list_suspects(
-            sites, groups, self._stacks.retracted, moment, _MOST_SUSPECTS
+            sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
         yield Findings(
             moment=moment,
@@ -144,7 +140,7 @@ class Judge:
 def _loss_floor(census: Census, losses: bool) -> F64:
     if not losses:
         return np.zeros(census.stacks)
-    settled = census.edges_s[1:] <= census.now_s - _SETTLED_S
+    settled = census.edges_s[1:] <= census.now_s - P.loss_settled_s
     return common_share(
         census.alive[settled].sum(axis=0).astype(np.float64),
         census.born[settled].sum(axis=0).astype(np.float64),

@@ -19,16 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
-from tracelloc.verdict.growth import (
-    FEWEST_SURVIVORS,
-    LOSS_MARGIN,
-    NEVER_FREED,
-    CumulativeCurve,
-    Growth,
-    Rows,
-    find_growth,
-    find_onset,
-)
+from tracelloc.verdict.growth import CumulativeCurve, Growth, Rows, find_growth, find_onset
+from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survival import Mask, Tail, find_tails
 
 
@@ -104,30 +96,6 @@ class Suspect:
         return self.members[0].stack
 
 
-WATCH_FIRST_S: Final = 60.0
-"""Before, little can be said of what does not grow."""
-_STEP: Final = 1.08
-"""By which factor the floor rises at least from one quarter of the time to the next."""
-_LAST_STEP: Final = 1.02
-"""Factor by which it rises in the last eighth: what has stopped rising does not rise."""
-_RISE: Final = 1.25
-_LEAST_RISE_BYTES: Final = 2048
-_RISING_FROM_S: Final = 30.0
-"""Before, nearly everything rises."""
-_LIVES: Final = 0.05
-"""A site with blocks that live shorter than this part of the time watched just churns."""
-_FEW_BLOCKS: Final = 8
-_BULK: Final = 0.8
-_START_UP_S: Final = 15.0
-_START_UP_PART: Final = 0.15
-_START_UP_KEPT: Final = 0.7
-_SHORT_LIFE_S: Final = 12.0
-_MOST_FREED: Final = 0.97
-_TAIL_AGE_S: Final = 10.0
-_FEWEST_TO_WATCH: Final = 2
-_ENOUGH_TO_JUDGE: Final = 12
-
-
 @dataclass(frozen=True, slots=True)
 class NonLeaks:
     """A row per site."""
@@ -148,18 +116,18 @@ def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLe
     born = population.born.sum(axis=1)
     life_s = alive / np.maximum(born / now_s, 1e-9)
     rising, rate = _rising(population, life_s, alive)
-    early_s = max(_START_UP_S, _START_UP_PART * now_s)
+    early_s = max(P.start_up_s, P.start_up_part * now_s)
     bytes_until = CumulativeCurve(population.edges_s, population.alive_bytes)
     moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
     early = bytes_until.between(moments)[:, 0]
-    in_bulk = early > _BULK * np.maximum(population.alive_bytes.sum(axis=1), 1)
+    in_bulk = early > P.start_up_bulk * np.maximum(population.alive_bytes.sum(axis=1), 1)
     freed = 1 - alive / np.maximum(born, 1)
-    kept = np.where(tail.found, tail.kept, freed < 1 - _START_UP_KEPT)
+    kept = np.where(tail.found, tail.kept, freed < 1 - P.start_up_kept)
     return NonLeaks(
         rising=rising,
         rise_bytes_per_min=rate,
-        start_up=in_bulk & (kept >= _START_UP_KEPT) & (freed < 0.5),
-        busy=(life_s < _SHORT_LIFE_S) | (freed > _MOST_FREED),
+        start_up=in_bulk & (kept >= P.start_up_kept) & (freed < 0.5),
+        busy=(life_s < P.busy_lifetime_s) | (freed > P.busy_freed),
         unclear=_unclear(population, tail, born, loss_share),
     )
 
@@ -177,28 +145,28 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
     load = np.maximum(1, fourth / np.maximum(second, 1))
     rising: Mask = (
-        (four > _LAST_STEP * three)
-        & (three > _STEP * two)
-        & (two > _STEP * one)
-        & (three > _RISE * load * one)
-        & (three - one > _LEAST_RISE_BYTES)
-        & (now_s >= _RISING_FROM_S)
-        & ((life_s > _LIVES * now_s) | (alive <= _FEW_BLOCKS))
+        (four > P.floor_last_step * three)
+        & (three > P.floor_step * two)
+        & (two > P.floor_step * one)
+        & (three > P.floor_rise * load * one)
+        & (three - one > P.floor_least_rise_bytes)
+        & (now_s >= P.floor_from_s)
+        & ((life_s > P.floor_least_lifetime * now_s) | (alive <= P.floor_few_blocks))
     )
     return rising, (three - one) / max(now_s / 2, 1e-3) * 60
 
 
 def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:
     now_s = population.now_s
-    end_s = now_s - np.maximum(tail.age_s, _TAIL_AGE_S)
+    end_s = now_s - np.maximum(tail.age_s, P.unclear_age_s)
     moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
     older, newer = CumulativeCurve(population.edges_s, population.alive).between(moments).T
     old = older + newer
     unclear: Mask = (
-        (old >= _FEWEST_TO_WATCH)
-        & (old < _ENOUGH_TO_JUDGE)
+        (old >= P.unclear_least_old)
+        & (old < P.unclear_below_old)
         & (newer >= 0.5)
-        & (old > LOSS_MARGIN * loss_share * born)
+        & (old > P.loss_margin * loss_share * born)
     )
     return unclear
 
@@ -208,16 +176,6 @@ Codes = npt.NDArray[np.uint8]
 VERDICTS: Final = tuple(Verdict)
 """The verdict of each code."""
 CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
-PART: Final = 500
-"""Sites judged at a time: some 10 ms."""
-_OLD_FREES_PER_SURVIVOR: Final = 0.5
-"""So many frees of old blocks for each survivor, and a site may be a cache that was full
-when tracing began: what it replaces was never seen to be made."""
-_INCOMPLETE: Final = 0.7
-"""Confidence is less once events were lost."""
-_SAMPLING_ERROR: Final = 0.5
-"""Confidence lost to sampling, in relative errors of n samples, 1 / sqrt(n)."""
-_QUANTILE: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,8 +243,8 @@ def judge_in_parts(
 ) -> Generator[None, None, Sites]:
     """Judges some sites, lets others have a turn, and so on."""
     parts = []
-    for start in range(0, count, PART):
-        rows = np.arange(start, min(start + PART, count))
+    for start in range(0, count, P.sites_at_a_time):
+        rows = np.arange(start, min(start + P.sites_at_a_time, count))
         parts.append(judge_sites(population_of(rows), circumstances.select(rows)))
         yield None
     return Sites.concatenate(parts)
@@ -300,8 +258,8 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     others = find_non_leaks(population, tail, loss_share)
     since_s, rate = _since(population, growth)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
-    never_freed = growth.survivors >= NEVER_FREED * growth.born
-    frees_old = growth.old_frees_per_survivor >= _OLD_FREES_PER_SURVIVOR
+    never_freed = growth.survivors >= P.never_freed * growth.born
+    frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
     replaces_old = growth.leaking & never_freed & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
@@ -309,7 +267,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     rising_only = others.rising & ~growth.growing
     if circumstances.sampled:
         # Few samples may stand for a lot, and that may be chance.
-        rising_only &= alive >= FEWEST_SURVIVORS
+        rising_only &= alive >= P.least_survivors
     certainty = _certainty(growth, loss_share, circumstances)
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
@@ -339,7 +297,7 @@ def _codes(  # noqa: PLR0917
     circumstances: Circumstances,
 ) -> Codes:
     """The first that holds."""
-    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < WATCH_FIRST_S)
+    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
     return np.select(
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
         [
@@ -357,9 +315,9 @@ def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) ->
     # So many of the survivors may be blocks whose frees were lost.
     certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
     if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
-        certainty *= _INCOMPLETE
+        certainty *= P.lost_events_confidence
     if circumstances.sampled:
-        certainty *= 1 - _SAMPLING_ERROR / np.sqrt(survivors)
+        certainty *= 1 - P.sampling_confidence_loss / np.sqrt(survivors)
     return certainty
 
 
@@ -382,7 +340,7 @@ def _quantile_of_lives(population: Population) -> F64:
     """The upper bound of the class up to which nearly all deaths are."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
     longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
-    allowed = (1 - _QUANTILE) * freed
+    allowed = (1 - P.lifetime_quantile) * freed
     classes = np.count_nonzero(longer > allowed[:, None], axis=1)
     bounds = np.append(LIFETIME_EDGES_S, np.inf)
     quantile: F64 = bounds[classes]

@@ -21,7 +21,8 @@ from tracelloc.text import (
     plural,
     printable,
 )
-from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
+from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
+from tracelloc.verdict.parameters import P
 from tracelloc.views.naming import Namer, frame_name
 
 _CALLERS_LISTED: Final = 5
@@ -218,7 +219,7 @@ def nobody_line(snapshot: Snapshot) -> str | None:
     findings = snapshot.findings
     if findings is None or findings.suspects:
         return None
-    left_s = WATCH_FIRST_S - findings.moment.watched_s
+    left_s = P.first_verdict_s - findings.moment.watched_s
     if left_s > 0:
         return f"no leak suspects yet, first verdict in {format_duration(max(1, round(left_s)))}"
     return "no leak suspects so far"
