@@ -239,8 +239,9 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if condition:
         name.append(f"  {condition} ", "bold reverse")
     style = "bold red" if growth > 0 else "green" if growth < 0 else ""
+    noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
-        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} blocks   ",
+        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
         (f"{signed_size(growth)}/min {trend(growth)}", style),
         f"   peak {least}{format_size(figures.peak_bytes)}",
     )

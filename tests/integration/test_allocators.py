@@ -34,7 +34,7 @@ def preloaded(allocator: str) -> dict[str, str]:
 
 
 def files_of(report: dict) -> set[str]:
-    return {Path(found["file"]).name.split(".so")[0] for found in report["allocators"]}
+    return {Path(found["file"]).name.split(".so")[0] for found in report["malloc_libraries"]}
 
 
 def assert_no_loss(report: dict) -> None:
@@ -117,7 +117,7 @@ def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Pa
     report = tracer.last()
     assert_no_loss(report)
     assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
-    (found,) = [found for found in report["allocators"] if found["family"] == "jemalloc"]
+    (found,) = [found for found in report["malloc_libraries"] if found["name"] == "jemalloc"]
     assert "_rjem_sdallocx" in found["functions"]
     assert "_rjem_nallocx" not in found["functions"]
 
@@ -166,7 +166,7 @@ def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_
     # One stack each: where `work` calls them.
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
     assert seen == sorted(books.values())
-    assert {found["family"] for found in report["allocators"]} == {"slices", "chunks", "malloc"}
+    assert {found["name"] for found in report["malloc_libraries"]} == {"slices", "chunks", "malloc"}
 
 
 def test_exceptions_pass_through_a_pool_of_the_users(

@@ -149,7 +149,9 @@ def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> 
     library = str(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve())
     tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, directory=tmp_path)
     gone.ask(f"load {library}")
-    tracer.await_report(lambda report: library in {each["file"] for each in report["allocators"]})
+    tracer.await_report(
+        lambda report: library in {each["file"] for each in report["malloc_libraries"]}
+    )
     gone.ask("keep 300")
     assert tracer.stop() == 0
     assert kept(tracer.last()) == (300, 14400)

@@ -47,7 +47,7 @@ def test_mappings_equal_the_books(
     # Blocks that malloc maps are blocks, and all of them were freed.
     assert report["live_allocations"] == report["lost_events"] == report["unmatched_frees"] == 0
     assert report["lost"]["lost_mappings"] == 0
-    (found,) = [found for found in report["allocators"] if found["family"] == "mmap"]
+    (found,) = [found for found in report["malloc_libraries"] if found["name"] == "mmap"]
     assert {"mmap", "munmap", "mremap", "sbrk"} <= set(found["functions"])
     assert target.end() == 0
 

@@ -20,12 +20,12 @@ REPORT_KEYS = {
     "lost", "truncated_stacks", "rss_bytes", "top_allocations", "top_allocators",
 }  # fmt: skip
 FRAME_KEYS = {
-    "address", "symbol", "offset", "size", "module", "file", "line", "inlined", "filtered",
+    "address", "symbol", "offset", "size", "module", "file", "line", "inlined", "hidden",
     "label", "reason",
 }  # fmt: skip
 
 SIZE = r"(?:\d+ B|\d+\.\d\d \w+|\d\d\.\d \w+|\d{3,4} \w+)"
-DURATION = r"(?:\d+(?:\.\d)? m?s|\d+ [mhd](?: \d\d [smh])?)"
+DURATION = r"(?:\d+(?:\.\d+)? m?s|\d+ [mhd](?: \d\d [smh])?)"
 FRAME = re.compile(
     r"        0x[0-9a-f]{16}: (?:\?\?\?|(?P<name>.+)\+0x[0-9a-f]+(?:/0x[0-9a-f]+)?)"
     r" in (?P<module>/\S+)(?: \((?P<file>\S+):(?P<line>\d+)\))?"

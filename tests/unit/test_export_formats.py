@@ -265,7 +265,7 @@ def test_json_snapshot() -> None:
     first, second, unknown, _ = content["stacks"]
     names = [content["frames"][n]["symbol"] for n in first["frames"]]
     assert names == ["grow", "push", "handle", "noise", "main"]
-    assert first["filtered"] == [3]
+    assert first["hidden"] == [3]
     assert second["labels"] == {"0": "runtime", "1": "runtime"}
     assert unknown["frames"] == []
     assert [s["bytes"] for s in content["stacks"]] == [400, 300, 16, 0]

@@ -221,7 +221,7 @@ def test_text_json_and_folded_agree() -> None:
         f"        {at}: y+0x4/0x10 in /opt/app",
         "         (1 frame hidden)",
     ]
-    assert [(f["symbol"], f["filtered"], f["label"]) for f in json_stack(stack)] == [
+    assert [(f["symbol"], f["hidden"], f["label"]) for f in json_stack(stack)] == [
         ("h", True, None), ("x", False, None), ("a", False, "A"), ("h", True, "A"),
         ("a", True, "A"), ("y", False, None), ("h", True, None),
     ]  # fmt: skip

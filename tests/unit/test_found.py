@@ -37,7 +37,7 @@ def test_lines() -> None:
 def test_json_has_all_names() -> None:
     first, second = found_json(FOUND)
     assert first == {
-        "family": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],
+        "name": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],
         "not_probed": [],
     }  # fmt: skip
     assert second["not_probed"][4] == {"name": "f4", "reason": REASON}

@@ -231,7 +231,7 @@ def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:
     index = int(entry["stack_id"])
     chosen = [frames[at] for at in entry["frames"] if at >= 0]
     hidden = [False] * len(chosen)
-    for at in entry.get("filtered", ()):
+    for at in entry.get("hidden", ()):
         hidden[at] = True
     labels: list[str | None] = []
     if entry.get("labels"):

@@ -188,6 +188,6 @@ def mappings_part(given: Request) -> SectionContent | None:
     facts = {
         "bytes": mappings.size_bytes,
         "mappings": mappings.count,
-        "of_allocators_bytes": mappings.of_allocators_bytes,
+        "of_malloc_bytes": mappings.of_allocators_bytes,
     }
     return SectionContent([title], facts, "top", entries)

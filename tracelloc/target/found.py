@@ -211,7 +211,7 @@ def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:
     """For the JSON report."""
     return [
         {
-            "family": allocator.family,
+            "name": allocator.family,
             "file": allocator.file,
             "functions": list(allocator.functions),
             "not_probed": [asdict(unseen) for unseen in allocator.not_probed],

@@ -61,7 +61,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "overflows": snapshot.losses.overflows,
         "overflow_map_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
-        "allocators": found_json(snapshot.allocators),
+        "malloc_libraries": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,
         "slow_probes": list(snapshot.overhead.dear_probes),
         "lost": snapshot.losses.by_cause,
@@ -139,7 +139,7 @@ def _suspect_count(snapshot: Snapshot) -> int | None:
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
     """Frames of a stack, innermost first."""
     return [
-        frame_facts(frame) | {"filtered": hidden, "label": label}
+        frame_facts(frame) | {"hidden": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
     ]
 

@@ -230,7 +230,7 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "pss_bytes": memory.pss_bytes,
         "growth_bytes": found.growth_bytes,
         "traced_bytes": found.traced_bytes,
-        "allocator_overhead_bytes": found.overhead_bytes,
+        "malloc_overhead_bytes": found.overhead_bytes,
         "mapped_bytes": found.mapped_bytes,
         "traced_share": None if found.traced_share is None else round(found.traced_share, 4),
         "explanation": found.sentence,
