@@ -214,4 +214,4 @@ ODDITY_COUNTERS: Final = (
     Counter.SPILL_UNMATCHED,
     Counter.SPILL_ODD_RESTORES,
 )
-"""What the overflow map finds as the table does otherwise."""
+"""Counters of what the overflow map finds in place of the table."""

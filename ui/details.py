@@ -1,4 +1,4 @@
-"""One stack in full: where people decide what to do about it."""
+"""The screen of one stack: figures, history, frames, source, histograms."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _AROUND: Final = 2
 
 
 class DetailScreen(Screen[None]):
-    """See the module."""
+    """The screen of one stack."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
@@ -92,12 +92,12 @@ class DetailScreen(Screen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """What is known already is shown at once."""
+        """Shows what is known already."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_resize(self, event: events.Resize) -> None:
-        """What there is room for."""
+        """Hides what there is no room for."""
         width, height = event.size
         self.set_class(width < 100, "narrow")
         self.set_class(height < 32, "low")
@@ -151,7 +151,7 @@ class DetailScreen(Screen[None]):
 
     @property
     def frame(self) -> Frame | None:
-        """Under the cursor."""
+        """The frame under the cursor."""
         key = self.query_one("#frames", Table).key
         if not isinstance(key, int) or key >= len(self._lines):
             return None
@@ -177,7 +177,7 @@ class DetailScreen(Screen[None]):
     # --- keys ---
 
     def action_everything(self) -> None:
-        """Hidden frames too, or not."""
+        """Shows or hides hidden frames."""
         self._everything = not self._everything
         self._show_frames()
 
@@ -270,7 +270,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
 
 
 def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
-    """What else there is to be said of all that it has allocated; None: nothing."""
+    """Line on its part of the peak, temporary and remotely freed blocks; None: nothing."""
     stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
     words = []
     if peak is not None:

@@ -205,7 +205,7 @@ class FlameView(NodesView):
         self.move_to(int(self._data.tree.depth[node]))
 
     def action_cursor(self, step: int) -> None:
-        """To the caller, or to the heaviest below."""
+        """Moves to the caller, or to the heaviest callee."""
         if step < 0:
             self.select(self._data.parent(self._selected))
             return
@@ -219,12 +219,12 @@ class FlameView(NodesView):
                 self.select(child)
 
     def action_page(self, step: int) -> None:
-        """By half of what is in view, along callers or the heaviest."""
+        """Moves by half of the view, along callers or the heaviest callees."""
         for _ in range(max(1, self.page_rows // 2)):
             self.action_cursor(step)
 
     def action_edge(self, step: int) -> None:
-        """To the root, or to the end of the heaviest path."""
+        """Moves to the root, or to the end of the heaviest path."""
         if step < 0:
             self.select(ROOT)
             return
@@ -234,7 +234,7 @@ class FlameView(NodesView):
             self.action_cursor(1)
 
     def action_side(self, step: int) -> None:
-        """To the next box in the same line."""
+        """Moves to the next box of the line."""
         if self.cursor >= len(self._levels):
             return
         boxes = self._levels[self.cursor].boxes
@@ -243,7 +243,7 @@ class FlameView(NodesView):
             self.select(boxes[at + step].node)
 
     def clicked(self, row: int, x: int) -> None:
-        """Onto the box under the pointer."""
+        """Moves to the box under the pointer."""
         boxes = self._levels[row].boxes
         at = bisect.bisect_right([box.left for box in boxes], x) - 1
         if at >= 0 and x < boxes[at].end:
@@ -263,17 +263,17 @@ class FlameView(NodesView):
         self.show_cursor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Esc is ours only while there is something to go back from."""
+        """Takes Esc only while zoomed in."""
         if action == "zoom_out":
             return self.zoomed != ROOT
         return super().check_action(action, parameters)
 
     def action_zoom_out(self) -> None:
-        """One function further out."""
+        """Zooms out by one function."""
         self.zoom(self._data.parent(self.zoomed))
 
     def action_colouring(self) -> None:
-        """The other colours."""
+        """Switches between colours by module and by growth."""
         self.colouring = "module" if self.colouring == "growth" else "growth"
         self.refresh()
 

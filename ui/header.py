@@ -1,4 +1,4 @@
-"""The lines above everything: who is traced, how much it holds, how fast it grows, and the tabs."""
+"""The header: the target, its live bytes and growth, and the tabs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class HeaderLines(Widget):
         self._state = ""
 
     def show(self, picture: Picture, state: str) -> None:
-        """``state``: what is unusual: paused, ended; empty if nothing is."""
+        """Draws a picture. ``state``: paused or ended; else empty."""
         self._picture, self._state = picture, state
         self.refresh()
 
@@ -155,7 +155,7 @@ def _figures(picture: Picture) -> list[Text]:
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
-    """What of all is of processes that have ended."""
+    """Bytes that are of processes which have ended."""
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
@@ -247,7 +247,7 @@ class TabLine(Widget):
         self._notes = ""
 
     def show(self, active: View[Any], notes: str) -> None:
-        """Which tab is on top, and what is to be said at the right."""
+        """Shows the tab on top, and notes at the right."""
         if (active, notes) != (self._active, self._notes):
             self._active, self._notes = active, notes
             self.refresh()
@@ -294,7 +294,7 @@ class TabLine(Widget):
 
 
 def notes_of(picture: Picture) -> str:
-    """For the line of the tabs."""
+    """Notes at the right of the tabs."""
     settings = picture.settings
     notes = _limits(settings.limits)
     if settings.view.by_metric and settings.metric is not Metric.BYTES:
@@ -315,7 +315,7 @@ def notes_of(picture: Picture) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    """In words: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
+    """Limits in words: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
     ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
     sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
     words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]

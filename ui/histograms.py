@@ -107,7 +107,7 @@ def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
 def size_rows(
     bins: Sequence[Bin], frequent: Sequence[Bin] = (), waste: str | None = None
 ) -> list[Bin | str]:
-    """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
+    """Rows by powers of two, then exact sizes with most bytes, then the waste."""
     rows: list[Bin | str] = [*bins]
     if frequent:
         rows.append("exact sizes with most bytes")
@@ -146,7 +146,7 @@ def _time(age_ns: int) -> str:
 
 
 def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
-    """Usable sizes are asked for once per snapshot."""
+    """Makes the rows of sizes; usable sizes are read once per snapshot."""
     measured: tuple[Snapshot, Snapshot] | None = None
 
     def rows(selection: ViewSelection) -> TableRows:
@@ -308,7 +308,7 @@ def _sharing(activity: ThreadActivity, about: str) -> str:
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
-    """The largest of a thread."""
+    """The largest flows of a thread."""
     if tid is None:
         return ""
 
@@ -328,14 +328,14 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
 
 def _name(tid: int, name: str | None) -> str:
-    """What can't be assigned to a thread has the id 0."""
+    """Name of a thread; the id 0 stands for unknown threads."""
     if name is not None:
         return name
     return "[ended]" if tid else "[unknown]"
 
 
 def _only(tid: int, settings: Settings) -> Settings | None:
-    """What this thread allocated; of nobody's, there are no blocks to be shown."""
+    """Settings for the blocks of one thread; None for unknown threads."""
     return replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
 
 

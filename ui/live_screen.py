@@ -76,7 +76,7 @@ LIVE_KEYS: Final = bindings(
 
 
 def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
-    """What brings each view on top."""
+    """Keys that show each view."""
     rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
     return bindings("live", rows, shown=())
 
@@ -92,7 +92,7 @@ TINY: int = 9
 
 
 class LiveScreen(Screen[None]):
-    """See the module. It changes settings and draws pictures, and works nothing out."""
+    """The main screen: changes settings and draws pictures, computes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
@@ -123,7 +123,7 @@ class LiveScreen(Screen[None]):
         yield Footer(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        """What there is room for."""
+        """Hides what there is no room for."""
         width, height = event.size
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
@@ -134,7 +134,7 @@ class LiveScreen(Screen[None]):
 
     @property
     def settings(self) -> Settings:
-        """What is asked for at the moment."""
+        """The current settings."""
         return self.state.settings
 
     def show(self, picture: Picture) -> None:
@@ -205,7 +205,7 @@ class LiveScreen(Screen[None]):
         self.state.change(selected=self._stack_under_cursor(self.settings.view))
 
     def _stack_under_cursor(self, view: View[Any]) -> Any:
-        """None if the view shows no stack."""
+        """The stack under the cursor; None if the view shows no stack."""
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
@@ -224,7 +224,7 @@ class LiveScreen(Screen[None]):
     # --- order ---
 
     def _columns(self) -> list[Column]:
-        """What the view on top can be sorted by."""
+        """Columns that the view on top can be sorted by."""
         columns = self.view.columns if isinstance(self.view, Table) else ()
         return [column for column in columns if column.sorts]
 
@@ -233,13 +233,13 @@ class LiveScreen(Screen[None]):
         self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
-        """By the next column."""
+        """Sorts by the next column."""
         keys = [column.key for column in self._columns()]
         now = self.settings.sorting.column
         self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
-        """By a column; of the first view, if the one on top has none of this name."""
+        """Sorts by a column; goes to the first view if the one on top has none of this name."""
         if all(column.key != name for column in self._columns()):
             self._go_to(self.state.views[0], self.settings)
         for column in self._columns():
@@ -253,7 +253,7 @@ class LiveScreen(Screen[None]):
     # --- search ---
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where one types, a slash is a slash, and every key the program's."""
+        """Disables keys while something is typed."""
         if isinstance(self.focused, OutputView) and self.focused.is_typing:
             return False
         if action == "search":
@@ -313,17 +313,17 @@ class LiveScreen(Screen[None]):
             self._go_to(TREE, self.settings)
 
     def action_together(self) -> None:
-        """All processes, those that run, or one; in the same view."""
+        """Shows all processes, the running ones, or one, in the same view."""
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
-        """Processes that have ended in a line each, or in one per parent."""
+        """Lists ended processes one by one, or one line per parent."""
         if PROCESSES in self.state.views:
             shows_ended = not self.settings.shows_ended
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
 
     def action_metric(self) -> None:
-        """Flame and tree by the next metric."""
+        """Weighs flame graph and tree by the next metric."""
         if self.settings.view.by_metric:
             self.state.next_metric()
         else:
@@ -331,5 +331,5 @@ class LiveScreen(Screen[None]):
 
 
 def _order_of(picture: Picture) -> Settings:
-    """What, if it changes, is to reorder rows at once: the user has asked for it."""
+    """Settings whose change reorders rows at once."""
     return replace(picture.settings, selected=None, marks=())

@@ -75,19 +75,19 @@ class Nodes:
         return found
 
     def parent(self, node: int) -> int:
-        """The root is its own."""
+        """Parent of a node; the root is its own."""
         return int(self.tree.parent[node])
 
     def weight(self, node: int) -> int:
-        """With children."""
+        """Weight of a node and its children."""
         return int(self.totals[node])
 
     def figure(self, value: int) -> str:
-        """A weight in words."""
+        """Formats a weight."""
         return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
-        """Without what is its own."""
+        """Weight of the children alone."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
@@ -153,7 +153,7 @@ def module_colour(module: str | None, colours: int) -> int:
 
 
 def is_darker(name: str) -> bool:
-    """Half of all functions: neighbours of one module are told apart."""
+    """Whether a function has the darker shade, so that neighbours differ."""
     return bool(zlib.crc32(name[:256].encode(errors="replace")) & 1)
 
 
@@ -266,7 +266,7 @@ class NodesView(LineView[Nodes]):
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
-        """Nothing is held."""
+        """Shown while no block is live."""
         return " No live blocks match the limits."
 
     def action_open(self) -> None:

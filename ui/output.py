@@ -145,7 +145,7 @@ _KEYS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ProgramOutput:
-    """What the view shows."""
+    """Output of the program, and its terminal."""
 
     lines: Sequence[Text]
     dropped: int
@@ -217,7 +217,7 @@ class OutputView(LineView[ProgramOutput]):
                 yield segment.text, segment.style
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Where keys go."""
+        """Says where keys go."""
         where = (
             "typing into the program, Ctrl-]: stop"
             if self.is_typing
@@ -228,7 +228,7 @@ class OutputView(LineView[ProgramOutput]):
         yield f" output of the program; {where}{more}"[:width], "lines--header"
 
     def empty_text(self) -> str:
-        """Said until there is something."""
+        """Shown until there is output."""
         return " The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:

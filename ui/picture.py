@@ -1,4 +1,4 @@
-"""What is to be seen at one moment, and the thread that works it out.
+"""The picture of one moment, and the thread that computes it.
 
 ``Pictures`` and ``Refresher`` make one at a time, none before the last one is shown; a
 ``Picture`` never changes and goes to the thread that draws, which it costs no time.
@@ -62,7 +62,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """One stack."""
+    """Details of one stack."""
 
     figures: StackDetails
     stack: NamedStack
@@ -74,7 +74,7 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the screen shows."""
+    """Everything that the screen shows at one moment."""
 
     snapshot: Snapshot
     """Snapshot of the shown process, or of all merged."""
@@ -98,7 +98,7 @@ class Picture:
 
 @dataclass(slots=True)
 class _Process:
-    """What is remembered of a process from one picture of it to the next."""
+    """State of a process that is kept between pictures."""
 
     namer: Namer
     names: Names

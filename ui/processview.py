@@ -61,7 +61,7 @@ _FIGURES: Final[dict[str, tuple[Callable[[Snapshot], int], Callable[[int, str], 
 
 
 def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
-    """By the number of the parent, None if that is not traced; in the order of their start."""
+    """Children by their parent's number, None if it is not traced; in order of start."""
     numbers: dict[int, int] = {}
     children: dict[int | None, list[Snapshot]] = {}
     for one in trace.processes:
@@ -158,7 +158,7 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
 
 
 def total_line(trace: TraceSnapshot) -> str:
-    """All of them together."""
+    """The line of sums over all processes."""
     size = format_size(sum(one.live_bytes for one in trace.processes))
     count, untraced = len(trace.processes), trace.untraced_count
     more = f"; {untraced:,} more not traced" if untraced else ""

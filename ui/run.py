@@ -34,7 +34,7 @@ _LARGEST_SOURCE_BYTES: Final = 4 << 20
 
 
 class LiveSource:
-    """A session that runs."""
+    """The source of pictures of a running session."""
 
     def __init__(
         self, run: Run, facts: Facts, caller: Caller, terminal: ProgramTerminal | None = None
@@ -47,7 +47,7 @@ class LiveSource:
         self.has_many = run.options.trace.follow
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
-        """What is outstanding now."""
+        """A new snapshot of all processes."""
         return self._run.snapshots.take(0.0, wanted)
 
     def namer(self, target: Target) -> Namer:
@@ -78,7 +78,7 @@ def _lines(path: str) -> list[str]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
 
 

@@ -35,7 +35,7 @@ _NO_IDS: Final = np.zeros(0, np.intp)
 
 
 class Search:
-    """What is looked for: a regular expression, or just text if it is none."""
+    """A search: a regular expression, or plain text if it is not one."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,7 +47,7 @@ class Search:
             self.pattern = re.compile(re.escape(text), flags)
 
     def matches(self, text: str) -> bool:
-        """Whether it occurs."""
+        """Whether the search finds something in the text."""
         return self.pattern.search(text, 0, LONGEST_SUBJECT) is not None
 
 

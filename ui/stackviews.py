@@ -82,7 +82,7 @@ def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
 
 
 def verdict_cell(verdict: Verdict | None) -> Text:
-    """One word."""
+    """The verdict in one word."""
     if verdict is None:
         return Text("-", "dim")
     return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))

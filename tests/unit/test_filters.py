@@ -187,7 +187,7 @@ def test_rules_at_run_time() -> None:
     assert some.rules == (Rule("x"), *some.added)
     some.remove(added)
     assert shown(some.apply(frames, 7)) == ["x", "y", "z"]
-    with pytest.raises(UsageError, match="this is no regular expression: missing \\)"):
+    with pytest.raises(UsageError, match="this is not a regular expression: missing \\)"):
         some.add(Rule("(", Match.REGEX))
     with pytest.raises(ValueError, match="not in list"):
         some.remove(added)

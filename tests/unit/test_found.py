@@ -63,4 +63,4 @@ def test_why_there_is_no_allocator(builder: Builder) -> None:
         return why_no_allocator(str(path), [module])[0]
 
     assert why(builder.c("plain", "-static", "-s")) == "it is a static program without symbols"
-    assert why_no_allocator(None, [])[0] == "its program can't be read"
+    assert why_no_allocator(None, [])[0] == "its executable can't be read"

@@ -92,7 +92,7 @@ def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
 
 
 def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
-    """What there is to be shown, and what is asked for."""
+    """The metrics to show, the requested one included."""
     for each in Metric:
         if each is Metric.GROWTH and profile.is_difference:
             continue
@@ -175,7 +175,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
-    """What the page reads; ``refresh_s`` is how often it is to ask for newer."""
+    """Data of the page; ``refresh_s`` is how often it asks for newer."""
     tree = flame_tree(profile, metric)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
     return {

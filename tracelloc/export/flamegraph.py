@@ -78,7 +78,7 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
-    """What can be seen, callers first, and how many frames can't."""
+    """Boxes wide enough to see, callers first, and the number of other frames."""
     shares = totals / max(int(totals[0]), 1)
     wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
     # The widest first: what is too narrow comes after all others of its parent.
@@ -101,7 +101,7 @@ def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
 
 
 class _Colours:
-    """By file, or by growth for a difference."""
+    """Colours of boxes: by file, or by growth for a difference."""
 
     def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
         self._tree = tree

@@ -152,7 +152,7 @@ def _frame(name: str, file: str, line: int) -> dict[str, Any]:
 
 
 def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """What is above zero: a profile can't hold anything else."""
+    """A profile of the weights above zero: others can't be in it."""
     held = [n for n, weight in enumerate(weights) if weight > 0]
     return {
         "type": "sampled",

@@ -156,7 +156,7 @@ class Filters:
         try:
             rule.tester()
         except (re.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"this is no regular expression: {error}") from error
+            raise UsageError(f"this is not a regular expression: {error}") from error
         self._added.append(rule)
         self._add_group(rule)
         self._change()

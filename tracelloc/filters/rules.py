@@ -217,7 +217,7 @@ class _Parser(TomlTables):
             try:
                 rule.tester()
             except (re.error, OverflowError, RecursionError) as error:
-                fail("pattern", f"pattern is no regular expression: {error}")
+                fail("pattern", f"pattern is not a regular expression: {error}")
         return rule
 
 

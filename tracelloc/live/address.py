@@ -37,7 +37,7 @@ class PushConfig:
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
+    """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError(f"{text!r} is not [HOST:]PORT")
@@ -45,7 +45,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """``key=value`` in characters that Pyroscope's names allow. Raises ValueError."""
+    """Parses ``key=value`` in characters that Pyroscope's names allow. Raises ValueError."""
     match = _LABEL.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not KEY=VALUE, without quotes, commas and braces")

@@ -244,7 +244,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the request names this machine: a page elsewhere may call us by its own name.
+        """Whether the request names this machine, against pages that call it by their own name.
 
         Only asked where that would lead around the wall that listening on loopback is.
         """

@@ -146,7 +146,7 @@ class Pusher:
         self._since_s = until_s
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
-        """What is allocated adds up over time at the server: only what is new is sent."""
+        """Keeps only new allocations: the server adds them up over time."""
         samples = []
         for sample in profile.samples:
             stat, key = sample.stat, (profile.target.number, sample.stat.index)

@@ -115,7 +115,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
     signature = function.signature
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
-        return Unseen(function.names[0], "Go moves its stacks: it can't be told where it returns")
+        return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
     entry = _entry_point(function, signature.entry_program)
     if not signature.throws:
         if not signature.kind.returns:

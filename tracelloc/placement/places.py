@@ -226,7 +226,7 @@ class CodeReader:
                 seen.add(at)
                 decoded = True
                 if len(seen) > _MOST_INSTRUCTIONS:
-                    walk.trouble = "it is too long to be followed"
+                    walk.trouble = "it is too long to follow"
                 if walk.trouble or self._ends_path(instruction, walk, open_paths):
                     return
                 address = at + instruction.size
@@ -249,7 +249,7 @@ class CodeReader:
             return False
         target = _target(instruction)
         if target is None:
-            walk.trouble = f"it goes on by {instruction.mnemonic} {instruction.op_str}"
+            walk.trouble = f"it continues by {instruction.mnemonic} {instruction.op_str}"
             return True
         if not self._is_stop(target, walk):
             behind = self._behind_stub(target, walk)
@@ -275,7 +275,7 @@ class CodeReader:
         own = self._elf.find_functions([name]).get(name)
         if own:
             return next(iter(own))
-        walk.trouble = f"it goes on in {name} of another file"
+        walk.trouble = f"it continues in {name} of another file"
         return None
 
     def _stub_names(self) -> dict[int, str]:

@@ -61,7 +61,7 @@ def _check(profile: Profile) -> None:
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
         if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
-            raise MalformedError(f"its {figure.name} are more than can be true")
+            raise MalformedError(f"its {figure.name} are implausibly large")
 
 
 def _content(path: Path) -> bytes:
@@ -135,13 +135,13 @@ _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 
 def read_json(content: bytes) -> Profile:
-    """The profile. Raises MalformedError."""
+    """Reads the profile. Raises MalformedError."""
     try:
         entry = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"it is damaged JSON ({error})") from error
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-        raise MalformedError("it is JSON, but no snapshot of tracelloc's")
+        raise MalformedError("it is JSON, but not a snapshot of tracelloc's")
     if entry.get("version") != VERSION:
         raise MalformedError(f"it has version {entry.get('version')}, this program reads {VERSION}")
     try:
@@ -180,7 +180,7 @@ def _profile(entry: dict[str, Any]) -> Profile:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
@@ -195,7 +195,7 @@ def _maybe_number(value: Any) -> int | None:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return seconds
 
 

@@ -83,7 +83,7 @@ class _SuspectsPart(SectionContent):
 
 
 def suspects_part(given: Request) -> SectionContent:
-    """Without a line if there are none."""
+    """The leak suspects; without a line if there are none."""
     shown, lines = suspects_of(given.snapshot, given.style.top), []
     findings = given.snapshot.findings
     if findings is not None and findings.suspects:
@@ -103,7 +103,7 @@ def memory_part(given: Request) -> SectionContent:
 
 
 def losses_part(given: Request) -> SectionContent:
-    """What tracing costs, and what it has missed."""
+    """Lines on the overhead of tracing and on what it missed."""
     snapshot = given.snapshot
     return SectionContent(
         [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"]
@@ -308,7 +308,7 @@ def parse_sections(text: str) -> frozenset[str]:
 
 
 def wanted_by(names: Set[str]) -> Wanted:
-    """What a snapshot must have for these sections."""
+    """What a snapshot must hold for these sections."""
     return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
 
 

@@ -19,7 +19,7 @@ Marks = Mapping[int, Snapshot]
 def trace_text(
     trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
 ) -> str:
-    """Lines of text. ``ended``: with processes that have ended."""
+    """The report as text. ``ended``: with processes that have ended."""
     lines = []
     for given in _requests(trace, namers, style, marks, ended):
         if style.has_many:
@@ -33,7 +33,7 @@ def trace_text(
 def trace_json(
     trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
 ) -> str:
-    """One JSON object per line. ``ended``: with processes that have ended."""
+    """The report as one JSON object per line. ``ended``: with processes that have ended."""
     objects = []
     for given in _requests(trace, namers, style, marks, ended):
         report = report_facts(given)
@@ -46,7 +46,7 @@ def trace_json(
 
 
 def progress_line(trace: TraceSnapshot) -> str:
-    """One line for people who wait."""
+    """One line of progress, for standard error."""
     if len(trace.processes) == 1:
         return _traced_line(trace.root)
     return _total_line(trace).removeprefix("==> total of ")
@@ -80,7 +80,7 @@ def _heading(snapshot: Snapshot) -> str:
 
 
 def _sums(trace: TraceSnapshot) -> dict[str, int]:
-    """What all processes have together. A forked child's copies count as its own."""
+    """Sums over all processes. A forked child's copies count as its own."""
     every = trace.processes
     return {
         "live_bytes": sum(one.live_bytes for one in every),

@@ -22,7 +22,7 @@ _AT_ONCE: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class BlockStat:
-    """One outstanding block."""
+    """One live block."""
 
     address: int
     size_bytes: int
@@ -154,7 +154,7 @@ class UsableSizes:
 
     @property
     def has_sizes(self) -> bool:
-        """Whether any size can be known."""
+        """Whether usable sizes can be known at all."""
         return not self.unusual and formula_for(self.main) is not None
 
     def of(self, blocks: Blocks) -> Usable:

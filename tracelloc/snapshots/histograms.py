@@ -40,7 +40,7 @@ class Waste:
 
 @dataclass(frozen=True, slots=True)
 class StackWaste:
-    """What the blocks of one call stack waste."""
+    """Bytes wasted by the blocks of one call stack."""
 
     index: int
     """Index of the stack."""
@@ -121,7 +121,7 @@ _AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """What lies between two limits: bytes of a size, or nanoseconds of an age."""
+    """A bin of a histogram, between two sizes in bytes or two ages in ns."""
 
     low: int
     high: int | None
@@ -201,7 +201,7 @@ def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class ThreadStat:
-    """What blocks one thread has allocated that are outstanding."""
+    """Live blocks that one thread has allocated."""
 
     tid: int
     name: str | None
@@ -339,7 +339,7 @@ class ThreadRow:
     """A thread with its live blocks and its activity."""
 
     held: ThreadStat
-    """The outstanding blocks that it has allocated."""
+    """Live blocks that it has allocated."""
     work: ThreadWork
     """What it has done since tracing began."""
 

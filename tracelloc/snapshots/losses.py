@@ -16,7 +16,7 @@ _NO_LOSSES: Final = (Counter.EARLIER_CALLS, Counter.MISSES, Counter.SPILLED, *OD
 
 @dataclass(frozen=True, slots=True)
 class LossCounts:
-    """What could not be seen, counted since the start."""
+    """Counts of events that could not be seen, since the start."""
 
     counters: dict[Counter, int]
     oddities: Oddities
@@ -78,7 +78,7 @@ class LossCounts:
 def take_losses(
     counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int, *, shared: bool
 ) -> LossCounts:
-    """What the probes count (by ``abi.Counter``) and what the table found odd."""
+    """Reads counts of the probes (by ``abi.Counter``) and oddities of the table."""
     return LossCounts(
         {counter: int(counters[counter]) for counter in Counter},
         Oddities(

@@ -307,7 +307,7 @@ def _history(parts: Sequence[MergedProcess], count: int) -> History:
 
 
 def _evenly(times_ns: I64, most: int) -> I64:
-    """Where in ascending times there are so many at most, over all of them, the last included."""
+    """Positions of at most so many of ascending times, evenly, the last included."""
     if len(times_ns) <= most:
         return np.arange(len(times_ns))
     # Whole numbers: float64 has no room for the nanoseconds of a hundred days.
@@ -316,7 +316,7 @@ def _evenly(times_ns: I64, most: int) -> I64:
 
 
 def _series(ones: Sequence[Snapshot]) -> Points | None:
-    """By what each of them has more or less than at its point before."""
+    """Sums series of several processes, by the changes from point to point."""
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
         return None

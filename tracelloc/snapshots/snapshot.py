@@ -34,7 +34,7 @@ from tracelloc.verdict.findings import Findings
 
 @dataclass(frozen=True, slots=True)
 class StackStat:
-    """What one call stack holds."""
+    """Figures of one call stack."""
 
     index: int
     live_bytes: int
@@ -79,7 +79,7 @@ RUNNING_PROCESSES: Final = -2
 
 @dataclass(frozen=True, slots=True)
 class ProcessSum:
-    """What a snapshot of several processes is the sum of."""
+    """The processes that a merged snapshot is the sum of."""
 
     process_count: int
     ended_count: int
@@ -90,7 +90,7 @@ class ProcessSum:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be copied beside the totals."""
+    """What a snapshot copies beside the totals."""
 
     top: int = 0
     """So many of the largest blocks."""
@@ -104,7 +104,7 @@ class Wanted:
     """What the allocator gives for each block; needs the blocks."""
 
     def __or__(self, other: Wanted) -> Wanted:
-        """What either of the two wants. They may differ in the age only if one has none."""
+        """Combines two wishes. They may differ in the age only if one has none."""
         return Wanted(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
@@ -184,7 +184,7 @@ class Snapshot(ProcessStatus):
     unknown_stacks: int
     """Stacks of which nothing but the id is known: their record was lost."""
     top_blocks: BlockSelection
-    """All outstanding blocks."""
+    """The largest live blocks, and the sums of all."""
     old_blocks: BlockSelection | None
     """Blocks of at least the requested age."""
     past_bytes: tuple[tuple[int, int], ...] = ()
@@ -207,7 +207,7 @@ class Snapshot(ProcessStatus):
 
     @property
     def elapsed_ns(self) -> int:
-        """Since tracing began."""
+        """Nanoseconds since tracing began."""
         return self.now_ns - self.started_ns
 
     @property
@@ -339,7 +339,7 @@ def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class FollowCounts:
-    """What following has done to the processes since the start."""
+    """Counts of followed forks and programs since the start."""
 
     forks: int = 0
     execs: int = 0
@@ -349,7 +349,7 @@ class FollowCounts:
 
 @dataclass(frozen=True, slots=True)
 class TraceSnapshot:
-    """What every report, file, rule, endpoint and screen of one moment is made of."""
+    """Snapshots of all processes at one moment, for every report, file, rule and screen."""
 
     processes: tuple[Snapshot, ...]
     """In the order of their start, the first one being ``root``; those included that ended."""

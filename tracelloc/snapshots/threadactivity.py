@@ -1,4 +1,4 @@
-"""What threads did and what the peak was made of, as snapshots have it: in whole blocks."""
+"""Activity of threads, and the peak, in whole blocks as snapshots have it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelloc.heap.totals import Totals
 
 @dataclass(frozen=True, slots=True)
 class ThreadWork:
-    """What one thread has done since tracing began. Bytes are as requested."""
+    """Allocations and frees of one thread since tracing began. Bytes are as requested."""
 
     tid: int
     """0: of no thread that is known."""
@@ -47,7 +47,7 @@ class ThreadFlow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadActivity:
-    """Who allocates and who frees."""
+    """Which threads allocate and which free."""
 
     threads: tuple[ThreadWork, ...]
     """By what they allocated, most bytes first. Only those that did anything."""

@@ -122,7 +122,7 @@ class PerfMap:
 
     def _distrust(self, status: os.stat_result) -> str | None:
         if not stat.S_ISREG(status.st_mode):
-            return "it is no regular file"
+            return "it is not a regular file"
         if status.st_uid not in self._users:
             return "it belongs to another user"
         if status.st_mode & stat.S_IWOTH:

@@ -157,7 +157,7 @@ _MI_SIZED: Final = _named(
 )
 """For ``mi_NAME`` and for ``mi_heap_NAME``, whose first argument is a heap."""
 _MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
-_MI_INLINED: Final = "it makes its block without calling another function: not counted"
+_MI_INLINED: Final = "it allocates without calling another function: not counted"
 _MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counted"
 
 

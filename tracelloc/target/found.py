@@ -187,7 +187,7 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
     """(why none of a process's files defines malloc, what would help)"""
     program = next((m for m in modules if m.path == executable), None)
     if program is None:
-        return "its program can't be read", "run tracelloc as root (sudo)"
+        return "its executable can't be read", "run tracelloc as root (sudo)"
     if program.elf.is_go:
         hint = (
             "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "

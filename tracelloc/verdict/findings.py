@@ -54,7 +54,7 @@ class Moment:
 
     @property
     def watched_s(self) -> float:
-        """How long it had been traced."""
+        """Seconds since tracing began."""
         return (self.now_ns - self.start_ns) / NS_PER_S
 
 
@@ -128,7 +128,7 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Stacks that are judged as one."""
+    """A group of stacks that are judged as one site."""
 
     sites: Sites
     """One row."""
@@ -205,7 +205,7 @@ def rank(suspect: Suspect) -> tuple[bool, float]:
 
 
 Blocks = Callable[[float], str]
-"""How so many blocks are called."""
+"""Formats a count of blocks."""
 
 
 def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
@@ -308,7 +308,7 @@ _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
 
 
 def _rounded(seconds: float) -> float:
-    """To two digits."""
+    """Rounds to two digits."""
     digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
     rounded = round(seconds, digits)
     return rounded if rounded < 10 else float(round(rounded))

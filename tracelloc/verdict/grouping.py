@@ -76,7 +76,7 @@ class Prefixes:
         return row
 
     def skipped(self, frames: Frames) -> int:
-        """How many innermost frames only pass allocations on."""
+        """Number of innermost frames that only pass allocations on."""
         count = 0
         while count < len(frames) - 1 and self._is_wrapper(frames[count]):
             count += 1
@@ -98,7 +98,7 @@ class Groups:
         return len(self.keys)
 
     def members(self, group: int) -> Rows:
-        """A group's stacks."""
+        """Stacks of a group."""
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
@@ -108,7 +108,7 @@ class Groups:
 
     @property
     def sizes(self) -> Rows:
-        """How many stacks are in each."""
+        """Number of stacks of each group."""
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
@@ -172,7 +172,7 @@ def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
 
 
 def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[int]:
-    """Which groups to report; they have no stacks in common. ``sites``: the single stacks.
+    """Chooses groups to report; they have no stacks in common. ``sites``: the single stacks.
 
     ``alike``: groups whose stacks are to be one suspect even if they are suspects by themselves.
     """
@@ -212,7 +212,7 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
 
 
 def common_length(paths: Sequence[Frames]) -> int:
-    """How many first frames all of these share."""
+    """Number of first frames that all paths share."""
     # What the first and the last in order share, all share.
     low, high = min(paths), max(paths)
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
@@ -299,7 +299,7 @@ def may_leak(census: Census, sites: Sites) -> Mask:
 
 
 def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Mask, Rows]:
-    """What may leak of each node, and two figures for each of these groups.
+    """Groups of what may leak of each node, and two figures for each of them.
 
     They are whether it is one leak even if its stacks are suspects by themselves, and how
     many stacks are below the node in all. Where only one inner node has such stacks, it

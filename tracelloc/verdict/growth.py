@@ -51,7 +51,7 @@ class Growth:
 
     @classmethod
     def none(cls, sites: int) -> Growth:
-        """No growth anywhere."""
+        """A table without growth."""
         columns: dict[str, Any] = {field.name: np.zeros(sites) for field in fields(cls)}
         for name in ("leaking", "growing", "doubtful"):
             columns[name] = np.zeros(sites, np.bool_)
@@ -64,7 +64,7 @@ class Growth:
 
 
 class CumulativeCurve:
-    """What was born until a moment, as a line between the slices' edges."""
+    """Births until a moment, linear between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
         """``per_slice``: a row per site, if it is not of the whole process; perhaps several
@@ -89,13 +89,13 @@ class CumulativeCurve:
         return value
 
     def between(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """From each moment to the next."""
+        """Increase from each moment to the next."""
         return np.diff(self.at(time_s, sites), axis=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Curves:
-    """What the windows are cut from."""
+    """Cumulative curves that windows are cut from."""
 
     sites: CumulativeCurve
     """Blocks alive, their bytes, and blocks born."""
@@ -141,7 +141,7 @@ def find_growth(
 
 
 def _starts(clean_from_s: float, end_s: F64) -> F64:
-    """Where windows begin: a row per site, the widest first."""
+    """Starts of windows: a row per site, the widest first."""
     fractions = clean_from_s + np.array(P.window_fractions) * (end_s - clean_from_s)[:, None]
     lengths = np.maximum(end_s[:, None] - np.array(P.window_lengths_s), clean_from_s)
     return np.concatenate([fractions, lengths], axis=1)
@@ -199,7 +199,7 @@ def _halves(chunks: F64) -> tuple[F64, F64]:
 
 
 def _correction(first: F64, second: F64) -> F64:
-    """By how much less is to be expected, since less was done."""
+    """Factor by which fewer survivors are expected, as the load fell."""
     return np.clip(first / np.maximum(second, 1), 1, P.most_load_correction)
 
 

@@ -98,7 +98,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class NonLeaks:
-    """A row per site."""
+    """Sites that do not leak by the rule of windows: a row per site."""
 
     rising: Mask
     """The floor rises, beyond what the load explains."""
@@ -180,7 +180,7 @@ CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICT
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What else there is to know at this moment."""
+    """Circumstances of a look: what is known of losses and sampling."""
 
     loss_share: float
     """Share of frees that are known to be lost."""
@@ -192,13 +192,13 @@ class Circumstances:
     """Blocks are samples: counts are of samples, bytes are scaled."""
 
     def select(self, rows: Rows) -> Circumstances:
-        """For some of the sites."""
+        """The circumstances of some sites."""
         return replace(self, loss_floor=self.loss_floor[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """What is known of each site: a column per figure, a row per site."""
+    """Judged sites: a column per figure, a row per site."""
 
     code: Codes
     """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
@@ -296,7 +296,7 @@ def _codes(  # noqa: PLR0917
     population: Population,
     circumstances: Circumstances,
 ) -> Codes:
-    """The first that holds."""
+    """Verdict codes: the first condition that holds."""
     new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
     return np.select(
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
@@ -310,7 +310,7 @@ def _codes(  # noqa: PLR0917
 
 
 def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
-    """What is left of the confidence: not all events, or not all blocks, may be known."""
+    """Factor of the confidence, for lost events and sampled blocks."""
     survivors = np.maximum(growth.survivors, 1)
     # So many of the survivors may be blocks whose frees were lost.
     certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)

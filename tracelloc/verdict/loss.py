@@ -14,7 +14,7 @@ from tracelloc.verdict.parameters import P
 
 
 class Gaps:
-    """When events were lost, so that what was counted before is not relied upon.
+    """Gaps in the events: counts from before a gap are not relied upon.
 
     After a gap, the count starts afresh: only blocks born since can be survivors. Where
     losses never cease that would be for ever, so there the loss's share is allowed for.
@@ -36,7 +36,7 @@ class Gaps:
 
     @property
     def last(self) -> bool:
-        """Whether losses go on and on."""
+        """Whether losses never cease."""
         return self._until_ns is not None and self._until_ns - self._from_ns > P.lasting_gap_ns
 
     def clean_from_ns(self) -> int | None:

@@ -86,7 +86,7 @@ def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
 
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
-    """How many outermost frames all of these have in common."""
+    """Number of outermost frames that all stacks have in common."""
     return common_length([frames[::-1] for frames in stacks])
 
 
@@ -114,7 +114,7 @@ def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known at one moment of all single stacks."""
+    """All single stacks, judged at one moment."""
 
     census: Census
     sites: Sites
@@ -210,7 +210,7 @@ class _Sums:
         return found
 
     def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
-        """What the sums are, and how often each was called leaking and then no longer."""
+        """Judges the sums; also how often each verdict was retracted."""
         sums = yield from look.census.sums(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         circumstances = replace(look.circumstances, loss_floor=floor)

@@ -38,7 +38,7 @@ def profile_of(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> Profile:
-    """The snapshot with names; waits for them, at most ``patience_s``.
+    """Makes the profile of a snapshot; waits for names at most ``patience_s``.
 
     Without ``freed`` only stacks that hold a block.
     """
@@ -72,7 +72,7 @@ def profile_of(
 
 
 def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
-    """What a stack has mapped, under a frame that says so and keeps it apart from blocks."""
+    """A sample of what a stack has mapped, under the frame ``MAPPED``."""
     stat = StackStat(
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )
@@ -132,7 +132,7 @@ def trace_profiles(
 
 
 def since(before: Profile | None, now: Profile) -> Profile:
-    """What a process has more than before; None: it was not there then."""
+    """Difference of a process to before; all of it if it was not there then."""
     return difference(replace(now, samples=()) if before is None else before, now)
 
 
@@ -191,7 +191,7 @@ def _begun_by(stack: NamedStack, process: str) -> NamedStack:
 
 
 def difference(before: Profile, after: Profile) -> Profile:
-    """What ``after`` has more, stack by stack.
+    """Subtracts profiles stack by stack: what ``after`` has more.
 
     Stacks are the same if what is shown of them has the same names and files; lines and
     addresses may differ, as they do between two runs or builds.

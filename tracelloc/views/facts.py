@@ -200,7 +200,7 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
-    """The stack with this index, innermost frame first, runs of filtered frames as a number."""
+    """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
         yield f"        [the call stack {reason}]"
@@ -219,8 +219,9 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
 
 
 def format_frame(frame: Frame) -> str:
-    """``name+0x32/0x76 in FILE (file:line)``; ``???`` without a name, the reason without a file.
+    """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
+    Without a name it is ``???``; without a file, the reason is given.
     Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
@@ -238,7 +239,7 @@ def format_frame(frame: Frame) -> str:
 
 
 def where(frame: Frame) -> str:
-    """`` in FILE (file:line)``, as far as it is known."""
+    """Formats the place of a frame: `` in FILE (file:line)``, as far as it is known."""
     text = f" in {printable(frame.module)}" if frame.module else ""
     if frame.file:
         text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"

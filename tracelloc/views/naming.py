@@ -36,7 +36,7 @@ def frame_name(frame: Frame) -> str:
 
 
 class Symbols(Protocol):
-    """Who knows the names of addresses: a ``Symbolizer``, or several as one."""
+    """Names of addresses: a ``Symbolizer``, or several as one."""
 
     @property
     def version(self) -> int: ...
@@ -111,7 +111,7 @@ class Namer:
 
 
 def _end_of_partial(why: str) -> Frame:
-    """What stands for the frames that are missing at the outer end."""
+    """A frame that stands for those missing at the outer end."""
     name = f"[partial: {why}]"
     return Frame(0, name, None, None, None, None, None)
 
@@ -141,11 +141,11 @@ class MergedSymbols:
         return sum(symbols.waiting for symbols in list(self._asked.values()))
 
     def place(self, _address: int) -> Unresolved:
-        """In different processes, different files are at an address."""
+        """No place: different processes have different files at an address."""
         return Unresolved.UNMAPPED
 
     def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
-        """Who is to be asked for an address, and by which; None: nobody has it any more."""
+        """The symbolizer of an address, and the address there; None: no process has it any more."""
         found = self._locations.owner(address)
         if found is None:
             return None, address, address

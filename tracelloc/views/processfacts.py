@@ -51,7 +51,7 @@ _FARTHEST_S: Final = 30 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where resident memory comes from, in bytes."""
+    """Accounts for resident memory, in bytes."""
 
     growth_bytes: int
     """Growth of memory in use since tracing began, swapped pages included."""
@@ -78,7 +78,7 @@ class Forecast:
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The forecast as a sentence."""
         whose = "leaks" if self.by_leaks else "memory growth"
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
@@ -88,7 +88,7 @@ class Forecast:
 
 
 def forecast(snapshot: Snapshot) -> Forecast | None:
-    """By what leaks, if anything does; else by how memory in use has grown lately.
+    """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
     None if it does not grow, or would take longer than a month.
     """
@@ -167,7 +167,7 @@ def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
 
 
 def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overhead: int) -> str:
-    """``known``: bytes of blocks and mappings, ``overhead``: of it, the allocator's."""
+    """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
@@ -194,7 +194,7 @@ def _replaced(snapshot: Snapshot) -> str:
 
 
 def _elsewhere(memory: Memory, known: int) -> str:
-    """What else has grown most."""
+    """Names what else has grown most."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
@@ -210,7 +210,7 @@ def _elsewhere(memory: Memory, known: int) -> str:
 
 
 def memory_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Where memory comes from and when it will have run out, as far as that can be said."""
+    """Sentences on where memory comes from and when it runs out."""
     for found in (account(snapshot), forecast(snapshot)):
         if found is not None:
             yield found.sentence
@@ -272,7 +272,7 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
 
 
 def why_uncertain(sizes: UsableSizes) -> str | None:
-    """What speaks against usable sizes; None if nothing does."""
+    """Why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
         return f"usable sizes of {main.provider.value} in {base_name(main.file)} are not known"
@@ -299,7 +299,7 @@ _MOST_SLOW = 4
 
 
 def overhead_line(overhead: Overhead) -> str:
-    """What tracing costs the target, and which probes cost more than they could."""
+    """One line on the overhead of tracing, and on slow probes."""
     parts = [f"{overhead.events_per_s:.0f} events/s"]
     if overhead.probe_share is not None:
         parts.append(
@@ -315,7 +315,7 @@ def overhead_line(overhead: Overhead) -> str:
 
 
 def losses_line(snapshot: Snapshot) -> str:
-    """What was missed, in one line: the three standing figures, then whatever else isn't 0."""
+    """One line on what was missed: three standing figures, then all others that are not 0."""
     losses = snapshot.losses
     parts = [
         f"lost {plural(losses.events, 'event')}",

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class FigureUnit(Enum):
-    """What a figure counts. The value is for people."""
+    """Unit of a figure. The value is for people."""
 
     BYTES = "bytes"
     BLOCKS = "blocks"
@@ -92,7 +92,7 @@ class Metric(Enum):
     figure: Figure
     noun: str
     title: str
-    """Standing alone."""
+    """Name that stands alone: ``live bytes``."""
 
     def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
         """A member of this name."""
@@ -105,12 +105,12 @@ class Metric(Enum):
 
     @property
     def unit(self) -> FigureUnit:
-        """What its figures count."""
+        """Unit of the figures."""
         return self.figure.unit
 
     @property
     def heading(self) -> str:
-        """Above a narrow column."""
+        """Title of a narrow column."""
         if self is Metric.BYTES:
             return self.noun
         return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
@@ -142,11 +142,11 @@ class Sample:
     """Process of the sample, where there are several; None: the profile's target."""
 
     def weight(self, metric: Metric) -> int:
-        """What it has, or has more; negative only in differences and for growth."""
+        """Weight of the sample; negative only in differences and for growth."""
         return metric.of(self.stat)
 
     def after(self, metric: Metric) -> int:
-        """What it has in the end: of a difference, in the later profile."""
+        """Weight in the end: in a difference, that in the later profile."""
         return self.weight(metric) + (0 if self.before is None else metric.of(self.before))
 
 

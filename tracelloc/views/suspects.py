@@ -58,7 +58,7 @@ class NamedSuspect:
 
     @property
     def judgement(self) -> Judgement:
-        """What is said of it."""
+        """The judgement of the suspect."""
         return self.suspect.judgement
 
     @property
@@ -80,7 +80,7 @@ def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
 def name_suspects(
     snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
 ) -> list[NamedSuspect]:
-    """With what names there are by now."""
+    """Names suspects, as far as names are known by now."""
     found = []
     for suspect in suspects:
         stack = namer.stack(snapshot, suspect.stack)
@@ -158,7 +158,7 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates."""
+    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates."""
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
     confidence = format_percent(judgement.confidence, 0)
     if judgement.verdict is Verdict.LEAKING:
@@ -194,7 +194,7 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
 
 
 def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
-    """``2 leak suspects out of 7: 3 leaking, 4 growing``. ``left_out``: known by number only."""
+    """Formats ``2 leak suspects out of 7: 2 leaking``. ``left_out``: known by number only."""
     out_of = f" out of {len(suspects) + left_out}" if shown < len(suspects) + left_out else ""
     leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in suspects)
     growing = len(suspects) + left_out - leaking
@@ -215,7 +215,7 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
 
 
 def nobody_line(snapshot: Snapshot) -> str | None:
-    """What to say if there is no suspect; None if nothing can be said."""
+    """One line if there is no suspect; None before the first verdicts."""
     findings = snapshot.findings
     if findings is None or findings.suspects:
         return None
