@@ -232,7 +232,7 @@ def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str
     parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
     if thread.freed_for_others_count:
         amount = given.amount(thread.freed_for_others_bytes, thread.freed_for_others_count)
-        parts.append(f"{amount} of it for other threads")
+        parts.append(f"of which {amount} for other threads")
     if thread.freed_by_others_count:
         amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
         parts.append(f"{amount} freed by other threads")

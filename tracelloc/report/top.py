@@ -166,8 +166,9 @@ def temporary_part(given: Request) -> SectionContent:
 def _meaning(soon: Soon) -> str:
     if soon.life_ns is not None:
         return f"freed by the same thread within {format_duration(soon.life_ns / NS_PER_S)}"
-    others = "no other" if soon.between == 0 else f"at most {plural(soon.between, 'other')}"
-    return f"freed by the same thread, {others} between"
+    if soon.between == 0:
+        return "freed by the same thread before any other allocation"
+    return f"freed by the same thread after at most {plural(soon.between, 'other allocation')}"
 
 
 def mappings_part(given: Request) -> SectionContent | None:
