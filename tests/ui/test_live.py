@@ -324,7 +324,7 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
         start=Resident((20 << 20) - grown, 4 << 20, 0, 0),
         pss_bytes=None,
         limit=Limit("cgroup", 64 << 20, 40 << 20),
-        past=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
+        history=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
     )
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:

@@ -154,13 +154,13 @@ def with_memory(
     anonymous: int = 0,
     files: int = 0,
     limit: Limit | None = NOBODY,
-    past: tuple[tuple[int, int], ...] = (),
+    history: tuple[tuple[int, int], ...] = (),
 ) -> Snapshot:
     """A snapshot of a process that has grown so since the start."""
     start = Resident(64 * MIB, 8 * MIB, 0, 0)
     now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
     return replace(
-        watched(end_s).snapshot(), memory=Memory(now, start, None, limit, past),
+        watched(end_s).snapshot(), memory=Memory(now, start, None, limit, history),
     )  # fmt: skip
 
 
@@ -299,13 +299,13 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
     minute = 60 * 10**9
     past = tuple((n * minute // 2, n * MIB) for n in range(10))
     limit = Limit("machine", 1 << 30, 60 * MIB)
-    ahead = forecast(with_memory(100.0, limit=limit, past=past))
+    ahead = forecast(with_memory(100.0, limit=limit, history=past))
     assert ahead is not None
     assert (ahead.by_leaks, round(ahead.rate_bytes_per_min)) == (False, 2 * MIB)
     assert ahead.left_s == pytest.approx(1800)
-    assert forecast(with_memory(100.0, limit=limit, past=past[:2])) is None, "too short a time"
+    assert forecast(with_memory(100.0, limit=limit, history=past[:2])) is None, "too short a time"
     falling = tuple((time_ns, -held) for time_ns, held in past)
-    assert forecast(with_memory(100.0, limit=limit, past=falling)) is None
+    assert forecast(with_memory(100.0, limit=limit, history=falling)) is None
     assert forecast(with_memory(400.0, limit=None)) is None
     assert forecast(with_memory(400.0)) is None, "more than a month"
 

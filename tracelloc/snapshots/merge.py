@@ -200,7 +200,7 @@ class TraceMerger:
             old_blocks=None,
             allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
             mappings=_mappings(parts),
-            past_bytes=tuple((time_ns - start_ns, held) for time_ns, held in past),
+            live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),
             now_ns=now_ns,
             blocks=_blocks(running),
             history=history,

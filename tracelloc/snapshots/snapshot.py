@@ -187,7 +187,7 @@ class Snapshot(ProcessStatus):
     """The largest live blocks, and the sums of all."""
     old_blocks: BlockSelection | None
     """Blocks of at least the requested age."""
-    past_bytes: tuple[tuple[int, int], ...] = ()
+    live_history: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
     blocks: Blocks | None = None
     """All live blocks, if wanted."""
@@ -308,7 +308,7 @@ def take_snapshot(
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,
-        past_bytes=_past(heap.history, process.started_ns),
+        live_history=_live_history(heap.history, process.started_ns),
         blocks=table.blocks() if wanted.blocks else None,
         history=heap.history.copy(),
         peak=whole_peak(totals, table.peak, len(stacks)),
@@ -331,7 +331,7 @@ def _blocks(
     return BlockSelection(count, size_bytes, largest), old
 
 
-def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
+def _live_history(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
     return tuple(
         (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
     )

@@ -66,7 +66,7 @@ def profile_of(
         files=_files(namer, addresses),
         notes=_notes(snapshot),
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
-        series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
+        series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=target_facts(snapshot),
     )
 

@@ -111,11 +111,11 @@ def forecast(snapshot: Snapshot) -> Forecast | None:
 
 def _slope_per_min(memory: Memory) -> float:
     """Over the newer half of what is known, if that is long enough; else 0."""
-    if len(memory.past) < 2:
+    if len(memory.history) < 2:
         return 0.0
-    last_ns, last = memory.past[-1]
-    middle_ns = (memory.past[0][0] + last_ns) // 2
-    from_ns, first = next(point for point in memory.past if point[0] >= middle_ns)
+    last_ns, last = memory.history[-1]
+    middle_ns = (memory.history[0][0] + last_ns) // 2
+    from_ns, first = next(point for point in memory.history if point[0] >= middle_ns)
     if last_ns - from_ns < _SLOPE_NS:
         return 0.0
     return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S
