@@ -20,7 +20,7 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
-from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
+from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot

@@ -22,7 +22,7 @@ from tracelloc.text import plural
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.flame import FLAME
-from tracelloc.ui.histograms import AGES, SIZES, THREADS
+from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picture import Picture, Refresher
 from tracelloc.ui.processview import PROCESSES, show_process

@@ -28,8 +28,8 @@ from tracelloc.snapshots.histograms import (
 )
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.histograms import AGES as AGES_VIEW
-from tracelloc.ui.histograms import (
+from tracelloc.ui.histogramviews import AGES as AGES_VIEW
+from tracelloc.ui.histogramviews import (
     COLUMNS,
     age_label,
     bar_rows,
@@ -38,8 +38,8 @@ from tracelloc.ui.histograms import (
     size_rows,
     table_rows,
 )
-from tracelloc.ui.histograms import SIZES as SIZES_VIEW
-from tracelloc.ui.histograms import THREADS as THREADS_VIEW
+from tracelloc.ui.histogramviews import SIZES as SIZES_VIEW
+from tracelloc.ui.histogramviews import THREADS as THREADS_VIEW
 from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings, Sorting
 

@@ -13,7 +13,7 @@ from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, weights
 from tracelloc.snapshots.histograms import ThreadStat, thread_rows
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.histograms import COLUMNS, table_rows
+from tracelloc.ui.histogramviews import COLUMNS, table_rows
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.stacknames import Search

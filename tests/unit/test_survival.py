@@ -17,7 +17,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import in_proportion
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survival import ages_reached, deaths_from, find_tails, kept_from
+from tracelloc.verdict.survivaltail import ages_reached, deaths_from, find_tails, kept_from
 
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:

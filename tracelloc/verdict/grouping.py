@@ -34,7 +34,7 @@ from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survival import Mask
+from tracelloc.verdict.survivaltail import Mask
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _SUSPECT: Final = (_LEAKING, CODE_OF[Verdict.GROWING])

@@ -1,6 +1,6 @@
 """The test for a leak: windows of time in which survivors pile up at a steady pace.
 
-Each window ends where the survival tail begins (``survival``): what was born later is too
+Each window ends where the survival tail begins (``survivaltail``): what was born later is too
 young to tell. It is cut into six chunks of equal length, and its survivors (blocks born in
 a chunk that are alive) have to come from nearly every chunk, at a pace that does not slow
 down, corrected by how much the process did at the time. Several windows are tried, the
@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, I64, Population
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survival import Mask, Tail
+from tracelloc.verdict.survivaltail import Mask, Tail
 
 Rows = npt.NDArray[np.intp]
 

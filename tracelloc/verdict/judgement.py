@@ -21,7 +21,7 @@ import numpy.typing as npt
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
 from tracelloc.verdict.growth import CumulativeCurve, Growth, Rows, find_growth, find_onset
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survival import Mask, Tail, find_tails
+from tracelloc.verdict.survivaltail import Mask, Tail, find_tails
 
 
 class Verdict(Enum):

@@ -33,7 +33,7 @@ from tracelloc.verdict.grouping import (
 from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict, judge_in_parts
 from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survival import Mask
+from tracelloc.verdict.survivaltail import Mask
 
 
 def find_tied(

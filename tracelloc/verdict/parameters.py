@@ -21,7 +21,7 @@ from tracelloc.text import NS_PER_S
 class VerdictParameters:
     """One set of numbers; ``P`` is the one in use."""
 
-    # The survival tail: the age from which on blocks of a site stop dying (``survival``).
+    # The survival tail: the age from which on blocks of a site stop dying (``survivaltail``).
 
     tail_least_at_risk: int = 3
     """Blocks: a hazard is not estimated from fewer."""
