@@ -307,7 +307,7 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     for function in facts.functions:
         yield f"traced     {printable(function)}"
     for line in unseen_lines(snapshot.allocators):
-        yield f"unseen     {line}"
+        yield f"not probed {line}"
     for path, method in snapshot.stack_methods.items():
         yield f"stacks     through {printable(path)}: {method}"
     for line in memory_lines(snapshot):

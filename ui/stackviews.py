@@ -48,7 +48,7 @@ from tracelloc.views.naming import NamedStack, frame_name
 from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
 MOST_ROWS: Final = 10_000
-"""Nobody scrolls further; searching looks at everything."""
+"""Rows of a table: nobody scrolls further, and searches look at everything."""
 STACK_COLUMNS: Final = (
     Column("bytes", "live", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
@@ -145,7 +145,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
 def _columns(
     selection: ViewSelection,
 ) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
-    """What rows can be sorted by, and how it is written where that is the cell's text."""
+    """Columns that rows can be sorted by, and their formats."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
     return {
@@ -186,7 +186,7 @@ FRAME_COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FrameLine:
-    """One row: a frame, a run that was taken together, or a number of hidden frames."""
+    """A row of a stack: a frame, a collapsed run, or a number of hidden frames."""
 
     frame: Frame | None
     text: str

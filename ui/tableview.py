@@ -28,7 +28,7 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def crop(name: str, width: int) -> str:
-    """At most ``width`` cells, every character harmless, with an ellipsis where cut."""
+    """Crops text to at most ``width`` cells, all harmless, with an ellipsis where cut."""
     if width <= 0:
         return ""
     most = _PER_CELL * width + _PER_CELL
@@ -41,13 +41,13 @@ def crop(name: str, width: int) -> str:
 
 
 def fit(name: str, width: int) -> str:
-    """Exactly ``width`` cells, at the left."""
+    """Fits text to exactly ``width`` cells, left-aligned."""
     text = crop(name, width)
     return text + " " * (width - cell_len(text))
 
 
 def right(name: str, width: int) -> str:
-    """Exactly ``width`` cells, at the right."""
+    """Fits text to exactly ``width`` cells, right-aligned."""
     text = crop(name, width)
     return " " * (width - cell_len(text)) + text
 
@@ -74,7 +74,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def signed_size(size_bytes: int) -> str:
-    """``+1.10 MiB``, ``-3 B``; zero has no sign."""
+    """Formats a size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
     return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
 
 
@@ -89,7 +89,7 @@ def clean(name: str) -> str:
 
 
 def short_count(count: float) -> str:
-    """At most five cells: ``12``, ``9.21k``, ``104k``, ``2.20M``; below ten with a tenth."""
+    """Formats a count in five cells at most: ``12``, ``9.21k``, ``104k``; below ten a tenth."""
     if count < 0:
         return "-" + short_count(-count)
     if count < 9.95 and count != int(count):
@@ -103,7 +103,7 @@ def short_count(count: float) -> str:
 
 
 def gauge(share: float, width: int) -> str:
-    """``▓▓▓▓░░`` for a share of 0 to 1."""
+    """Draws a share of 0 to 1: ``▓▓▓▓░░``."""
     full = round(width * min(1.0, max(0.0, share)))
     return "▓" * full + "░" * (width - full)
 
@@ -142,7 +142,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """What a table shows."""
+    """Rows of a table: their order, cells and notes."""
 
     order: Sequence[Hashable]
     """A key per row, in the order of the rows."""
@@ -151,9 +151,9 @@ class TableRows:
     sorted_by: str = ""
     descending: bool = True
     empty: str = ""
-    """What to say if there are no rows."""
+    """Text for no rows."""
     without: Collection[str] = ()
-    """Columns that have nothing to say."""
+    """Columns to leave out."""
     footer: Sequence[Callable[[Hashable | None], str]] = ()
     """Lines below the rows, about the key under the cursor."""
 
@@ -220,7 +220,7 @@ class Table(LineView[TableRows]):
         super().move_to(row)
 
     def action_edge(self, step: int) -> None:
-        """To the last row, or to the first, and stays on whichever is first."""
+        """Moves to the last row, or to the first and stays on whichever is first."""
         super().action_edge(step)
         self._at_top = step < 0
 
@@ -240,11 +240,11 @@ class Table(LineView[TableRows]):
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Keys."""
+        """Number of rows."""
         return len(self.order)
 
     def empty_text(self) -> str:
-        """Why there are no rows."""
+        """Text for a table without rows."""
         return crop(f" {self._rows.empty}", self.width)
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:

@@ -52,12 +52,12 @@ class Source(Protocol):
     filters: Filters
     """Filters of all namers."""
     facts: Facts
-    """What does not change."""
+    """Facts that do not change."""
     caller: Caller
     """The user whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
-        """What is outstanding now. Takes milliseconds. Raises TracellocError."""
+        """A new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
         ...
 
     def namer(self, target: Target) -> Namer:
@@ -85,7 +85,7 @@ BASIC: Final = Wanted(blocks=True)
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """By which column; none has an empty key."""
+    """The column that rows are sorted by; an empty key for none."""
 
     column: str
     descending: bool = True
@@ -102,7 +102,7 @@ class View(Generic[C]):
     """Unique; also the id of its widget."""
     title: str
     key: str
-    """Brings it on top."""
+    """Key that shows the view."""
     maker: Callable[[Source], Callable[[ViewSelection], C]]
     """Called once per run; what it returns makes the content and may remember things. Views
     with the same maker share what it returns."""
@@ -115,7 +115,7 @@ class View(Generic[C]):
     keeps: bool = False
     """What its maker remembers is kept while other views are on top."""
     sorting: Sorting = Sorting("")
-    """At first."""
+    """The default sorting."""
     shows_stack: bool = False
     """Rows stand for stacks, and the one under the cursor is shown below."""
     by_metric: bool = False
@@ -144,32 +144,32 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """``m1 → m2``, ``m1 → now``."""
+        """Title of the difference: ``m1 → m2``, ``m1 → now``."""
         return f"{self.before.name} → {self.after.name if self.after else 'now'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that has a say in what the views show."""
+    """All settings that determine what the views show."""
 
     view: View[Any]
     process: int = 0
-    """Which one is shown, by its number in the trace; negative: several (``ALL_PROCESSES``)."""
+    """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Sorting by name of view, where it is not the default."""
     search: str = ""
     limits: Limits = ALL
-    """Sizes, ages and thread."""
+    """Limits by size, age and thread."""
     verdicts: tuple[Verdict, ...] = ()
     """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
-    """Only what has come since and is still there."""
+    """Only blocks allocated since this mark and still live."""
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
-    """What flame graph and tree are drawn by."""
+    """The metric of flame graph and tree."""
     filters_on: bool = True
     selected: int | None = None
     """The stack whose details are wanted."""
@@ -182,7 +182,7 @@ class Settings:
 
     @property
     def all_limits(self) -> Limits:
-        """The limits, the baseline among them."""
+        """All limits, the baseline included."""
         if self.baseline is None:
             return self.limits
         return replace(self.limits, born_after_ns=self.baseline.now_ns)
@@ -202,12 +202,12 @@ _COSTS: Final = 32
 
 
 class Journal:
-    """Written by the thread that draws; the refresher's reads copies of it."""
+    """Messages and costs of drawing: written by the drawing thread, copied by the refresher's."""
 
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
         self.costs: dict[str, deque[tuple[float, float]]] = {}
-        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
+        """Seconds that the latest pictures of each view took to compute, and to draw."""
 
     def say(self, text: str) -> None:
         """Notes a message and when it came."""
@@ -258,7 +258,7 @@ class ViewSelection:
 
     @property
     def why_empty(self) -> str:
-        """Why a table has no row."""
+        """Why a table has no rows."""
         settings = self.settings
         if settings.search or settings.verdicts:
             what = f"match /{settings.search}" if settings.search else "have this verdict"
@@ -288,7 +288,7 @@ def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
 def listed_stacks(
     snapshot: Snapshot, settings: Settings, figures: StackFigures, change: I64 | None
 ) -> I64:
-    """Before any search, the heaviest first: what holds blocks within the limits.
+    """Stacks with blocks within the limits, before any search, the heaviest first.
 
     Those that have changed, if moments are compared (``change``), or, for flame graph and
     tree, those that weigh anything though they may hold nothing any more.

@@ -1,4 +1,4 @@
-"""Which frames of a call stack are noise: rules, where they come from, what they do."""
+"""Filter rules: which frames of a call stack are hidden or collapsed."""
 
 from tracelloc.filters.files import append_rules, load_filters
 from tracelloc.filters.filters import REVEALED, Filters, NamedStack, StackLine

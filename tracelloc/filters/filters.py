@@ -93,7 +93,7 @@ _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
 _HIDE: Final[_Verdict] = (Action.HIDE, None)
 _UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
-"""Told apart from a rule's own show: a cut further in hides such frames."""
+"""No rule matched. Unlike a rule's own show, a cut further in hides such frames."""
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 
@@ -107,7 +107,7 @@ class Filters:
         """Raises UsageError for a switch of a group that no rule belongs to."""
         self.version = 0
         self.enabled = True
-        """Off: every frame is shown, whatever rules say."""
+        """Whether rules apply; else every frame is shown."""
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
@@ -162,7 +162,7 @@ class Filters:
         self._change()
 
     def remove(self, rule: Rule) -> None:
-        """Takes the latest such rule that was added at run time away again."""
+        """Removes the latest such rule that was added at run time."""
         self._added.reverse()
         try:
             self._added.remove(rule)
@@ -280,7 +280,7 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
 
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
-    """Which frames a stack's verdicts hide, and which they take together."""
+    """The frames of a stack, hidden and collapsed as verdicts say."""
     for index, (action, _) in enumerate(verdicts):
         if action is Action.CUT:
             # Only a rule that says so brings back what is outside.

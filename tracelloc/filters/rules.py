@@ -24,7 +24,7 @@ LONGEST_SUBJECT: Final = 2048
 
 
 class Action(Enum):
-    """What becomes of a frame that a rule matches."""
+    """What a rule does with a matching frame."""
 
     HIDE = "hide"
     COLLAPSE = "collapse"
@@ -45,7 +45,7 @@ class Match(Enum):
 
 
 class On(Enum):
-    """What of a frame is matched."""
+    """The part of a frame that a pattern is matched with."""
 
     SYMBOL = "symbol"
     TRAIT = "trait"
@@ -96,7 +96,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """What one file says."""
+    """Rules and switches of one file."""
 
     name: str
     rules: tuple[Rule, ...] = ()
@@ -118,7 +118,7 @@ def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What to say of a word that isn't known: the one that was meant, or all there are."""
+    """Hint for an unknown word: the likely one, or all that are known."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where there is an error
 
     choices = list(known)
@@ -155,7 +155,7 @@ class TomlTables:
             self.fail(self.lines().of(table), f"{table} must be written as [[{table}]]")
 
     def lines(self) -> Lines:
-        """Where its statements are."""
+        """Line numbers of its statements."""
         return Lines(self.text)
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:

@@ -1,4 +1,4 @@
-"""Where to listen and where to push to, as they are written on the command line."""
+"""Addresses to listen on and to push to, as written on the command line."""
 
 from __future__ import annotations
 

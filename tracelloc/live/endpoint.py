@@ -63,7 +63,7 @@ _COUNTERS: Final = (
 
 
 def metrics(profiles: Sequence[Profile]) -> str:
-    """The whole exposition, of one process or several."""
+    """The OpenMetrics text of one process or several."""
     return "".join(f"{line}\n" for line in _lines(profiles))
 
 

@@ -88,7 +88,7 @@ class Pusher:
         self._since_s = time.time()
         self._failing = False
         self.dropped = 0
-        """Profiles that it will never get."""
+        """Profiles that were dropped."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -271,7 +271,7 @@ class ProfileSource:
 
 
 class Sharing:
-    """Whatever was asked for of the two."""
+    """The endpoint and the push of one trace, as far as requested."""
 
     def __init__(
         self, listen: ListenAddress | None, push: PushConfig | None, say: Callable[[str], None]
@@ -296,7 +296,7 @@ class Sharing:
             self._say(f"pushing to {self._push.url}")
 
     def close(self) -> None:
-        """Before snapshots can no longer be taken. May be called twice."""
+        """Stops both; call while snapshots can still be taken. May be called twice."""
         if self._pusher is not None:
             self._pusher.close()
             self._pusher = None

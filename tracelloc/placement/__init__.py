@@ -45,7 +45,7 @@ class ProbePoint:
 
     @property
     def ends_calls(self) -> bool:
-        """Whether it is where calls end."""
+        """Whether calls end there."""
         return self.program in _RETURN_PROGRAMS
 
 
@@ -97,7 +97,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Whether it may leave all the work to functions that are seen by themselves.
+    """Whether it may delegate to functions that are probed themselves.
 
     Operators of the C++ library do: they call malloc and free. What the user has named is
     what is to be seen, whatever it does.

@@ -74,7 +74,7 @@ class PerfMap:
 
     @property
     def path(self) -> PurePosixPath:
-        """In the target's own root, by the PID that the target has for itself."""
+        """Path of the file in the target's own root, by its own PID."""
         return PurePosixPath(f"/tmp/perf-{self._inner_pid}.map")  # noqa: S108
 
     def __len__(self) -> int:
@@ -148,7 +148,7 @@ class PerfMap:
 
 
 class ModuleSymbols:
-    """What is known of one mapped file: loaded when asked for, once. Thread safe."""
+    """Names and lines of one mapped file, loaded on demand, once. Thread safe."""
 
     def __init__(self, module: Module, roots: Sequence[Path]) -> None:
         """``roots``: directories that stand for ``/`` when debug files are searched."""

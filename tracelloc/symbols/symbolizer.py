@@ -103,7 +103,7 @@ class Symbolizer:
         return self._space.place(address)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """What is known of a mapped file."""
+        """Symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -135,7 +135,7 @@ class Symbolizer:
         self._changed.notify_all()
 
     def _forget_outdated(self) -> None:
-        """What had no name may have one by now: a new mapping, newly generated code."""
+        """Forgets unnamed addresses that may have a name by now: new mappings, generated code."""
         reasons: tuple[Unresolved, ...] = ()
         if self._image != self._space.image:
             self._image = self._space.image
