@@ -130,7 +130,7 @@ def test_what_speaks_against_them() -> None:
         ),
         (
             MainAllocator(Provider.OTHER, "/opt/a\x1bpp", ()),
-            "usable sizes of another malloc library in a\x1bpp are not known",
+            "sizes of another malloc library in a\x1bpp are not known",
         ),
     ):
         shown = measured(snapshot, main)

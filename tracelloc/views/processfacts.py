@@ -275,7 +275,7 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
     """Why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
-        return f"usable sizes of {main.provider.value} in {base_name(main.file)} are not known"
+        return f"sizes of {main.provider.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)
         return f"all blocks are counted as {main.provider.value}'s, but there is also {others}"
