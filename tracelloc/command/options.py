@@ -56,7 +56,7 @@ class Options:
     pid: int | None
     """None: the user chooses from a list, only with a screen; or there is a command or a name."""
     name: str | None
-    """Whose PID is to be found."""
+    """Name of the process to find."""
     as_root: bool
     """A command runs with our rights, not with those of who called sudo."""
     program_output: Path | None
