@@ -163,8 +163,8 @@ class StackFlag(IntFlag):
 
 
 PARTIAL_REASONS: Final = {
-    StackFlag.LOST_MISS: "the ring for stacks without rows was full",
-    StackFlag.SHORT_COPY: "it goes on beyond the memory that was copied",
+    StackFlag.LOST_MISS: "the ring of stacks without unwind entries was full",
+    StackFlag.SHORT_COPY: "it continues beyond the memory that was copied",
     StackFlag.BAD_CFI: "call-frame information that can't be used",
     StackFlag.UNMAPPED: "an address where no code is mapped",
     StackFlag.UNREADABLE: "memory that can't be read",
@@ -208,10 +208,10 @@ LOST_EVENT_COUNTERS: Final = (
     Counter.LOST_RESTORES,
     Counter.LOST_INNER_FREES,
 )
-"""Counters of events that never reached user space: no room in the ring, nor in the spill map."""
+"""Counters of events that never reached user space: no room in the ring or overflow map."""
 ODDITY_COUNTERS: Final = (
     Counter.SPILL_REUSES,
     Counter.SPILL_UNMATCHED,
     Counter.SPILL_ODD_RESTORES,
 )
-"""What the spill map finds as the table does otherwise."""
+"""Counters of what the overflow map finds in place of the table."""

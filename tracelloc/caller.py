@@ -61,7 +61,7 @@ def caller(environment: Mapping[str, str] = os.environ) -> Caller:
 
 
 def effective_user() -> Caller:
-    """Whose rights the program has, whoever called sudo: for what the kernel is to believe."""
+    """The user whose rights this program has, whoever called sudo: for the kernel to believe."""
     environment = dict(os.environ)
     if environment.pop("SUDO_UID", None) is not None:
         # It may still be the caller's.
@@ -102,7 +102,7 @@ def trusted_bytes(path: Path, who: Caller, most_bytes: int) -> bytes:
     with open(descriptor, "rb") as stream:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         _check_writers(status, who, "it")
         content = stream.read(most_bytes + 1)
     if len(content) > most_bytes:

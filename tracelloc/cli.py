@@ -59,7 +59,7 @@ def _has_screen() -> bool:
 
 def _run(options: Options) -> int:
     if options.name is not None:
-        from tracelloc.target.processes import find_target  # noqa: PLC0415 - as below
+        from tracelloc.target.processlist import find_target  # noqa: PLC0415 - as below
 
         options = replace(options, pid=find_target(options.name))
     for output in options.outputs:

@@ -27,7 +27,7 @@ class UsageError(TracellocError):
 
 
 class PrivilegeError(TracellocError):
-    """The kernel would not let us: root or capabilities are missing."""
+    """Root or capabilities are missing."""
 
 
 class TargetError(TracellocError):

@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 GAPS: Final = 1 << 16
-"""As many gaps are made to be drawn from, at even steps of their distribution."""
+"""Gaps to draw from, at even steps of their distribution."""
 
 
 def gaps(mean_bytes: int) -> npt.NDArray[np.uint64]:
     """Whole numbers of bytes, at least 1, exponentially distributed with this mean."""
     quantiles = (np.arange(GAPS) + 0.5) / GAPS
     lengths = -np.log1p(-quantiles)
-    # The last step's tail is cut off; spread what it would have added.
+    # The last step's tail is cut off; distribute what it would have added.
     lengths *= mean_bytes / lengths.mean()
     return np.maximum(np.ceil(lengths), 1).astype(np.uint64)
 

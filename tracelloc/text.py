@@ -11,7 +11,7 @@ import threading
 from typing import Final
 
 PATIENCE_S: Final = 1.0
-"""How long something may take before it is said that it does."""
+"""How long something may take before progress is shown."""
 
 LONGEST_TEXT: Final = 64 << 10
 """Characters of a readable name; a name that would be longer is left as it is."""
@@ -75,18 +75,20 @@ class Progress:
 NS_PER_S: Final = 1_000_000_000
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtpe]?)(i?b)?", re.IGNORECASE)
-_DURATION = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(ns|us|ms|s|m|min|h|d)?", re.IGNORECASE)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?|\.\d+")
+_DURATION = re.compile(rf"({_NUMBER.pattern})\s*(ns|us|ms|min|[smhd])", re.IGNORECASE)
 _SECONDS: Final = {
     "ns": 1e-9,
     "us": 1e-6,
     "ms": 1e-3,
-    "": 1.0,
     "s": 1.0,
     "m": 60.0,
     "min": 60.0,
     "h": 3600.0,
     "d": 86400.0,
 }
+_UNITS: Final = (("d", 86_400, "h", 3600), ("h", 3600, "m", 60), ("m", 60, "s", 1))
+"""A unit, its seconds, the next smaller unit, its seconds."""
 
 
 def parse_size(text: str) -> int:
@@ -106,14 +108,17 @@ def parse_size(text: str) -> int:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from ``500ms``, ``30s``, ``5m``, ``1.5h``; a bare number is seconds.
+    """Seconds from ``500ms``, ``30s``, ``5m``, ``1h 30m``; a bare number is seconds.
 
     Raises ValueError with a sentence that says what is accepted.
     """
-    match = _DURATION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text!r} is not a duration: write seconds, or 500ms, 30s, 5m, 2h")
-    return float(match[1]) * _SECONDS[(match[2] or "").lower()]
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return float(text)
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text).strip():
+        raise ValueError(f"{text!r} is not a duration: write seconds, or 500ms, 30s, 5m, 1h30m")
+    return sum(float(number) * _SECONDS[unit.lower()] for number, unit in parts)
 
 
 def format_size(size_bytes: int) -> str:
@@ -131,33 +136,28 @@ def format_size(size_bytes: int) -> str:
     return f"{sign}{value:.{digits}f} {unit}"
 
 
-def format_age(age_ns: int) -> str:
-    """Seconds with a tenth: ``682.6s``."""
-    return f"{max(age_ns, 0) / NS_PER_S:.1f}s"
-
-
 def format_duration(seconds: float) -> str:
-    """As it could be typed: ``500ms``, ``30s``, ``5m``, ``1h30m``."""
-    if seconds < 1:
-        return f"{seconds * 1000:g}ms"
-    if seconds < 60 or seconds % 60:
-        return f"{seconds:g}s"
-    minutes = int(seconds // 60)
-    if minutes < 60:
-        return f"{minutes}m"
-    return f"{minutes // 60}h{minutes % 60}m" if minutes % 60 else f"{minutes // 60}h"
+    """Two units at most: ``20 ms``, ``0.4 s``, ``45 s``, ``2 m 48 s``, ``3 h 05 m``, ``2 d``."""
+    if 0 < seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    if seconds < 9.95:
+        return f"{max(round(seconds, 1), 0):g} s"
+    whole = round(seconds)
+    for unit, unit_s, smaller, smaller_s in _UNITS:
+        if whole >= unit_s:
+            rest = whole % unit_s // smaller_s
+            return f"{whole // unit_s} {unit}" + (f" {rest:02} {smaller}" if rest else "")
+    return f"{whole} s"
 
 
-def format_roughly(seconds: float) -> str:
-    """``40s``, ``12m``, ``3h05m``, ``2d03h``: as precise as an estimate may be."""
-    minutes = round(seconds / 60)
-    if seconds < 90:
-        return f"{round(seconds)}s"
-    if minutes < 60:
-        return f"{minutes}m"
-    if minutes < 24 * 60:
-        return f"{minutes // 60}h{minutes % 60:02}m"
-    return f"{minutes // 1440}d{minutes % 1440 // 60:02}h"
+def format_estimate(seconds: float) -> str:
+    """A duration in whole minutes from 90 s on: ``40 s``, ``12 m``, ``3 h 05 m``."""
+    return format_duration(seconds if seconds < 90 else round(seconds / 60) * 60)
+
+
+def format_percent(share: float, digits: int = 1) -> str:
+    """``14.5 %`` for 0.145."""
+    return f"{100 * share:.{digits}f} %"
 
 
 def about_of(sample_bytes: int | None) -> str:

@@ -7,7 +7,7 @@ nothing in it is expanded; names from the target only come in the JSON on its st
 Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
 bounded time.
 
-Suppressions are suspects that are known and put up with, by files in LeakSanitizer's syntax.
+Suppressions hide known leaks, by files in LeakSanitizer's syntax.
 A line ``leak:PATTERN`` suppresses what is allocated through a frame whose function, source
 file or module matches; the pattern is looked for anywhere in the name, ``*`` stands for any
 text, ``^`` and ``$`` hold it to the beginning and the end. Lines that begin with ``#`` are
@@ -36,7 +36,7 @@ from typing import Any, Final
 from tracelloc.errors import UsageError
 from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S, format_size, parse_size, printable
+from tracelloc.text import NS_PER_S, format_duration, format_size, parse_size, printable
 from tracelloc.verdict.findings import Suppressed
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
 from tracelloc.views.facts import stack_facts, summary, suspect_facts
@@ -44,9 +44,9 @@ from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
 RULES_HELP: Final = (
-    "'leak' (anything is called leaking), 'leak > 1MiB/min' (what leaks, together), "
+    "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
     "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
-    "'live > 2GiB' (outstanding bytes), 'peak > 2GiB' (at any moment, also between reports), "
+    "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any moment, also between reports), "
     "'rss > 4GiB' (resident memory)"
 )
 _FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
@@ -174,7 +174,7 @@ class LeakCommand:
         try:
             process = subprocess.Popen(self._command, start_new_session=True, **streams)
         except OSError as error:
-            self._say(f"error: {self._name} could not be run for a leak: {error.strerror}")
+            self._say(f"error: {self._name} could not be run: {error.strerror}")
             return
         self._process = process
         try:
@@ -182,8 +182,8 @@ class LeakCommand:
         except subprocess.TimeoutExpired:
             self._kill()
             process.wait()
-            seconds = f"{self._patience_s:g} s"
-            self._say(f"error: {self._name} took more than {seconds}: ended")
+            limit = format_duration(self._patience_s)
+            self._say(f"error: {self._name} took more than {limit} and was killed")
         else:
             if process.returncode and not self._closing.is_set():
                 self._say(f"error: {self._name} ended with status {process.returncode}")
@@ -209,7 +209,7 @@ _LARGEST_BYTES: Final = 1 << 20
 
 
 def read_suppressions(paths: Iterable[Path]) -> Suppressions:
-    """Raises UsageError for files that can't be read and lines that are none of these."""
+    """Reads suppression files. Raises UsageError for unreadable files and invalid lines."""
     patterns = []
     for path in paths:
         try:
@@ -223,8 +223,8 @@ def read_suppressions(paths: Iterable[Path]) -> Suppressions:
                 continue
             if not entry.startswith(_KIND) or not entry.removeprefix(_KIND):
                 raise UsageError(
-                    f"{path}:{number}: {printable(entry[:80])!r} is no suppression",
-                    hint="lines are leak:PATTERN",
+                    f"{path}:{number}: {printable(entry[:80])!r} is not a suppression",
+                    hint="write leak:PATTERN, one per line",
                 )
             patterns.append(entry.removeprefix(_KIND))
     return Suppressions(patterns)

@@ -31,18 +31,18 @@ REFRESH_S = 0.5
 
 @dataclass
 class PictureReady(Message):
-    """Something new to draw."""
+    """A picture is ready to be drawn."""
 
     picture: Picture
 
     def can_replace(self, message: Message) -> bool:
-        """Only the newest counts."""
+        """Lets only the newest picture be drawn."""
         return isinstance(message, PictureReady)
 
 
 @dataclass
 class Failed(Message):
-    """No more pictures come."""
+    """The refresher has failed: no more pictures come."""
 
     failure: BaseException
 
@@ -86,7 +86,7 @@ class LiveApp(App[str]):
         self._duration_s = duration_s
 
     def _tell(self, message: PictureReady | Failed) -> None:
-        """From the refresher's thread; nobody listens any more once the loop is gone."""
+        """Posts a message from the refresher's thread; it is dropped once the loop is gone."""
         try:
             self.post_message(message)
         except RuntimeError:
@@ -113,7 +113,7 @@ class LiveApp(App[str]):
         self.refresher.close()
 
     def on_picture_ready(self, message: PictureReady) -> None:
-        """Draws it wherever something is to be seen of it."""
+        """Draws the picture on every screen that shows some of it."""
         self.state.picture = message.picture
         began_s = time.perf_counter()
         try:
@@ -163,7 +163,7 @@ class LiveApp(App[str]):
         self.refresher.ask(self.state.settings, tick=True)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where keys go to the program, they are not for us."""
+        """Disables keys of the application while the program gets them."""
         if isinstance(self.focused, OutputView) and self.focused.is_typing:
             return False
         return super().check_action(action, parameters)

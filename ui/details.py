@@ -1,4 +1,4 @@
-"""One stack in full: where people decide what to do about it."""
+"""The screen of one stack: figures, history, frames, source, histograms."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from textual.widgets import Footer, Static
 from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
-from tracelloc.text import NS_PER_S, about_of, format_size
-from tracelloc.ui.histograms import age_label, bar_rows, columns, size_label
-from tracelloc.ui.lines import bindings
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
+from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
+from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stacks import (
+from tracelloc.ui.stackviews import (
     FRAME_COLUMNS,
-    Line,
+    FrameLine,
     frame_rows,
     lines_of,
     reasons,
     rule_for,
     verdict_text,
 )
-from tracelloc.ui.table import Table, crop, percent, signed_size, span, trend
+from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
 
 if TYPE_CHECKING:
@@ -45,17 +45,17 @@ _AROUND: Final = 2
 
 
 class DetailScreen(Screen[None]):
-    """See the module."""
+    """The screen of one stack."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *bindings(
             "details",
             (
                 ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
-                ("h", "everything", "Hidden", "Show hidden frames, or hide them again"),
-                ("x", "add(False)", "Hide frame", "Hide the function under the cursor everywhere"),
-                ("c", "add(True)", "Collapse", "Take its namespace together everywhere"),
-                ("u", "undo", "Undo", "Take the last rule back"),
+                ("h", "everything", "Hidden", "Show or hide hidden frames"),
+                ("x", "add(False)", "Hide frame", "Hide this function everywhere"),
+                ("c", "add(True)", "Collapse", "Collapse its namespace everywhere"),
+                ("u", "undo", "Undo", "Undo last rule"),
                 ("w", "save", "Save rules", "Write the added rules to your own filters file"),
                 ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
                 ("v", "edit", "Editor", "Open the source line in $EDITOR"),
@@ -72,32 +72,32 @@ class DetailScreen(Screen[None]):
         self.state = state
         self.stack = stack
         self.details: Details | None = None
-        self._lines: list[Line] = []
+        self._lines: list[FrameLine] = []
         self._everything = False
         self._rules: list[Rule] = []
         self._measure = Sorting("bytes")
         """What bars are drawn by."""
 
     def compose(self) -> ComposeResult:
-        """Figures, plot, frames, source, spreads."""
+        """Figures, plot, frames, source, histograms."""
         yield Static("", id="title", markup=False)
-        yield Plot(id="past")
+        yield Plot(id="history")
         yield Table(FRAME_COLUMNS, id="frames")
         source = Static("", id="source", markup=False)
         source.border_title = "source"
         yield source
-        with Horizontal(id="spreads"):
+        with Horizontal(id="histograms"):
             yield Table(columns("size"), id="detail-sizes")
             yield Table(columns("age"), id="detail-ages")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
-        """What is known already is shown at once."""
+        """Shows what is known already."""
         if self.state.picture is not None:
             self.show(self.state.picture)
 
     def on_resize(self, event: events.Resize) -> None:
-        """What there is room for."""
+        """Hides what there is no room for."""
         width, height = event.size
         self.set_class(width < 100, "narrow")
         self.set_class(height < 32, "low")
@@ -145,13 +145,13 @@ class DetailScreen(Screen[None]):
 
     @property
     def _target(self) -> Target:
-        """Whose stack it is."""
+        """The process of the stack."""
         assert self.state.picture is not None
         return self.state.picture.snapshot.target
 
     @property
     def frame(self) -> Frame | None:
-        """Under the cursor."""
+        """The frame under the cursor."""
         key = self.query_one("#frames", Table).key
         if not isinstance(key, int) or key >= len(self._lines):
             return None
@@ -160,14 +160,14 @@ class DetailScreen(Screen[None]):
     @on(Table.Moved, "#frames")
     def _show_source(self) -> None:
         frame = self.frame
-        text = Text("no source line is known", "dim")
+        text = Text("No source for this frame", "dim")
         title = "source"
         if frame is not None and frame.file is not None and frame.line is not None:
             title = f"{frame.file}:{frame.line}"
             try:
                 lines = self.state.source.read_source(self._target, frame.file)
             except OSError as error:
-                text = Text(f"not readable: {error.strerror} (--sources DIR=DIR)", "dim")
+                text = Text(f"cannot read source: {error.strerror} (--sources DIR=DIR)", "dim")
             else:
                 text = source_text(lines, frame.line)
         widget = self.query_one("#source", Static)
@@ -177,24 +177,24 @@ class DetailScreen(Screen[None]):
     # --- keys ---
 
     def action_everything(self) -> None:
-        """Hidden frames too, or not."""
+        """Shows or hides hidden frames."""
         self._everything = not self._everything
         self._show_frames()
 
     def action_add(self, collapse: bool) -> None:
-        """Hides the function under the cursor, or takes what is around it together."""
+        """Hides the function under the cursor, or collapses its namespace."""
         frame = self.frame
         rule = None if frame is None else rule_for(frame, collapse=collapse)
         if rule is None:
-            self.app.notify("there is no name to make a rule of", timeout=2)
+            self.app.notify("No name to make a rule from", timeout=2)
             return
         self._rules.append(rule)
         self.state.change_filters(lambda filters: filters.add(rule))
         what = f"{rule.action.value}: {crop(rule.label or rule.pattern, 60)}"
-        self.app.notify(f"{what}; u undoes, w saves", timeout=3, markup=False)
+        self.app.notify(f"{what} (u undo, w save)", timeout=3, markup=False)
 
     def action_undo(self) -> None:
-        """Takes the last rule back."""
+        """Removes the last rule that was added here."""
         if self._rules:
             rule = self._rules.pop()
             self.state.change_filters(lambda filters: filters.remove(rule))
@@ -202,17 +202,17 @@ class DetailScreen(Screen[None]):
     def action_save(self) -> None:
         """Writes the rules of this screen to the user's file."""
         if not self._rules:
-            self.app.notify("no rule was added here (x hides, c collapses)", timeout=2)
+            self.app.notify("No rules to save (x hide, c collapse)", timeout=2)
             return
         self.state.save_rules(self._rules)
         self._rules.clear()
 
     @on(Table.Chosen, "#frames")
     def action_edit(self) -> None:
-        """The source line in the user's editor, the screen put aside."""
+        """Opens the source line in the user's editor and suspends the screen meanwhile."""
         frame = self.frame
         if frame is None or frame.file is None:
-            self.app.notify("no source file is known of this frame", timeout=2)
+            self.app.notify("No source for this frame", timeout=2)
             return
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
         command = [*shlex.split(editor), f"+{frame.line or 1}", frame.file]
@@ -239,15 +239,16 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     if condition:
         name.append(f"  {condition} ", "bold reverse")
     style = "bold red" if growth > 0 else "green" if growth < 0 else ""
+    noun = "block" if figures.live_count == 1 else "blocks"
     held = Text.assemble(
-        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} blocks   ",
+        f" {about}{format_size(figures.live_bytes)} in {about}{figures.live_count:,} {noun}   ",
         (f"{signed_size(growth)}/min {trend(growth)}", style),
         f"   peak {least}{format_size(figures.peak_bytes)}",
     )
     freed = figures.freed_share
-    ratio = "" if freed is None else f" ({percent(freed)})"
+    ratio = "" if freed is None else f" ({format_percent(freed)})"
     life = Text(
-        f" born {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
+        f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
         f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
         f"newest {_age(figures.last_age_ns)}"
     )
@@ -269,28 +270,30 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
 
 
 def _work(index: int, snapshot: Snapshot, about: str) -> str | None:
-    """What else there is to be said of all that it has allocated; None: nothing."""
+    """Line on its part of the peak, temporary and remotely freed blocks; None: nothing."""
     stat, peak = snapshot.stack_stats([index])[0], snapshot.peak
     words = []
     if peak is not None:
-        share = percent(stat.peak_bytes / max(peak.size_bytes, 1))
-        words.append(f"at the peak of all {about}{format_size(stat.peak_bytes)} ({share})")
+        share = format_percent(stat.peak_bytes / max(peak.size_bytes, 1))
+        words.append(f"at heap peak: {about}{format_size(stat.peak_bytes)} ({share})")
     counts = {"temporary": stat.temporary_count, "freed by other threads": stat.remote_count}
     for what, count in counts.items():
         if count:
-            words.append(f"{what} {about}{count:,} ({percent(count / stat.allocated_count)})")
+            words.append(
+                f"{what} {about}{count:,} ({format_percent(count / stat.allocated_count)})"
+            )
     return f" {'   '.join(words)}" if words else None
 
 
 def _age(age_ns: int | None) -> str:
-    return "-" if age_ns is None else span(age_ns / NS_PER_S)
+    return "-" if age_ns is None else format_duration(age_ns / NS_PER_S)
 
 
 def source_text(lines: list[str], line: int) -> Text:
     """The lines around one, that one marked."""
     text = Text(no_wrap=True, overflow="ellipsis")
     if not 1 <= line <= len(lines):
-        return Text(f"the file has {len(lines)} lines: it is another version", "dim")
+        return Text(f"the file has only {len(lines)} lines: it is another version", "dim")
     first, last = max(1, line - _AROUND), min(len(lines), line + _AROUND)
     for number in range(first, last + 1):
         here = number == line

@@ -19,14 +19,14 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
-from tracelloc.command.outputs import Output
+from tracelloc.command.outputs import OutputFile
 from tracelloc.errors import TracellocError
 from tracelloc.export import EXPORTERS
 from tracelloc.filters import Rule
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
-from tracelloc.ui.table import Cell, Column, Heading, Rows, Table, clean
+from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean
 from tracelloc.views.naming import Namer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Dialog(ModalScreen[T]):
     """A box over the screen."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "Close", tooltip="Close, changing nothing", id="dialog.close"),
+        Binding("escape", "dismiss", "Close", tooltip="Close without changes", id="dialog.close"),
     ]
 
 
@@ -82,13 +82,13 @@ class HelpScreen(Dialog[None]):
         self._lines: list[Hashable] = list(key_lines(nodes, self.app.get_key_display))
         self._lines += [
             Heading(""),
-            Heading("click: a title sorts, a row is chosen, twice opens it; a tab, a key below"),
-            Heading("Letters are memray's where it has them. Rows wait after a key."),
+            Heading("Click a title to sort, a row to select, again to open; or a tab or key"),
+            Heading("Keys as in memray. Rows hold still for a moment after a key."),
         ]
         width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
         columns = Column("keys", "", width), Column("what", "", 0, right=False)
         with Vertical(classes="box") as box:
-            box.border_title = "Keys (Esc closes)"
+            box.border_title = "Keys (Esc close)"
             yield Table(columns)
 
     def on_mount(self) -> None:
@@ -98,14 +98,14 @@ class HelpScreen(Dialog[None]):
             keys, what = cast(tuple[str, str], key)
             return Text(keys, "bold") if column == "keys" else what
 
-        self.query_one(Table).show(Rows(self._lines, cell))
+        self.query_one(Table).show(TableRows(self._lines, cell))
 
 
 _FIELDS: Final = (
-    ("min_age_ns", "at least this old", "5m"),
-    ("max_age_ns", "at most this old", "1h"),
-    ("min_size_bytes", "at least this large", "4k"),
-    ("max_size_bytes", "at most this large", "1MiB"),
+    ("min_age_ns", "minimum age", "5m"),
+    ("max_age_ns", "maximum age", "1h"),
+    ("min_size_bytes", "minimum size", "4k"),
+    ("max_size_bytes", "maximum size", "1MiB"),
 )
 
 
@@ -119,19 +119,22 @@ class LimitsDialog(Dialog[Limits]):
     def compose(self) -> ComposeResult:
         """The box."""
         with Vertical(classes="box") as box:
-            box.border_title = "Only blocks that are"
+            box.border_title = "Limits: only blocks within"
             for name, title, example in _FIELDS:
                 with Horizontal(classes="row"):
                     yield Label(title)
                     yield Input(self._text(name), placeholder=f"e.g. {example}", id=name)
             yield Label("", id="wrong", classes="wrong", markup=False)
-            yield Label("Enter applies, Tab goes on, Esc changes nothing", classes="note")
+            yield Label("Enter apply · Tab next · Esc cancel", classes="note")
 
     def _text(self, name: str) -> str:
         value = getattr(self._limits, name)
         if not value:
             return ""
-        return format_duration(value / NS_PER_S) if name.endswith("_ns") else str(value)
+        if not name.endswith("_ns"):
+            return str(value)
+        text = format_duration(value / NS_PER_S)
+        return text if parse_duration(text) == value / NS_PER_S else f"{value / NS_PER_S:.9g} s"
 
     @on(Input.Submitted)
     def apply(self) -> None:
@@ -157,8 +160,14 @@ class FilterDialog(Dialog[None]):
     """A line per group, then a line per added rule."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("space", "switch_group", "Switch", tooltip="Switch the group", id="filters.space"),
-        Binding("a", "all", "All", tooltip="All groups on, or off", id="filters.all"),
+        Binding(
+            "space",
+            "switch_group",
+            "Switch",
+            tooltip="Switch the group",
+            id="filters.space",
+        ),
+        Binding("a", "all", "All", tooltip="Switch all groups on or off", id="filters.all"),
         Binding("d,delete", "drop", "Delete", tooltip="Delete the added rule", id="filters.drop"),
         Binding("w", "save", "Save", tooltip="Write added rules to your file", id="filters.save"),
         Binding("f,q", "dismiss", "Close", tooltip="Close", id="filters.close"),
@@ -173,11 +182,11 @@ class FilterDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         """The box."""
         with Vertical(classes="box") as box:
-            box.border_title = "Filters: which frames are noise"
+            box.border_title = "Filters: frames to hide or collapse"
             yield Table([Column("name", "", 0, right=False)], id="groups")
             yield Label(
-                "Enter/Space switches, a all, d deletes an added rule, w saves them\n"
-                "x or c on a frame of a stack adds a rule; Esc closes",
+                "Enter/Space switch · a all · d delete an added rule · w save rules\n"
+                "x or c on a frame of a stack adds a rule · Esc close",
                 classes="note",
                 markup=False,
             )
@@ -192,7 +201,7 @@ class FilterDialog(Dialog[None]):
         }
         for number, rule in enumerate(self._added):
             found[number] = f"    {rule.action.value} {clean(rule.pattern)}"
-        rows = Rows(list(found), lambda key, _column: found[key])
+        rows = TableRows(list(found), lambda key, _column: found[key])
         self.query_one(Table).show(rows, at_once=True)
 
     @on(Table.Chosen)
@@ -244,11 +253,11 @@ class ExportDialog(Dialog[None]):
     def compose(self) -> ComposeResult:
         """The box."""
         with Vertical(classes="box") as box:
-            box.border_title = "Export: the suffix names the format"
+            box.border_title = "Export: the suffix chooses the format"
             yield Input(self._suggestion(), id="path", select_on_focus=False)
             yield Table([Column("name", "", 0, right=False)], id="formats")
             yield Label("", id="result", markup=False)
-            yield Label("Enter writes, Tab and arrows choose a format, Esc cancels", classes="note")
+            yield Label("Enter write · Tab, arrows choose a format · Esc cancel", classes="note")
 
     def _suggestion(self) -> str:
         command = re.sub(r"[^\w.-]+", "-", self._snapshot.target.command) or "heap"
@@ -262,7 +271,7 @@ class ExportDialog(Dialog[None]):
         def cell(suffix: Hashable, _column: str) -> str:
             return f"{suffix:<17} {EXPORTERS[str(suffix)].name}"
 
-        self.query_one(Table).show(Rows(list(EXPORTERS), cell))
+        self.query_one(Table).show(TableRows(list(EXPORTERS), cell))
 
     @on(Table.Moved)
     def _format_chosen(self, message: Table.Moved) -> None:
@@ -282,7 +291,7 @@ class ExportDialog(Dialog[None]):
         try:
             path = Path(self.query_one("#path", Input).value).expanduser()
             target = self._snapshot.target
-            output = Output.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
+            output = OutputFile.by_suffix(str(path)).at(target.pid, self._snapshot.time_s)
             output.check()
         except (TracellocError, RuntimeError, ValueError) as error:
             self._say(f"error: {error}")
@@ -296,7 +305,7 @@ class ExportDialog(Dialog[None]):
             self.query_one("#result", Label).update(clean(text))
 
     @work(thread=True, exclusive=True)
-    def _write(self, output: Output) -> None:
+    def _write(self, output: OutputFile) -> None:
         worker = get_current_worker()
 
         def pieces() -> Iterator[bytes]:

@@ -9,8 +9,8 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
-from tracelloc.text import format_size
-from tracelloc.ui.lines import Piece
+from tracelloc.text import format_percent, format_size
+from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import (
     ROOT,
     Box,
@@ -24,7 +24,7 @@ from tracelloc.ui.nodes import (
     module_colour,
     nodes_view,
 )
-from tracelloc.ui.table import crop, fit, percent, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, signed_size, trend
 from tracelloc.views.profile import Metric
 
 EDGE: Final = "▏"
@@ -36,7 +36,7 @@ _COLOURS: Final = {
     "darker": ("#8f4318", "#6e5714", "#25583f", "#224c6b", "#543c75", "#702f4b"),
     "growth": ("#2b5f86", "#4a4a4a", "#a65d2e", "#b02a2a"),
 }
-"""Of boxes, under white letters."""
+"""Colours of boxes, under white letters."""
 _BOX_CLASSES: Final = {
     f"flame--{kind}-{n}": colour
     for kind, colours in _COLOURS.items()
@@ -184,7 +184,7 @@ class FlameView(NodesView):
         growth = int(totals[Metric.GROWTH][node])
         parts = [
             f" {nodes.about}{format_size(int(totals[Metric.BYTES][node]))}",
-            percent(nodes.share(node)),
+            format_percent(nodes.share(node)),
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
             *(["inverted"] if nodes.inverted else []),
@@ -205,7 +205,7 @@ class FlameView(NodesView):
         self.move_to(int(self._data.tree.depth[node]))
 
     def action_cursor(self, step: int) -> None:
-        """To the caller, or to the heaviest below."""
+        """Moves to the caller, or to the heaviest callee."""
         if step < 0:
             self.select(self._data.parent(self._selected))
             return
@@ -219,12 +219,12 @@ class FlameView(NodesView):
                 self.select(child)
 
     def action_page(self, step: int) -> None:
-        """By half of what is in view, along callers or the heaviest."""
+        """Moves by half of the view, along callers or the heaviest callees."""
         for _ in range(max(1, self.page_rows // 2)):
             self.action_cursor(step)
 
     def action_edge(self, step: int) -> None:
-        """To the root, or to the end of the heaviest path."""
+        """Moves to the root, or to the end of the heaviest path."""
         if step < 0:
             self.select(ROOT)
             return
@@ -234,7 +234,7 @@ class FlameView(NodesView):
             self.action_cursor(1)
 
     def action_side(self, step: int) -> None:
-        """To the next box in the same line."""
+        """Moves to the next box of the line."""
         if self.cursor >= len(self._levels):
             return
         boxes = self._levels[self.cursor].boxes
@@ -243,7 +243,7 @@ class FlameView(NodesView):
             self.select(boxes[at + step].node)
 
     def clicked(self, row: int, x: int) -> None:
-        """Onto the box under the pointer."""
+        """Moves to the box under the pointer."""
         boxes = self._levels[row].boxes
         at = bisect.bisect_right([box.left for box in boxes], x) - 1
         if at >= 0 and x < boxes[at].end:
@@ -263,17 +263,17 @@ class FlameView(NodesView):
         self.show_cursor()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Esc is ours only while there is something to go back from."""
+        """Takes Esc only while zoomed in."""
         if action == "zoom_out":
             return self.zoomed != ROOT
         return super().check_action(action, parameters)
 
     def action_zoom_out(self) -> None:
-        """One function further out."""
+        """Zooms out by one function."""
         self.zoom(self._data.parent(self.zoomed))
 
     def action_colouring(self) -> None:
-        """The other colours."""
+        """Switches between colours by module and by growth."""
         self.colouring = "module" if self.colouring == "growth" else "growth"
         self.refresh()
 

@@ -1,4 +1,4 @@
-"""The lines above everything: who is traced, how much it holds, how fast it grows, and the tabs."""
+"""The header: the target, its live bytes and growth, and the tabs."""
 
 from __future__ import annotations
 
@@ -14,24 +14,28 @@ from textual.widget import Widget
 
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot
-from tracelloc.text import NS_PER_S, about_of, format_duration, format_roughly, format_size
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_estimate,
+    format_percent,
+    format_size,
+)
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.stacks import VERDICT_STYLES
-from tracelloc.ui.table import (
+from tracelloc.ui.stackviews import VERDICT_STYLES
+from tracelloc.ui.tableview import (
     clean,
-    clock,
     crop,
     fit,
     gauge,
-    percent,
     short_count,
     signed_size,
-    span,
     trend,
 )
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.process import Forecast
+from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of
 
@@ -51,7 +55,7 @@ class HeaderLines(Widget):
         self._state = ""
 
     def show(self, picture: Picture, state: str) -> None:
-        """``state``: what is unusual: paused, ended; empty if nothing is."""
+        """Draws a picture. ``state``: paused or ended; else empty."""
         self._picture, self._state = picture, state
         self.refresh()
 
@@ -68,10 +72,10 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
     parts = _figures(picture)
     if height >= 3:
         first = next(n for n in range(len(parts), 0, -1) if n == 1 or _fits(parts[:n], width))
-        lines.append(_spread(parts[:first], [], width))
-        lines.append(_spread(parts[first:], [], width))
+        lines.append(_justify(parts[:first], [], width))
+        lines.append(_justify(parts[first:], [], width))
     else:
-        lines.append(_spread(parts, [], width))
+        lines.append(_justify(parts, [], width))
     text = Text("\n").join(lines[:height])
     text.no_wrap = True
     return text
@@ -83,15 +87,15 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
-    left.append(Text(clock(snapshot.elapsed_ns)))
+    left.append(Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"))
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
     if snapshot.overhead.probe_share is not None:
-        right.append(Text(f"probes {snapshot.overhead.probe_share:.0%} of target"))
+        right.append(Text(f"probes {format_percent(snapshot.overhead.probe_share, 0)} of target"))
     if picture.header.ring_share >= 0.01:
         share = picture.header.ring_share
-        right.append(Text(f"buffer {share:.0%}", _BAD if share > 0.8 else ""))
+        right.append(Text(f"buffer {format_percent(share, 0)}", _BAD if share > 0.8 else ""))
     right.append(_lost(snapshot))
     # What matters least goes first where there is no room.
     for drop in (2, 0):
@@ -103,7 +107,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
         del right[0]
     if state and _length(left) + _length(right) + 3 > width:
         del left[-2]
-    return _spread(left, right, width)
+    return _justify(left, right, width)
 
 
 def target_name(snapshot: Snapshot) -> str:
@@ -119,10 +123,8 @@ def _lost(snapshot: Snapshot) -> Text:
     lost = snapshot.losses.events
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        return Text(f"lost {lost:,}, {least:,} to {most:,} blocks outstanding", _BAD)
-    late = (
-        f"buffer overflowed {snapshot.losses.overflows:,}x, " if snapshot.losses.overflows else ""
-    )
+        return Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)
+    late = f"{snapshot.losses.overflows:,} buffer overflows, " if snapshot.losses.overflows else ""
     return Text(f"{late}lost {lost:,}", _BAD if lost else "")
 
 
@@ -153,7 +155,7 @@ def _figures(picture: Picture) -> list[Text]:
 
 
 def _ended(snapshot: Snapshot) -> Text | None:
-    """What of all is of processes that have ended."""
+    """Bytes that are of processes which have ended."""
     merged = snapshot.merged
     if merged is None or not merged.ended_count:
         return None
@@ -173,14 +175,14 @@ def _leaks(snapshot: Snapshot) -> Text | None:
 
 
 def _peak(snapshot: Snapshot, about: str) -> Text | None:
-    """When most was outstanding, and how much."""
+    """The high-water mark and how long ago it was."""
     peak = snapshot.peak
     if peak is None:
         return None
     # Peaks that came and went while the buffer was full were not seen.
     least = "at least " if snapshot.losses.overflows else ""
     ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
-    return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {span(ago_s)} ago")
+    return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {format_duration(ago_s)} ago")
 
 
 def _resident(picture: Picture) -> Text:
@@ -188,10 +190,10 @@ def _resident(picture: Picture) -> Text:
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
     words = "RSS" if picture.snapshot.merged is None else "RSS sum"
     text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
-    if account is not None and account.explained is not None:
-        share = min(account.explained, 1.0)
+    if account is not None and account.traced_share is not None:
+        share = min(account.traced_share, 1.0)
         grown = signed_size(account.growth_bytes)
-        text.append(f" {grown}, explained {gauge(share, 8)} {percent(share)}")
+        text.append(f" {grown}, {gauge(share, 8)} {format_percent(share)} of growth traced")
     return text
 
 
@@ -199,7 +201,7 @@ def _forecast(forecast: Forecast | None) -> Text | None:
     if forecast is None:
         return None
     style = _BAD if forecast.left_s < _SOON_S else ""
-    return Text(f"{forecast.limit.what} full in {format_roughly(forecast.left_s)}", style)
+    return Text(f"{forecast.limit.what} full in {format_estimate(forecast.left_s)}", style)
 
 
 def _length(parts: list[Text]) -> int:
@@ -210,7 +212,7 @@ def _fits(parts: list[Text], width: int) -> bool:
     return _length(parts) + 2 <= width
 
 
-def _spread(left: list[Text], right: list[Text], width: int) -> Text:
+def _justify(left: list[Text], right: list[Text], width: int) -> Text:
     """Parts from the left and from the right; whole ones only, as many as there is room for."""
     left = list(left)
     while len(left) > 1 and not _fits(left, width):
@@ -231,7 +233,7 @@ class TabLine(Widget):
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
-    class Chosen(Message):
+    class Clicked(Message):
         """A tab was clicked."""
 
         def __init__(self, view: View[Any]) -> None:
@@ -245,13 +247,13 @@ class TabLine(Widget):
         self._notes = ""
 
     def show(self, active: View[Any], notes: str) -> None:
-        """Which tab is on top, and what is to be said at the right."""
+        """Shows the tab on top, and notes at the right."""
         if (active, notes) != (self._active, self._notes):
             self._active, self._notes = active, notes
             self.refresh()
 
     def _labels(self, width: int) -> list[tuple[View[Any], str]]:
-        """As much of the titles as leaves room for the notes."""
+        """Titles of the tabs, shortened to leave room for the notes."""
         full = [(view, f" {view.key} {view.title} ") for view in self._views]
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
@@ -287,12 +289,12 @@ class TabLine(Widget):
         for view, label in self._labels(self.size.width):
             left += len(label)
             if event.x < left:
-                self.post_message(self.Chosen(view))
+                self.post_message(self.Clicked(view))
                 return
 
 
 def notes_of(picture: Picture) -> str:
-    """For the line of the tabs."""
+    """Notes at the right of the tabs."""
     settings = picture.settings
     notes = _limits(settings.limits)
     if settings.view.by_metric and settings.metric is not Metric.BYTES:
@@ -313,7 +315,7 @@ def notes_of(picture: Picture) -> str:
 
 
 def _limits(limits: Limits) -> list[str]:
-    """In words: ``age ≥ 5m``, ``size ≤ 4.00 KiB``."""
+    """Limits in words: ``age ≥ 5 m``, ``size ≤ 4.00 KiB``."""
     ages = ("≥", limits.min_age_ns or None), ("≤", limits.max_age_ns)
     sizes = ("≥", limits.min_size_bytes or None), ("≤", limits.max_size_bytes)
     words = [f"age {sign} {format_duration(n / NS_PER_S)}" for sign, n in ages if n is not None]

@@ -14,14 +14,14 @@ from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
-from tracelloc.ui.lines import LineView, bindings
+from tracelloc.ui.lineview import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
-from tracelloc.ui.processes import PROCESSES
-from tracelloc.ui.stacks import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.processview import PROCESSES
+from tracelloc.ui.stackviews import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
 from tracelloc.ui.state import State
-from tracelloc.ui.table import Column, Rows, Table
+from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
 
@@ -29,40 +29,41 @@ from tracelloc.ui.view import Facts, Settings, View
 LIVE_KEYS: Final = bindings(
     "live",
     (
-        ("q", "app.ask('leave')", "Quit", "Quit: probes off, files written"),
+        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
         ("question_mark", "app.ask('show_help')", "Help", "All keys"),
         ("slash", "search", "Search", "Search names, files, modules (regex)"),
-        ("f", "app.ask('show_filters')", "Filters", "Groups of rules that hide noise"),
-        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off and on"),
+        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
+        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off or on"),
         ("s", "sort", "Sort", "Sort by the next column"),
-        ("S", "reverse", "Reverse", "Turn the order round"),
-        ("t", "sort_by('bytes')", "Total", "Sort by outstanding bytes"),
-        ("o", "sort_by('bytes')", "Own", "The same: a stack's own bytes are all it has"),
+        ("S", "reverse", "Reverse", "Reverse the order"),
+        ("t", "sort_by('bytes')", "Total", "Sort by live bytes"),
+        ("o", "sort_by('bytes')", "Own", "Sort by live bytes (a stack has only its own)"),
         ("a", "sort_by('count')", "Allocations", "Sort by blocks"),
         ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
         ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
         ("A", "sort_by('age')", "Age", "Sort by age"),
-        ("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by outstanding bytes"),
+        ("v", "sort_by('verdict')", "Verdict", "Leak suspects first, then by live bytes"),
         ("V", "app.ask('next_verdicts')", "Suspects",
-         "Only leak suspects, caches, busy stacks …; again: next"),
-        ("b", "app.ask('toggle_baseline')", "Baseline", "Only what has come since now and stays"),
+         "Only suspects; again: caches, busy stacks …"),
+        ("b", "app.ask('toggle_baseline')", "Baseline",
+         "Only blocks allocated from now on and still live"),
         ("M", "app.ask('set_mark')", "Mark", "Mark this moment in the plot"),
         ("d", "app.ask('next_difference')", "Difference",
          "What changed: last mark to now, mark to mark, off"),
         ("space", "pause", "Pause", "Freeze the screen; capture goes on"),
-        ("i", "invert", "Invert", "Flame and tree the other way round"),
-        ("w", "metric", "Weight", "Flame and tree by bytes, blocks, peak …"),
-        ("L", "app.ask('ask_limits')", "Limits", "Only blocks of some age and size"),
+        ("i", "invert", "Invert", "Invert flame graph and tree"),
+        ("w", "metric", "Weight", "Weigh flame graph and tree by bytes, blocks …"),
+        ("L", "app.ask('ask_limits')", "Limits", "Limit blocks by age and size"),
         ("m", "app.ask('toggle_threads')", "Threads",
-         "All threads together, or the first one's blocks"),
+         "Blocks of all threads, or of the first one"),
         ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
-         "Blocks of the next thread only"),
-        ("less_than_sign", "app.ask('step_thread', -1)", "Thread before",
-         "Blocks of the thread before only"),
+         "Only blocks of the next thread"),
+        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
+         "Only blocks of the previous thread"),
         ("T", "together", "Together",
-         "All processes together, those that run, one (--follow)"),
+         "All processes, the running ones, or one (--follow)"),
         ("E", "ended", "Ended",
-         "Processes that have ended: a line each, or one per parent"),
+         "Ended processes: one line each, or per parent"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
         ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),
@@ -75,7 +76,7 @@ LIVE_KEYS: Final = bindings(
 
 
 def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
-    """What brings each view on top."""
+    """Keys that show each view."""
     rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
     return bindings("live", rows, shown=())
 
@@ -91,7 +92,7 @@ TINY: int = 9
 
 
 class LiveScreen(Screen[None]):
-    """See the module. It changes settings and draws pictures, and works nothing out."""
+    """The main screen: changes settings and draws pictures, computes nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
@@ -118,11 +119,11 @@ class LiveScreen(Screen[None]):
         pane.can_focus = pane.row_cursor = False
         pane.border_title = "stack of the selected row"
         yield pane
-        yield Input(placeholder="regex in names, files, modules; Esc clears", id="search")
+        yield Input(placeholder="regex for names, files, modules (Esc clear)", id="search")
         yield Footer(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
-        """What there is room for."""
+        """Hides what there is no room for."""
         width, height = event.size
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
@@ -133,7 +134,7 @@ class LiveScreen(Screen[None]):
 
     @property
     def settings(self) -> Settings:
-        """What is asked for at the moment."""
+        """The current settings."""
         return self.state.settings
 
     def show(self, picture: Picture) -> None:
@@ -165,7 +166,7 @@ class LiveScreen(Screen[None]):
         pane = self.query_one("#pane", Table)
         details = picture.details
         if details is None:
-            pane.show(Rows((), lambda _key, _column: ""), at_once=True)
+            pane.show(TableRows((), lambda _key, _column: ""), at_once=True)
             return
         pane.border_title = verdict_line(details, picture) or "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
@@ -184,8 +185,8 @@ class LiveScreen(Screen[None]):
         self.state.take(replace(settings, view=view, selected=self._stack_under_cursor(view)))
         self.set_focus(self.view)
 
-    @on(TabLine.Chosen)
-    def _tab_chosen(self, message: TabLine.Chosen) -> None:
+    @on(TabLine.Clicked)
+    def _tab_chosen(self, message: TabLine.Clicked) -> None:
         self._go_to(message.view, self.settings)
 
     def on_screen_resume(self) -> None:
@@ -204,7 +205,7 @@ class LiveScreen(Screen[None]):
         self.state.change(selected=self._stack_under_cursor(self.settings.view))
 
     def _stack_under_cursor(self, view: View[Any]) -> Any:
-        """None if the view shows no stack."""
+        """The stack under the cursor; None if the view shows no stack."""
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
@@ -223,7 +224,7 @@ class LiveScreen(Screen[None]):
     # --- order ---
 
     def _columns(self) -> list[Column]:
-        """What the view on top can be sorted by."""
+        """Columns that the view on top can be sorted by."""
         columns = self.view.columns if isinstance(self.view, Table) else ()
         return [column for column in columns if column.sorts]
 
@@ -232,13 +233,13 @@ class LiveScreen(Screen[None]):
         self.action_sort_by(str(message.key))
 
     def action_sort(self) -> None:
-        """By the next column."""
+        """Sorts by the next column."""
         keys = [column.key for column in self._columns()]
         now = self.settings.sorting.column
         self.action_sort_by(keys[(keys.index(now) + 1) % len(keys)] if keys else "")
 
     def action_sort_by(self, name: str) -> None:
-        """By a column; of the first view, if the one on top has none of this name."""
+        """Sorts by a column; goes to the first view if the one on top has none of this name."""
         if all(column.key != name for column in self._columns()):
             self._go_to(self.state.views[0], self.settings)
         for column in self._columns():
@@ -246,13 +247,13 @@ class LiveScreen(Screen[None]):
                 self.state.sort(column)
 
     def action_reverse(self) -> None:
-        """The other way round."""
+        """Reverses the order of the rows."""
         self.action_sort_by(self.settings.sorting.column)
 
     # --- search ---
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Where one types, a slash is a slash, and every key the program's."""
+        """Disables keys while something is typed."""
         if isinstance(self.focused, OutputView) and self.focused.is_typing:
             return False
         if action == "search":
@@ -295,34 +296,34 @@ class LiveScreen(Screen[None]):
         elif settings.view is not self.state.views[0]:
             self._go_to(self.state.views[0], settings)
         else:
-            self.app.notify("q quits, ? shows all keys", timeout=2)
+            self.app.notify("q quit, ? all keys", timeout=2)
 
     # --- what the state does ---
 
     def action_pause(self) -> None:
-        """Freezes the screen, or goes on."""
+        """Freezes or resumes the screen."""
         self.state.toggle_pause()
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
     def action_invert(self) -> None:
-        """Flame and tree the other way round."""
+        """Inverts flame graph and tree."""
         self.state.change(inverted=not self.settings.inverted)
         if not self.settings.view.by_metric:
             self._go_to(TREE, self.settings)
 
     def action_together(self) -> None:
-        """All processes, those that run, or one; in the same view."""
+        """Shows all processes, the running ones, or one, in the same view."""
         self._go_to(self.settings.view, self.state.next_processes())
 
     def action_ended(self) -> None:
-        """Processes that have ended in a line each, or in one per parent."""
+        """Lists ended processes one by one, or one line per parent."""
         if PROCESSES in self.state.views:
             shows_ended = not self.settings.shows_ended
             self._go_to(PROCESSES, replace(self.settings, shows_ended=shows_ended))
 
     def action_metric(self) -> None:
-        """Flame and tree by the next metric."""
+        """Weighs flame graph and tree by the next metric."""
         if self.settings.view.by_metric:
             self.state.next_metric()
         else:
@@ -330,5 +331,5 @@ class LiveScreen(Screen[None]):
 
 
 def _order_of(picture: Picture) -> Settings:
-    """What, if it changes, is to reorder rows at once: the user has asked for it."""
+    """Settings whose change reorders rows at once."""
     return replace(picture.settings, selected=None, marks=())

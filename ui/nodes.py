@@ -16,10 +16,10 @@ from textual.binding import Binding, BindingType
 
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
-from tracelloc.ui.lines import LineView
-from tracelloc.ui.naming import Search
-from tracelloc.ui.table import percent
-from tracelloc.ui.view import Selection, Source, View
+from tracelloc.text import format_percent
+from tracelloc.ui.lineview import LineView
+from tracelloc.ui.stacknames import Search
+from tracelloc.ui.view import Source, View, ViewSelection
 from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
 from tracelloc.views.profile import Metric
 
@@ -62,7 +62,7 @@ class Nodes:
         self.is_searched = search is not None
         self.matches, self.matching = self._search(search) if search else (frozenset(), 0)
         """Nodes whose name the search finds, and what these weigh together: nothing twice."""
-        share = percent(self.matching / max(self.weight(ROOT), 1))
+        share = format_percent(self.matching / max(self.weight(ROOT), 1))
         self.found = f" found: {share} " if self.is_searched else ""
         """What the search finds, in words."""
 
@@ -75,23 +75,23 @@ class Nodes:
         return found
 
     def parent(self, node: int) -> int:
-        """The root is its own."""
+        """Parent of a node; the root is its own."""
         return int(self.tree.parent[node])
 
     def weight(self, node: int) -> int:
-        """With children."""
+        """Weight of a node and its children."""
         return int(self.totals[node])
 
     def figure(self, value: int) -> str:
-        """A weight in words."""
+        """Formats a weight."""
         return self.about + self.metric.unit.format(value)
 
     def below(self, node: int) -> int:
-        """Without what is its own."""
+        """Weight of the children alone."""
         return int(self.totals[node]) - max(int(self.tree.own[self.metric][node]), 0)
 
     def share(self, node: int) -> float:
-        """Of the root's weight."""
+        """Share of the root's weight."""
         return int(self.totals[node]) / max(int(self.totals[ROOT]), 1)
 
     def path(self, node: int) -> Path:
@@ -153,7 +153,7 @@ def module_colour(module: str | None, colours: int) -> int:
 
 
 def is_darker(name: str) -> bool:
-    """Half of all functions: neighbours of one module are told apart."""
+    """Whether a function has the darker shade, so that neighbours differ."""
     return bool(zlib.crc32(name[:256].encode(errors="replace")) & 1)
 
 
@@ -266,20 +266,20 @@ class NodesView(LineView[Nodes]):
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
-        """Nothing is held."""
-        return " No stack holds anything within the limits."
+        """Shown while no block is live."""
+        return " No live blocks match the limits."
 
     def action_open(self) -> None:
         """Chooses the stack, whatever Enter does with the function."""
         LineView.chosen(self)
 
 
-def maker(_source: Source) -> Callable[[Selection], Nodes]:
+def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
     """Makes the call tree, not narrowed by the search: that is marked in it."""
     tree: LiveTree | None = None
     tree_of = (0, False)
 
-    def nodes(selection: Selection) -> Nodes:
+    def nodes(selection: ViewSelection) -> Nodes:
         nonlocal tree, tree_of
         snapshot, settings = selection.snapshot, selection.settings
         now = snapshot.target.exec_count, settings.inverted

@@ -22,13 +22,20 @@ from rich.text import Text
 from textual import events
 
 from tracelloc.target.found import unseen_lines
-from tracelloc.text import format_size, plural, printable
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.header import target_name
-from tracelloc.ui.lines import LineView, Piece
-from tracelloc.ui.table import clock, short_count
-from tracelloc.ui.view import Facts, Selection, Source, View
-from tracelloc.views.process import losses_line, memory_lines, overhead_line
+from tracelloc.ui.lineview import LineView, Piece
+from tracelloc.ui.tableview import short_count
+from tracelloc.ui.view import Facts, Source, View, ViewSelection
+from tracelloc.views.processfacts import losses_line, memory_lines, overhead_line
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
@@ -137,8 +144,8 @@ _KEYS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
-    """What the view shows."""
+class ProgramOutput:
+    """Output of the program, and its terminal."""
 
     lines: Sequence[Text]
     dropped: int
@@ -146,34 +153,34 @@ class Output:
     terminal: ProgramTerminal
 
 
-def maker(source: Source) -> Callable[[Selection], Output]:
+def maker(source: Source) -> Callable[[ViewSelection], ProgramOutput]:
     """Makes lines of what was written; reads on where it stopped."""
     lines, position = TerminalLines(), 0
     terminal = source.terminal
     assert terminal is not None
 
-    def output(_selection: Selection) -> Output:
+    def output(_selection: ViewSelection) -> ProgramOutput:
         nonlocal position
         position, data = terminal.written_since(position)
         lines.feed(data)
-        return Output(lines.all(), lines.dropped, terminal)
+        return ProgramOutput(lines.all(), lines.dropped, terminal)
 
     return output
 
 
-class OutputView(LineView[Output]):
+class OutputView(LineView[ProgramOutput]):
     """Follows the end unless the cursor has been moved away from it."""
 
     header_lines = 1
 
     def __init__(self) -> None:
         super().__init__()
-        self._content: Output | None = None
+        self._content: ProgramOutput | None = None
         self._follows = True
         self.is_typing = False
         """Whether keys go to the program."""
 
-    def show(self, content: Output, *, at_once: bool = False) -> None:
+    def show(self, content: ProgramOutput, *, at_once: bool = False) -> None:
         """Shows what was written; what stands there never moves but by scrolling."""
         if self._content is None:
             self._resize(content.terminal)
@@ -210,15 +217,19 @@ class OutputView(LineView[Output]):
                 yield segment.text, segment.style
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
-        """Where keys go."""
-        where = "keys go to the program, Ctrl-] ends that" if self.is_typing else "Enter to type"
+        """Says where keys go."""
+        where = (
+            "typing into the program, Ctrl-]: stop"
+            if self.is_typing
+            else "Enter: type into the program"
+        )
         dropped = 0 if self._content is None else self._content.dropped
         more = f"; {dropped:,} earlier lines dropped" if dropped else ""
         yield f" output of the program; {where}{more}"[:width], "lines--header"
 
     def empty_text(self) -> str:
-        """Said until there is something."""
-        return " the program has written nothing"
+        """Shown until there is output."""
+        return " The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:
         if self._content is None or not (self.is_typing or event.key == "enter"):
@@ -282,21 +293,21 @@ class TextLines(LineView[Sequence[str]]):
         yield self._folded[row], None
 
 
-def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
+def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     """All lines: the standing figures, then messages, the oldest first."""
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
-    yield f"attached   {clock(snapshot.elapsed_ns)} ago, by {facts.method}"
-    fill = f"{selection.ring_share:.0%} full at most"
+    yield f"attached   {format_duration(snapshot.elapsed_ns // NS_PER_S)} ago, via {facts.method}"
+    fill = f"at most {format_percent(selection.ring_share, 0)} full"
     yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
-        yield f"sampled    one in {distance}: figures with ~ are estimates"
+        yield f"sampled    one per {distance}: figures with ~ are estimates"
     for function in facts.functions:
         yield f"traced     {printable(function)}"
     for line in unseen_lines(snapshot.allocators):
-        yield f"unseen     {line}"
+        yield f"not probed {line}"
     for path, method in snapshot.stack_methods.items():
         yield f"stacks     through {printable(path)}: {method}"
     for line in memory_lines(snapshot):
@@ -318,7 +329,7 @@ def log_lines(selection: Selection, facts: Facts) -> Iterator[str]:
         worked, drawn = (1000 * median(column) for column in zip(*pairs, strict=True))
         most = 1000 * max(map(sum, pairs))
         yield (
-            f"{'screen':<11}{view}: {worked:.1f} ms worked out aside, "
+            f"{'screen':<11}{view}: {worked:.1f} ms computed in the background, "
             f"{drawn:.1f} ms drawn, {most:.1f} ms at most"
         )
     yield ""

@@ -13,11 +13,11 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 from textual.worker import get_current_worker
 
-from tracelloc.target.processes import ProcessInfo, ProcessScan, matching
+from tracelloc.target.processlist import ProcessInfo, ProcessScan, matching
 from tracelloc.text import format_size, plural
-from tracelloc.ui.lines import LIST_KEYS
-from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Cell, Column, Rows, Table, clean, crop, signed_size, trend
+from tracelloc.ui.lineview import LIST_KEYS
+from tracelloc.ui.stackviews import growth_cell
+from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, signed_size, trend
 
 _COLUMNS: Final = (
     Column("pid", "pid", 7, sorts=False),
@@ -31,7 +31,7 @@ _COLUMNS: Final = (
 _REFRESH_S: Final = 1.0
 
 
-def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> Rows:
+def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> TableRows:
     """The table of processes; the key is the PID."""
     by_pid = {info.pid: info for info in infos}
 
@@ -52,7 +52,7 @@ def process_rows(infos: Sequence[ProcessInfo], *, searching: bool) -> Rows:
         return Text(clean(text), "dim") if info.trouble else text
 
     empty = "No process matches: Esc clears the search." if searching else "Looking …"
-    return Rows(list(by_pid), cell, "growth", empty=empty)
+    return TableRows(list(by_pid), cell, "growth", empty=empty)
 
 
 def _state(info: ProcessInfo) -> str:
@@ -64,7 +64,7 @@ def _state(info: ProcessInfo) -> str:
 
 
 class PickerScreen(Screen[int | None]):
-    """Its result is the PID of what was chosen, None if nothing was.
+    """Lists processes; the result is the chosen PID, or None.
 
     ``refresh_s`` of 0: one look only, for pictures.
     """
@@ -160,7 +160,7 @@ class PickerScreen(Screen[int | None]):
 
     @on(Table.Moved)
     def _say_all(self) -> None:
-        """Of the process under the cursor."""
+        """Shows all that is known of the process under the cursor."""
         info, note = self.current, self.query_one("#picker-note", Static)
         text = "" if info is None else f"{_state(info)}: {info.arguments}"
         note.update(crop(text, max(self.size.width - 2, 0)))

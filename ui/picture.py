@@ -1,4 +1,4 @@
-"""What is to be seen at one moment, and the thread that works it out.
+"""The picture of one moment, and the thread that computes it.
 
 ``Pictures`` and ``Refresher`` make one at a time, none before the last one is shown; a
 ``Picture`` never changes and goes to the thread that draws, which it costs no time.
@@ -17,6 +17,7 @@ import numpy as np
 
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
+from tracelloc.snapshots.histograms import StackDetails, stack_details
 from tracelloc.snapshots.merge import TraceMerger
 from tracelloc.snapshots.snapshot import (
     NOTHING_ELSE,
@@ -25,13 +26,20 @@ from tracelloc.snapshots.snapshot import (
     Target,
     TraceSnapshot,
 )
-from tracelloc.snapshots.spread import StackDetails, stack_details
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.naming import Names, Search
-from tracelloc.ui.view import Journal, Selection, Settings, Source, View, difference, listed_stacks
+from tracelloc.ui.stacknames import Names, Search
+from tracelloc.ui.view import (
+    Journal,
+    Settings,
+    Source,
+    View,
+    ViewSelection,
+    difference,
+    listed_stacks,
+)
 from tracelloc.verdict.judgement import CODE_OF, Judgement
 from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
-from tracelloc.views.process import Account, Forecast, account, forecast
+from tracelloc.views.processfacts import Account, Forecast, account, forecast
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
 
 _RATE_NS: Final = 2 * NS_PER_S
@@ -54,7 +62,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Details:
-    """One stack."""
+    """Details of one stack."""
 
     figures: StackDetails
     stack: NamedStack
@@ -66,15 +74,15 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """Everything that the screen shows."""
+    """Everything that the screen shows at one moment."""
 
     snapshot: Snapshot
-    """Of the process that is shown, or of all together."""
+    """Snapshot of the shown process, or of all merged."""
     process_count: int
     settings: Settings
     header: Header
     content: Any
-    """Of the view on top, as its maker makes it."""
+    """Content of the view on top, from its maker."""
     labels: Mapping[int, str]
     namer: Namer
     """For the refresher's thread; others take a copy."""
@@ -90,12 +98,12 @@ class Picture:
 
 @dataclass(slots=True)
 class _Process:
-    """What is remembered of a process from one picture of it to the next."""
+    """State of a process that is kept between pictures."""
 
     namer: Namer
     names: Names
     moments: deque[Mark] = field(default_factory=deque)
-    makers: dict[object, Callable[[Selection], Any]] = field(default_factory=dict)
+    makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
     """By what has made them."""
     view: View[Any] | None = None
 
@@ -130,7 +138,7 @@ class Pictures:
         return trace
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
-        """Of the process that is asked for, or of all of them."""
+        """The snapshot of the process that is asked for, or of all merged."""
         number = settings.process
         if number >= 0:
             return trace.of(number)
@@ -173,7 +181,7 @@ class Pictures:
             took_s=self._now_s() - began_s,
         )
 
-    def _maker(self, process: _Process, view: View[Any]) -> Callable[[Selection], Any]:
+    def _maker(self, process: _Process, view: View[Any]) -> Callable[[ViewSelection], Any]:
         last, process.view = process.view, view
         if last is not None and last is not view and not last.keeps:
             del process.makers[last.maker]
@@ -183,7 +191,7 @@ class Pictures:
 
     def _select(
         self, trace: TraceSnapshot, snapshot: Snapshot, process: _Process, settings: Settings
-    ) -> Selection:
+    ) -> ViewSelection:
         before = process.moments[0] if len(process.moments) > 1 else None
         figures = analysis.stack_figures(snapshot, before, settings.all_limits)
         change = difference(snapshot, settings)
@@ -197,7 +205,7 @@ class Pictures:
         found = stacks
         if settings.search:
             found = stacks[process.names.found(Search(settings.search), indices)]
-        return Selection(
+        return ViewSelection(
             trace=trace,
             snapshot=snapshot,
             settings=settings,

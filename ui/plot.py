@@ -19,8 +19,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from tracelloc.heap.series import Points
-from tracelloc.text import NS_PER_S
-from tracelloc.ui.table import span
+from tracelloc.text import NS_PER_S, format_duration
 
 F64 = npt.NDArray[np.float64]
 
@@ -180,7 +179,7 @@ def _draw_axes(
     for tick in range(ticks):
         x = round(plot_width * tick / ticks)
         ago_s = (end_ns - start_ns) * (1 - x / plot_width) / NS_PER_S
-        canvas.write(_LABELS + x, plot_height, f"┬ -{span(ago_s)} ", "plot--axis")
+        canvas.write(_LABELS + x, plot_height, f"┬ -{format_duration(ago_s)} ", "plot--axis")
     canvas.write(_LABELS + plot_width - 4, plot_height, " now", "plot--axis")
 
 

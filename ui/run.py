@@ -28,13 +28,13 @@ from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.state import LEFT_TO_PICKER
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
 
 
 class LiveSource:
-    """A session that runs."""
+    """The source of pictures of a running session."""
 
     def __init__(
         self, run: Run, facts: Facts, caller: Caller, terminal: ProgramTerminal | None = None
@@ -47,7 +47,7 @@ class LiveSource:
         self.has_many = run.options.trace.follow
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
-        """What is outstanding now."""
+        """A new snapshot of all processes."""
         return self._run.snapshots.take(0.0, wanted)
 
     def namer(self, target: Target) -> Namer:
@@ -74,11 +74,11 @@ class LiveSource:
 
 
 def _lines(path: str) -> list[str]:
-    """Raises OSError for what is no regular file: a pipe would never end."""
+    """Lines of a file. Raises OSError for others than regular files: a pipe would never end."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as stream:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is no regular file")
+            raise OSError(0, "it is not a regular file")
         return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
 
 
@@ -109,10 +109,10 @@ class Screen:
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
         self.wants_picker = False
-        """The user has asked for another process."""
+        """Whether the user has asked for another process."""
 
     def show(self, run: Run) -> None:
-        """Shows the trace until the user has had enough."""
+        """Shows the trace until the user leaves."""
         session, signals = run.session, run.signals
 
         def woken() -> None:
@@ -144,7 +144,7 @@ class Screen:
         failure_of(app)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """One line that stays when the screen is gone."""
+        """Prints one line that stays when the screen is gone."""
         self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
 
 
@@ -164,7 +164,7 @@ def _facts_of(run: Run) -> Facts:
 
 
 class _ScreenMessages(Messages):
-    """On the screen while there is one."""
+    """Messages: on the screen while there is one."""
 
     def __init__(self, screen: Screen) -> None:
         super().__init__()
@@ -182,7 +182,7 @@ class _ScreenMessages(Messages):
 
 
 def run_screen(options: Options) -> int:
-    """Traces with a screen until the user has had enough. Raises TracellocError."""
+    """Traces with a screen until the user leaves. Raises TracellocError."""
     system.check_all()
     for name in ("COLUMNS", "LINES"):
         # The terminal knows its size, and tells when it changes; these don't.

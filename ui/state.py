@@ -18,15 +18,16 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
+from tracelloc.text import plural
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
 from tracelloc.ui.flame import FLAME
-from tracelloc.ui.histograms import AGES, SIZES, THREADS
+from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picture import Picture, Refresher
-from tracelloc.ui.processes import PROCESSES, show_process
-from tracelloc.ui.stacks import BLOCKS, STACKS, stack_text
-from tracelloc.ui.table import Column
+from tracelloc.ui.processview import PROCESSES, show_process
+from tracelloc.ui.stackviews import BLOCKS, STACKS, stack_text
+from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.profile import Metric
@@ -34,15 +35,15 @@ from tracelloc.views.profile import Metric
 VIEWS: Final[tuple[View[Any], ...]] = (
     STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
 )  # fmt: skip
-"""The first one is shown first."""
+"""All views, in the order of their tabs."""
 
 
 LEFT_TO_PICKER = "processes"
-"""What the application returns if another process is wanted."""
+"""Result of the application if another process is wanted."""
 
 
 class State:
-    """See the module."""
+    """The state of the screen: settings, the newest picture, and every change of them."""
 
     def __init__(self, app: App[str], source: Source, refresher: Refresher) -> None:
         self.app = app
@@ -51,16 +52,16 @@ class State:
         """The tabs of this run."""
         self.settings = Settings(self.views[0])
         self.picture: Picture | None = None
-        """The newest."""
+        """The newest picture."""
         self.ended = ""
-        """Why nothing new comes any more."""
+        """Why no new pictures come."""
         self.paused = False
         self._last_process = 0
         self._refresher = refresher
 
     @property
     def condition(self) -> str:
-        """What is unusual, for the header."""
+        """The condition that the header shows: paused or ended."""
         return self.ended or ("PAUSED (space)" if self.paused else "")
 
     def change(self, **fields: Any) -> None:
@@ -68,7 +69,7 @@ class State:
         self.take(replace(self.settings, **fields))
 
     def take(self, new: Settings) -> None:
-        """Takes other settings."""
+        """Replaces the settings."""
         if new != self.settings:
             self.settings = new
             self._refresher.ask(new)
@@ -76,14 +77,14 @@ class State:
     # --- order and limits ---
 
     def sort(self, column: Column) -> None:
-        """By this column; once more turns the order round."""
+        """Sorts by a column; a second time reverses the order."""
         now, name = self.settings.sorting, self.settings.view.name
         same = now.column == column.key
         new = Sorting(column.key, not now.descending if same else column.descending)
         self.change(sortings={**self.settings.sortings, name: new})
 
     def next_metric(self) -> None:
-        """Flame graph and tree by the next one."""
+        """Weighs flame graph and tree by the next metric."""
         # Each process had its peak at another time.
         together = self.settings.process < 0
         metrics = [metric for metric in Metric if not (together and metric is Metric.PEAK)]
@@ -91,7 +92,7 @@ class State:
         self.change(metric=metrics[at % len(metrics)])
 
     def next_verdicts(self) -> None:
-        """Only suspects, then those of each other verdict, then all."""
+        """Shows only suspects, then the stacks of each other verdict, then all."""
         at = VERDICT_CHOICES.index(self.settings.verdicts) + 1
         self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
 
@@ -107,7 +108,7 @@ class State:
     # --- threads ---
 
     def toggle_threads(self) -> None:
-        """Merged, or the first one."""
+        """Shows the blocks of all threads, or of the first one."""
         limits = self.settings.limits
         if limits.tid is not None:
             self.change(limits=replace(limits, tid=None))
@@ -115,7 +116,7 @@ class State:
             self.step_thread(1)
 
     def step_thread(self, step: int) -> None:
-        """The next thread that holds blocks, or the one before, by id."""
+        """Shows the blocks of the next or previous thread, by id."""
         blocks = None if self.picture is None else self.picture.snapshot.blocks
         tids = [] if blocks is None else sorted(set(blocks.tid.tolist()))
         if not tids:
@@ -127,11 +128,11 @@ class State:
     # --- processes ---
 
     def next_processes(self) -> Settings:
-        """Settings for all of them together, those that run, or the one shown before."""
+        """Settings for all processes, the running ones, or the one shown before."""
         number, picture = self.settings.process, self.picture
         if picture is None or (number >= 0 and picture.process_count < 2):
-            more = "so far" if self.source.has_many else "is traced (--follow traces children, too)"
-            self.app.notify(f"one process {more}", timeout=3)
+            more = "so far" if self.source.has_many else "traced (--follow traces children too)"
+            self.app.notify(f"One process {more}", timeout=3)
             return self.settings
         merged = picture.snapshot.merged
         new = self._last_process
@@ -144,27 +145,27 @@ class State:
     # --- moments ---
 
     def toggle_baseline(self) -> None:
-        """Only what comes from now on, or everything again."""
+        """Shows only blocks allocated from now on, or all again."""
         if self.settings.baseline is not None:
             self.change(baseline=None)
         elif self.picture is not None:
             self.change(baseline=analysis.mark(self.picture.snapshot, "baseline"))
-            self.app.notify("showing what comes from now on and stays; b shows all", timeout=3)
+            self.app.notify("Only blocks allocated from now on (b shows all)", timeout=3)
 
     def set_mark(self) -> None:
-        """Notes the moment that is on the screen."""
+        """Sets a mark at the moment on the screen."""
         if self.picture is None:
             return
         marks = self.settings.marks
         mark = analysis.mark(self.picture.snapshot, f"m{len(marks) + 1}")
         self.change(marks=(*marks, mark))
-        self.app.notify(f"{mark.name} is set; d shows what changes", timeout=2)
+        self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
 
     def next_difference(self) -> None:
-        """Last mark to now, then each pair of neighbours backwards, then none."""
+        """Compares the last mark with now, then neighbouring marks backwards, then none."""
         marks = self.settings.marks
         if not marks:
-            self.app.notify("set a mark first (M)", timeout=2)
+            self.app.notify("Set a mark first (M)", timeout=2)
             return
         choices: list[Difference | None] = [Difference(marks[-1])]
         choices += [
@@ -177,14 +178,14 @@ class State:
         self.change(difference=choices[at])
 
     def toggle_pause(self) -> None:
-        """The screen stands still; capture goes on."""
+        """Freezes or resumes the screen; capture goes on."""
         self.paused = not self.paused
         self._refresher.pause(self.paused)
 
     # --- filters ---
 
     def change_filters(self, job: Callable[[Filters], None]) -> None:
-        """In the refresher's thread, which alone may touch them."""
+        """Changes the filters in the refresher's thread, which alone may touch them."""
 
         def guarded() -> None:
             try:
@@ -195,7 +196,7 @@ class State:
         self._refresher.do(guarded)
 
     def toggle_filters(self) -> None:
-        """All groups and added rules off, or as they were."""
+        """Switches all groups and added rules off, or back on."""
         on = not self.settings.filters_on
         self.change(filters_on=on)
         self.change_filters(lambda filters: filters.set_enabled(on))
@@ -207,7 +208,7 @@ class State:
         except TracellocError as error:
             self.app.notify(str(error), severity="error", markup=False)
         else:
-            self.app.notify(f"saved to {path}", markup=False)
+            self.app.notify(f"Saved to {path}", markup=False)
 
     def show_filters(self) -> None:
         """Opens the dialog."""
@@ -217,7 +218,7 @@ class State:
     # --- screens ---
 
     def open_details(self, stack: int) -> None:
-        """One stack, in full."""
+        """Opens the screen of one stack."""
         self.change(selected=stack)
         self.app.push_screen(DetailScreen(self, stack))
 
@@ -228,17 +229,17 @@ class State:
             self.app.push_screen(ExportDialog(picture.snapshot, picture.namer.copy()))
 
     def show_help(self) -> None:
-        """Opens it."""
+        """Opens the list of keys."""
         self.app.push_screen(HelpScreen(self.app.screen))
 
     def copy_stack(self) -> None:
-        """The selected one, to the clipboard of the terminal (OSC 52)."""
+        """Copies the selected stack to the terminal's clipboard (OSC 52)."""
         details = None if self.picture is None else self.picture.details
         if details is not None:
             self.app.copy_to_clipboard(stack_text(details.stack))
-            frames = len(details.stack.frames)
-            self.app.notify(f"{frames} frames sent to the terminal's clipboard", timeout=2)
+            frames = plural(len(details.stack.frames), "frame")
+            self.app.notify(f"Copied {frames}", timeout=2)
 
     def leave(self, to_picker: bool = False) -> None:
-        """Ends the screen; probes go and files are written after it."""
+        """Ends the screen; then probes are detached and files written."""
         self.app.exit(LEFT_TO_PICKER if to_picker else None)

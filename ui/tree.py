@@ -1,4 +1,4 @@
-"""The call tree as lines that open and close: callers first, or, inverted, allocators."""
+"""The call tree as lines that expand and collapse: callers first, or inverted."""
 
 from __future__ import annotations
 
@@ -8,27 +8,34 @@ from typing import ClassVar, Final
 from textual.binding import Binding, BindingType
 
 from tracelloc.target.procfs import base_name
-from tracelloc.ui.lines import Piece
+from tracelloc.text import format_percent
+from tracelloc.ui.lineview import Piece
 from tracelloc.ui.nodes import ROOT, Nodes, NodesView, Path, nodes_view
-from tracelloc.ui.table import crop, fit, percent, signed_size, trend
+from tracelloc.ui.tableview import crop, fit, signed_size, trend
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric
 
 _WORTH_OPENING: Final = 0.01
-"""Share of all from which on ``open all`` opens a function."""
+"""Share of all from which on ``expand all`` expands a function."""
 _WIDE: Final = 76
 """Cells from which on there is room for all columns."""
 
 
 class TreeView(NodesView):
-    """The tree. Right and left open and close, Enter does either or shows the stack."""
+    """The call tree. Right and left expand and collapse, Enter does either or opens the stack."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("right,l", "open_node", "Open", tooltip="Open the function, go on below it"),
-        Binding("left,h", "close_node", "Close", tooltip="Close the function, go to its parent"),
-        Binding("asterisk,plus", "open_all", "Open all", tooltip="Open what holds 1 % or more"),
-        Binding("minus", "close_all", "Close all", tooltip="Close all functions"),
-        Binding("enter", "choose", "Open/close", show=False, tooltip="Open, close, show the stack"),
+        Binding("right,l", "open_node", "Expand", tooltip="Expand, or go into it"),
+        Binding("left,h", "close_node", "Collapse", tooltip="Collapse, or go to the parent"),
+        Binding("asterisk,plus", "open_all", "Expand all", tooltip="Expand all of 1 % or more"),
+        Binding("minus", "close_all", "Collapse all", tooltip="Collapse all functions"),
+        Binding(
+            "enter",
+            "choose",
+            "Expand/collapse",
+            show=False,
+            tooltip="Expand, collapse, or open the stack",
+        ),
     ]
     header_lines = 1
     footer_lines = 1
@@ -92,7 +99,7 @@ class TreeView(NodesView):
         self.show_cursor()
 
     def row_count(self) -> int:
-        """Nodes that are in the open."""
+        """Number of visible nodes."""
         return len(self._rows)
 
     def fixed(self, line: int, width: int) -> Iterable[Piece]:
@@ -111,10 +118,10 @@ class TreeView(NodesView):
             yield crop(f" {step.name}{module}", width - len(found)), "lines--header"
 
     def row(self, row: int, width: int) -> Iterable[Piece]:
-        """A node."""
+        """Draws a node."""
         node, indent = self._rows[row]
         nodes, tree = self._data, self._data.tree
-        figures = f"{nodes.figure(nodes.weight(node)):>11} {percent(nodes.share(node)):>7}"
+        figures = f"{nodes.figure(nodes.weight(node)):>11} {format_percent(nodes.share(node)):>7}"
         yield figures, None
         used = len(figures)
         if width >= _WIDE:
@@ -141,7 +148,7 @@ class TreeView(NodesView):
     # Opening and closing.
 
     def action_open_node(self) -> None:
-        """Opens down to where paths part; if it is open, goes to the heaviest below."""
+        """Expands down to where paths part; an expanded node goes to its heaviest child."""
         node = self.selected
         if not self._weighty(node):
             return
@@ -156,7 +163,7 @@ class TreeView(NodesView):
         self._touch(node)
 
     def action_close_node(self) -> None:
-        """Closes; if it is closed, goes to the function above."""
+        """Collapses; a collapsed node goes to its parent."""
         node = self.selected
         if node in self._open and self._weighty(node) and node != ROOT:
             self._open.discard(node)
@@ -166,7 +173,7 @@ class TreeView(NodesView):
             self.move_to(next((r for r, (n, _) in enumerate(self._rows) if n == parent), 0))
 
     def chosen(self) -> None:
-        """Opens or closes; where there is nothing below, the stack."""
+        """Expands or collapses; a leaf opens its stack."""
         node = self.selected
         if not self._weighty(node):
             self.action_open()
@@ -176,7 +183,7 @@ class TreeView(NodesView):
             self.action_open_node()
 
     def action_open_all(self) -> None:
-        """Opens everything below the cursor that holds a share worth it."""
+        """Expands everything below the cursor that is of notable weight."""
         waiting = [self.selected]
         while waiting:
             node = waiting.pop()
@@ -190,13 +197,13 @@ class TreeView(NodesView):
         self._touch(self.selected)
 
     def action_close_all(self) -> None:
-        """Leaves the root open only."""
+        """Collapses everything but the root."""
         self._open = {ROOT}
         self._touch(self.selected)
 
 
 def _carried_over(old: Nodes, opened: set[int], new: Nodes) -> set[int]:
-    """The same functions in another tree. Parents have lower numbers than children."""
+    """Finds open functions again in another tree. Parents have lower numbers than children."""
     places: dict[int, int | None] = {ROOT: ROOT}
     names: dict[int, dict[Step, int]] = {}
 

@@ -1,6 +1,6 @@
 """What a view of the screen is, and what views are made of.
 
-A view makes its content of a ``Selection``: a snapshot of the ``Source`` and what the
+A view makes its content of a ``ViewSelection``: a snapshot of the ``Source`` and what the
 user's ``Settings`` leave of it.
 """
 
@@ -22,7 +22,7 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
 from tracelloc.tracing.terminal import ProgramTerminal
-from tracelloc.ui.lines import LineView
+from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
@@ -48,16 +48,16 @@ class Source(Protocol):
     has_many: bool
     """Whether there may be several processes."""
     terminal: ProgramTerminal | None
-    """That of a program which was started; None: it runs elsewhere."""
+    """Terminal of a program that was started; None for a running process."""
     filters: Filters
-    """Of all namers."""
+    """Filters of all namers."""
     facts: Facts
-    """What does not change."""
+    """Facts that do not change."""
     caller: Caller
-    """Whose filters are written."""
+    """The user whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
-        """What is outstanding now. Takes milliseconds. Raises TracellocError."""
+        """A new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
         ...
 
     def namer(self, target: Target) -> Namer:
@@ -85,7 +85,7 @@ BASIC: Final = Wanted(blocks=True)
 
 @dataclass(frozen=True, slots=True)
 class Sorting:
-    """By which column; none has an empty key."""
+    """The column that rows are sorted by; an empty key for none."""
 
     column: str
     descending: bool = True
@@ -102,8 +102,8 @@ class View(Generic[C]):
     """Unique; also the id of its widget."""
     title: str
     key: str
-    """Brings it on top."""
-    maker: Callable[[Source], Callable[[Selection], C]]
+    """Key that shows the view."""
+    maker: Callable[[Source], Callable[[ViewSelection], C]]
     """Called once per run; what it returns makes the content and may remember things. Views
     with the same maker share what it returns."""
     widget: Callable[[], LineView[C]]
@@ -115,11 +115,11 @@ class View(Generic[C]):
     keeps: bool = False
     """What its maker remembers is kept while other views are on top."""
     sorting: Sorting = Sorting("")
-    """At first."""
+    """The default sorting."""
     shows_stack: bool = False
-    """Its rows stand for stacks, and the one under the cursor is shown below."""
+    """Rows stand for stacks, and the one under the cursor is shown below."""
     by_metric: bool = False
-    """It is drawn by a metric."""
+    """Drawn by a metric."""
     exists: Callable[[Source], bool] = lambda _source: True
     """Whether a run has it."""
 
@@ -130,7 +130,7 @@ VERDICT_CHOICES: Final[tuple[tuple[Verdict, ...], ...]] = (
     (Verdict.CACHE_OR_POOL,),
     (Verdict.BUSY,),
     (Verdict.START_UP,),
-    (Verdict.WATCHING, Verdict.UNKNOWN),
+    (Verdict.DECIDING, Verdict.UNKNOWN),
 )
 """What to show only stacks of, one after the other; the first is all."""
 
@@ -144,32 +144,32 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """``m1 → m2``, ``m1 → now``."""
+        """Title of the difference: ``m1 → m2``, ``m1 → now``."""
         return f"{self.before.name} → {self.after.name if self.after else 'now'}"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Everything that has a say in what the views show."""
+    """All settings that determine what the views show."""
 
     view: View[Any]
     process: int = 0
-    """Which one is shown, by its number in the trace; negative: several (``ALL_PROCESSES``)."""
+    """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
-    """Of views by name, where it is not their own."""
+    """Sorting by name of view, where it is not the default."""
     search: str = ""
     limits: Limits = ALL
-    """Sizes, ages and thread."""
+    """Limits by size, age and thread."""
     verdicts: tuple[Verdict, ...] = ()
-    """Only stacks that are judged so; empty: all."""
+    """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
-    """Only what has come since and is still there."""
+    """Only blocks allocated since this mark and still live."""
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
-    """What flame graph and tree are drawn by."""
+    """The metric of flame graph and tree."""
     filters_on: bool = True
     selected: int | None = None
     """The stack whose details are wanted."""
@@ -177,12 +177,12 @@ class Settings:
 
     @property
     def sorting(self) -> Sorting:
-        """Of the view on top; of one without columns, none."""
+        """Sorting of the view on top; empty for views without columns."""
         return self.sortings.get(self.view.name, self.view.sorting)
 
     @property
     def all_limits(self) -> Limits:
-        """The limits, the baseline among them."""
+        """All limits, the baseline included."""
         if self.baseline is None:
             return self.limits
         return replace(self.limits, born_after_ns=self.baseline.now_ns)
@@ -202,12 +202,12 @@ _COSTS: Final = 32
 
 
 class Journal:
-    """Written by the thread that draws; the refresher's reads copies of it."""
+    """Messages and costs of drawing: written by the drawing thread, copied by the refresher's."""
 
     def __init__(self, warnings: Iterable[str] = ()) -> None:
         self.messages = [f"warning: {warning}" for warning in warnings]
         self.costs: dict[str, deque[tuple[float, float]]] = {}
-        """Seconds that the latest pictures of each view took to be worked out, and drawn."""
+        """Seconds that the latest pictures of each view took to compute, and to draw."""
 
     def say(self, text: str) -> None:
         """Notes a message and when it came."""
@@ -219,12 +219,12 @@ class Journal:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
-    """Belongs to one picture."""
+class ViewSelection:
+    """What a view shows of one snapshot: the stacks and limits that the user has chosen."""
 
     trace: TraceSnapshot
     snapshot: Snapshot
-    """Of the process that is shown."""
+    """Snapshot of the shown process."""
     settings: Settings
     namer: Namer
     figures: StackFigures
@@ -236,7 +236,7 @@ class Selection:
     unsearched: I64
     """Stacks within the limits, the heaviest first."""
     stacks: I64
-    """Those of them that the search finds."""
+    """Stacks that the search finds."""
     labels: Mapping[int, str]
     """What stacks are called in one line."""
     ring_share: float
@@ -258,19 +258,19 @@ class Selection:
 
     @property
     def why_empty(self) -> str:
-        """Why a table has no row."""
+        """Why a table has no rows."""
         settings = self.settings
         if settings.search or settings.verdicts:
-            what = f"matches /{settings.search}" if settings.search else "is judged so"
-            return f"nothing {what} (Esc shows all)"
+            what = f"match /{settings.search}" if settings.search else "have this verdict"
+            return f"no stacks {what} (Esc shows all)"
         if settings.difference is not None:
-            return f"nothing has changed from {settings.difference.title} (Esc goes back)"
+            return f"no change from {settings.difference.title} (Esc goes back)"
         if settings.baseline is not None:
-            return "nothing has come since the baseline and stayed (b switches it off)"
+            return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
-            return "no block within the limits (L changes them, Esc lifts them)"
+            return "no blocks within the limits (L changes them, Esc removes them)"
         if self.snapshot.events:
-            return "everything that was allocated has been freed"
+            return "no traced block is live any more"
         return "no allocations seen yet: is the target idle?"
 
 
@@ -288,7 +288,7 @@ def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:
 def listed_stacks(
     snapshot: Snapshot, settings: Settings, figures: StackFigures, change: I64 | None
 ) -> I64:
-    """Before any search, the heaviest first: what holds blocks within the limits.
+    """Stacks with blocks within the limits, before any search, the heaviest first.
 
     Those that have changed, if moments are compared (``change``), or, for flame graph and
     tree, those that weigh anything though they may hold nothing any more.

@@ -12,7 +12,7 @@ from tracelloc.placement import ProbePoint
 from tracelloc.placement.places import find_place
 from tracelloc.target.allocators import AllocatorFunction, Selection, discover, functions_of
 from tracelloc.target.procfs import Process
-from tracelloc.target.signatures import Kind
+from tracelloc.target.signatures import FunctionKind
 from tracelloc.target.space import AddressSpace
 
 BREAKPOINT = b"\xcc"
@@ -87,12 +87,12 @@ def find_allocator(pid: int) -> Allocator:
         by_kind = {
             kind: function
             for function in functions_of(discover(space.refresh(), Selection("libc.so")))
-            for kind, name in ((Kind.ALLOC, "malloc"), (Kind.FREE, "free"))
+            for kind, name in ((FunctionKind.ALLOC, "malloc"), (FunctionKind.FREE, "free"))
             if name in function.names
         }
         if len(by_kind) < 2:
             raise SkippedError("the program does not use libc's malloc as a shared library")
-        malloc, free = by_kind[Kind.ALLOC], by_kind[Kind.FREE]
+        malloc, free = by_kind[FunctionKind.ALLOC], by_kind[FunctionKind.FREE]
         return Allocator(
             pid=pid,
             path=malloc.module.path,

@@ -19,7 +19,7 @@ from tracelloc.caller import caller
 from tracelloc.capture.compiler import import_bcc
 from tracelloc.filters import load_filters
 from tracelloc.symbols import Symbolizer
-from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.views.naming import Namer

@@ -1,4 +1,4 @@
-"""Whatever allocator a process has, outstanding figures equal the target's own books."""
+"""Whatever malloc library a process has, live figures equal the target's own books."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def preloaded(allocator: str) -> dict[str, str]:
 
 
 def files_of(report: dict) -> set[str]:
-    return {Path(found["file"]).name.split(".so")[0] for found in report["allocators"]}
+    return {Path(found["file"]).name.split(".so")[0] for found in report["malloc_libraries"]}
 
 
 def assert_no_loss(report: dict) -> None:
@@ -69,7 +69,9 @@ def test_every_function_of_malloc(
     report = tracer.last()
     assert_totals(report, books)
     assert any(name.startswith(f"lib{allocator}") for name in files_of(report))
-    assert any(f"lib{allocator}" in line and "allocators: " in line for line in tracer.messages)
+    assert any(
+        f"lib{allocator}" in line and "malloc libraries: " in line for line in tracer.messages
+    )
     assert target.end() == 0
 
 
@@ -115,7 +117,7 @@ def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Pa
     report = tracer.last()
     assert_no_loss(report)
     assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
-    (found,) = [found for found in report["allocators"] if found["family"] == "jemalloc"]
+    (found,) = [found for found in report["malloc_libraries"] if found["name"] == "jemalloc"]
     assert "_rjem_sdallocx" in found["functions"]
     assert "_rjem_nallocx" not in found["functions"]
 
@@ -164,7 +166,7 @@ def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_
     # One stack each: where `work` calls them.
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
     assert seen == sorted(books.values())
-    assert {found["family"] for found in report["allocators"]} == {"slices", "chunks", "malloc"}
+    assert {found["name"] for found in report["malloc_libraries"]} == {"slices", "chunks", "malloc"}
 
 
 def test_exceptions_pass_through_a_pool_of_the_users(

@@ -52,7 +52,7 @@ def test_container_with_another_libc(
     (root / "books").unlink()
     tracer = Tracelloc("-p", pid, "--json", directory=tmp_path)
     assert_books(tracer, target)
-    files = {found["file"] for found in tracer.last()["allocators"]}
+    files = {found["file"] for found in tracer.last()["malloc_libraries"]}
     assert files == {f"{root}/lib/{MUSL_LOADER.name}"} or files == {f"/lib/{MUSL_LOADER.name}"}
 
 

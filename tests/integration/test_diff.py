@@ -31,28 +31,28 @@ def test_text(two: tuple[Path, Path]) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stderr == ""
     assert result.stdout.splitlines()[:10] == [
-        "==> server (42) to server (42): +1.71 KiB outstanding (1.30 KiB to 3.01 KiB)",
-        "==> 1 of 1 stack with more, +2.00 KiB together:",
+        "==> server (42) to server (42): +1.71 KiB live (1.30 KiB to 3.01 KiB)",
+        "==> 1 of 1 stack with more, +2.00 KiB in all:",
         "     0: +2.00 KiB in +2 allocations (1.00 KiB to 3.00 KiB)",
         "        grows in /opt/shop/server (src/grows.cpp:1)",
         "        main in /opt/shop/server (src/main.cpp:1)",
-        "==> 1 of 1 stack with less, -300 B together:",
+        "==> 1 of 1 stack with less, -300 B in all:",
         "     0: -300 B in -3 allocations (300 B to 0 B)",
         "        goes in /opt/shop/server (src/goes.cpp:1)",
         "        main in /opt/shop/server (src/main.cpp:1)",
-        "==> 1 stack as before",
+        "==> 1 stack unchanged",
     ]
     result = run_tracelloc("diff", *two, "--metric", "allocated", "--top", "1")
     assert "+2.71 KiB allocated" in result.stdout
-    assert "1 of 2 stacks with more, +3.00 KiB together" in result.stdout
+    assert "1 of 2 stacks with more, +3.00 KiB in all" in result.stdout
 
 
 def test_peaks(tmp_path: Path) -> None:
     before, after = save(tmp_path / "a.json", small()), save(tmp_path / "b.json", peaked())
     result = run_tracelloc("diff", before, after, "--metric", "peak")
-    assert "+4.54 KiB outstanding at the peak (0 B to 4.54 KiB)" in result.stdout
+    assert "+4.54 KiB live at the peak (0 B to 4.54 KiB)" in result.stdout
     result = run_tracelloc("diff", before, after, "--metric", "temporary")
-    assert "==> 1 of 1 stack with more, +6 together:" in result.stdout
+    assert "==> 1 of 1 stack with more, +6 in all:" in result.stdout
     earlier = save(tmp_path / "a.pb.gz", small())
     result = run_tracelloc("diff", earlier, after, "--metric", "peak")
     assert (result.returncode, result.stdout) == (2, "")
@@ -89,7 +89,7 @@ def test_growth_of_a_process(builder: Builder, targets: list[Target], tmp_path: 
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     result = run_tracelloc("diff", first, tmp_path / "a.pb.gz")
-    assert "+7.58 KiB outstanding (0 B to 7.58 KiB)" in result.stdout
+    assert "+7.58 KiB live (0 B to 7.58 KiB)" in result.stdout
     assert "4 of 4 stacks with more" in result.stdout
     assert "innermost in " in result.stdout
 
@@ -100,7 +100,7 @@ def test_growth_of_a_process(builder: Builder, targets: list[Target], tmp_path: 
         (["none.pb.gz", "none.json"], 1, "none.pb.gz cannot be read: No such file"),
         (["/bin/sh", "/bin/sh"], 1, "/bin/sh cannot be read"),
         (["none.pb.gz"], 2, "required: AFTER"),
-        (["a", "b", "-o", "c.xyz"], 2, "no format has this suffix"),
+        (["a", "b", "-o", "c.xyz"], 2, "unknown suffix"),
     ],
 )
 def test_errors(arguments: list[str], status: int, words: str) -> None:

@@ -120,7 +120,7 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
         messages = tracer.stderr.read().decode()
     assert tracer.returncode == 0
     allocators, *others = messages.splitlines()
-    assert allocators.startswith("tracelloc: allocators: malloc in ")
+    assert allocators.startswith("tracelloc: malloc libraries: malloc in ")
     assert others == [f"tracelloc: wrote {flames}"]
     assert folded_sum(flames) == LIVE_BYTES
 

@@ -51,7 +51,7 @@ def free_pid() -> int:
         (["--min-size", "2k", "--max-size", "1k"], "--max-size is below --min-size"),
         (["--sample", "0"], "--sample must be between 1 and 1TiB"),
         (["--text", "--json"], "not allowed with"),
-        (["-o", "flames.xyz"], "no format has this suffix"),
+        (["-o", "flames.xyz"], "unknown suffix"),
         (["--wrong"], "unrecognized arguments"),
         (["--filters", "/nonexistent.toml"], "cannot be read: No such file"),
     ],

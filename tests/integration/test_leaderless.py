@@ -16,7 +16,7 @@ from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.target.processes import ProcessScan, find_target, open_target
+from tracelloc.target.processlist import ProcessScan, find_target, open_target
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
@@ -149,7 +149,9 @@ def test_another_allocator_is_loaded(gone: Target, tmp_path: Path, way: str) -> 
     library = str(Path(preloaded("mimalloc")["LD_PRELOAD"]).resolve())
     tracer = Tracelloc("-p", gone.pid, *OPTIONS, "--attach", way, directory=tmp_path)
     gone.ask(f"load {library}")
-    tracer.await_report(lambda report: library in {each["file"] for each in report["allocators"]})
+    tracer.await_report(
+        lambda report: library in {each["file"] for each in report["malloc_libraries"]}
+    )
     gone.ask("keep 300")
     assert tracer.stop() == 0
     assert kept(tracer.last()) == (300, 14400)

@@ -47,7 +47,7 @@ def test_mappings_equal_the_books(
     # Blocks that malloc maps are blocks, and all of them were freed.
     assert report["live_allocations"] == report["lost_events"] == report["unmatched_frees"] == 0
     assert report["lost"]["lost_mappings"] == 0
-    (found,) = [found for found in report["allocators"] if found["family"] == "mmap"]
+    (found,) = [found for found in report["malloc_libraries"] if found["name"] == "mmap"]
     assert {"mmap", "munmap", "mremap", "sbrk"} <= set(found["functions"])
     assert target.end() == 0
 
@@ -85,15 +85,15 @@ def test_what_is_mapped_explains_growth(
     memory = report["memory"]
     assert report["mappings"]["bytes"] == 64 * MIB
     assert memory["traced_bytes"] == 8 * MIB
-    assert memory["explained_share"] == pytest.approx(48 * MIB / memory["growth_bytes"], abs=0.01)
+    assert memory["traced_share"] == pytest.approx(48 * MIB / memory["growth_bytes"], abs=0.01)
     # The kernel may have taken back some of its other pages meanwhile.
-    assert 0.9 < memory["explained_share"] < 1.1
-    assert "traced blocks and mappings explain" in memory["explanation"]
+    assert 0.9 < memory["traced_share"] < 1.1
+    assert "of it in traced blocks and mappings" in memory["explanation"]
     assert "anonymous memory outside" not in memory["explanation"]
     assert tracer.stop() == plain.stop() == 0
     unseen = plain.last()["memory"]
     assert unseen["mapped_bytes"] is None
-    assert unseen["explained_share"] == pytest.approx(8 / 48, abs=0.05)
+    assert unseen["traced_share"] == pytest.approx(8 / 48, abs=0.05)
     assert "direct mmap" in unseen["explanation"]
     assert target.end() == 0
 

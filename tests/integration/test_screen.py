@@ -50,11 +50,11 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for(r"blocks ▼")
         terminal.press("/")
         terminal.type("no such thing")
-        terminal.wait_for("nothing matches")
+        terminal.wait_for("no stacks match")
         terminal.press("Escape")
         terminal.wait_for("recurse ← main")
         terminal.press("Enter")
-        terminal.wait_for(r"^ born \d")
+        terminal.wait_for(r"^ allocated \d")
         # The program's own source is there to be read.
         terminal.wait_for(r"chain\.c:\d+")
         terminal.wait_for(r"^› +\d+ .*;")
@@ -66,7 +66,7 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for("recurse ← main")
 
         terminal.press("b")
-        terminal.wait_for("nothing has come since the baseline")
+        terminal.wait_for("no live blocks allocated since the baseline")
         terminal.press("b")
         terminal.wait_for("recurse ← main")
 
@@ -230,12 +230,12 @@ def test_a_command_beside_the_screen(builder: Builder, tmp_path: Path) -> None:
         terminal.press("0")
         terminal.wait_for(r"^\d+ \d+$")
         terminal.press("Enter")
-        terminal.wait_for("keys go to the program")
+        terminal.wait_for("typing into the program")
         terminal.type("qu/it")
         terminal.press("Enter")
         terminal.wait_for("^hello qu/it")
         terminal.press("C-]")
-        terminal.wait_for("Enter to type")
+        terminal.wait_for("Enter: type into the program")
         terminal.press("q")
         terminal.wait_for("no longer tracing; sh")
         # Where it was typed into before, ^C is for it now.

@@ -58,9 +58,9 @@ def test_json(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert reader["name"] == "reader"
     assert (main["allocations"], main["frees"]) == (300 + 400 + 50 + 10, 400 + 50)
     assert (reader["allocations"], reader["frees"]) == (5000, 5300)
-    assert (main["handed_allocations"], main["handed_bytes"]) == (300, 300_000)
-    assert (reader["remote_frees"], reader["remote_freed_bytes"]) == (300, 300_000)
-    assert (main["remote_frees"], reader["handed_allocations"]) == (0, 0)
+    assert (main["frees_by_others"], main["freed_by_others_bytes"]) == (300, 300_000)
+    assert (reader["frees_for_others"], reader["freed_for_others_bytes"]) == (300, 300_000)
+    assert (main["frees_for_others"], reader["frees_by_others"]) == (0, 0)
     assert report["threads"]["flows"] == [
         {"from_tid": target.pid, "to_tid": reader_tid, "bytes": 300_000, "allocations": 300}
     ]
@@ -91,21 +91,21 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert peak.endswith(
         "ago: 4.84 MiB in 60 allocations, now 68.4 KiB, 1 top allocators out of 2 then:"
     )
-    assert lines[lines.index(peak) + 1] == "     0: 4.77 MiB in 50 allocations (98.6%), now 0 B"
+    assert lines[lines.index(peak) + 1] == "     0: 4.77 MiB in 50 allocations (98.6 %), now 0 B"
     temporary = next(line for line in lines if "temporary allocations (" in line)
     assert temporary == (
-        "==> 328 KiB in 5400 temporary allocations (freed by the same thread, at most 1 other "
-        "between), 93.9% of all that were freed; 1 top stacks out of 3:"
+        "==> 328 KiB in 5400 temporary allocations (freed by the same thread after at "
+        "most 1 other allocation), 93.9 % of all frees; 1 top stacks out of 3:"
     )
     assert lines[lines.index(temporary) + 1] == (
-        "     0: 312 KiB in 5000 temporary allocations, 100.0% of all that it has made"
+        "     0: 312 KiB in 5000 temporary allocations, 100.0 % of its allocations"
     )
-    ways = next(line for line in lines if "top ways" in line)
-    assert ways == (
-        "==> 293 KiB in 300 allocations freed by another thread (5.2% of all that were freed), "
-        "1 top ways out of 1:"
+    flows = next(line for line in lines if "top flows" in line)
+    assert flows == (
+        "==> 293 KiB in 300 allocations freed by other threads (5.2 % of all frees), "
+        "1 top flows out of 1:"
     )
-    way = lines[lines.index(ways) + 1]
+    way = lines[lines.index(flows) + 1]
     assert way.startswith(f"     0: 293 KiB in 300 allocations from thread {target.pid} (relay")
     assert way.endswith(" (reader)")
 

@@ -50,7 +50,7 @@ def test_c(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert innermost["module"].endswith(builder.c("chain").name)
     assert 0 < innermost["offset"] <= innermost["size"]
     # What calls main is filtered, if it has a name.
-    assert {frame["filtered"] for frame in stacks[1111][:4]} == {False}
+    assert {frame["hidden"] for frame in stacks[1111][:4]} == {False}
 
 
 def test_frames_point_behind_their_calls(
@@ -173,7 +173,7 @@ def test_cpp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         "libc",
     ]
     # The rules that are shipped hide operator new, and nothing else of these.
-    assert [frame["filtered"] for frame in stacks[777]][:4] == [True, False, False, False]
+    assert [frame["hidden"] for frame in stacks[777]][:4] == [True, False, False, False]
     shelves = [a for a in report["top_allocators"] if a["stack"] == stacks[777]]
     assert [(a["bytes"], a["allocations"]) for a in shelves] == [(2 * 777, 2)]
 
@@ -215,7 +215,7 @@ def test_rust(builder: Builder, targets: list[Target], tmp_path: Path, mangling:
             (name or "").startswith("std::") or " as core::ops::function::" in (name or "")
             for name in start
         )
-        filtered = [f["symbol"] for f in stacks[size] if f["filtered"]]
+        filtered = [f["symbol"] for f in stacks[size] if f["hidden"]]
         assert not any("chain::" in (name or "") for name in filtered)
         assert set(start) <= set(filtered)
 

@@ -59,7 +59,7 @@ def test_a_leak_is_the_first_suspect(
         judgement = suspect.judgement
         assert judgement.verdict is Verdict.GROWING
         assert judgement.never_freed
-        assert judgement.watch_more_s > 200
+        assert judgement.verdict_in_s > 200
         assert judgement.rate_bytes_per_min == pytest.approx(20 * 160 * 60, rel=0.3)
         assert session.root.started_ns <= judgement.since_ns
         cohorts, totals = session.root.heap.table.cohorts, session.root.heap.table.totals
@@ -81,7 +81,7 @@ def test_a_leak_is_called_leaking(long_watch: Tracelloc) -> None:
     assert judgement["since_s"] == pytest.approx(report["elapsed_s"], abs=15)
     assert judgement["confidence"] > 0.6
     assert not judgement["never_freed"]
-    assert "1 in 5 was never freed" in judgement["evidence"]
+    assert "1 in 5 of the blocks allocated here is never freed" in judgement["evidence"]
     verdicts = {a["stack"][0]["symbol"]: a["verdict"] for a in report["top_allocators"]}
     assert verdicts["cache_page"] == "cache-or-pool"
     assert all(set(leaking(each)) <= {"leak_page"} for each in long_watch.reports())

@@ -38,7 +38,7 @@ def test_books(
     assert report["lost_events"] == 0
     assert report["live_allocations"] == books["blocks"] > 500
     assert report["live_bytes"] == books["bytes"]
-    assert sizes["allocator"] == allocator
+    assert sizes["malloc_library"] == allocator
     assert sizes["uncertain"] is None
     assert sizes["unknown_allocations"] == 0
     assert sizes["usable_bytes"] == books["usable"]
@@ -61,7 +61,7 @@ def test_static_program(
     books = json.loads(target.ask("fill 3 400000 1"))
     assert tracer.stop() == 0
     sizes = tracer.last_of(target.pid)["sizes"]
-    assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
+    assert (sizes["malloc_library"], sizes["unknown_allocations"]) == ("glibc", 0)
     assert sizes["usable_bytes"] == books["usable"]
 
 
@@ -90,7 +90,7 @@ def test_after_exec_in_a_child(builder: Builder, tmp_path: Path) -> None:
             )
         )
     sizes = report["sizes"]
-    assert (sizes["allocator"], sizes["unknown_allocations"]) == ("glibc", 0)
+    assert (sizes["malloc_library"], sizes["unknown_allocations"]) == ("glibc", 0)
     # Beside its books there are the buffers of its streams.
     assert 0 <= sizes["usable_bytes"] - books["usable"] < 16 << 10
     assert tracer.finish() == 3
@@ -120,5 +120,5 @@ def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Pa
     assert tracer.stop() == 0
     said = [line for line in tracer.text().splitlines() if line.startswith("==> usable sizes")]
     assert said[-1].startswith(
-        f"==> usable sizes (musl): 0 B, {books['blocks']} of unknown usable size, those of musl in "
+        f"==> usable sizes (musl): 0 B, {books['blocks']} of unknown usable size, sizes of musl in "
     )

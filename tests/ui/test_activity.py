@@ -26,7 +26,7 @@ from tests.ui.source import (
 from tracelloc.heap.table import LiveTable
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.nodes import ROOT, Nodes
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 from tracelloc.views.profile import Metric
 
 PAGE_BYTES = 50_000
@@ -117,7 +117,7 @@ def test_threads(source: FakeSource) -> None:
         share = 100 * (HANDED + 1) / (SECONDS + HANDED + 1)
         assert line_of(app, "freed by other threads").strip() == (
             f"freed by other threads: {moved:.0f} KiB in {HANDED + 1} blocks, "
-            f"{share:.1f} % of all that were freed"
+            f"{share:.1f} % of all frees"
         )
         view = app.screen.query_one("#threads", Table)
         assert set(view.order) == {101, 102, 103, 104}
@@ -125,12 +125,12 @@ def test_threads(source: FakeSource) -> None:
         assert activity is not None
         works = {work.tid: work for work in activity.threads}
         work = works[101]
-        assert (work.freed_count, work.remote_freed_bytes) == (SECONDS + HANDED, HANDED * 4096)
-        assert (work.handed_bytes, works[104].remote_freed_bytes) == (10_000, 10_000)
-        assert works[102].handed_count == HANDED
-        # outstanding, thread, blocks, allocated, freed, of others, handed on
+        assert (work.freed_count, work.freed_for_others_bytes) == (SECONDS + HANDED, HANDED * 4096)
+        assert (work.freed_by_others_bytes, works[104].freed_for_others_bytes) == (10_000, 10_000)
+        assert works[102].freed_by_others_count == HANDED
+        # live, thread, blocks, allocated, freed, for others, by others
         assert line_of(app, " 104 ").split()[:3] == ["0", "B", "104"]
-        assert "9.77 KiB   9.77 KiB        0 B  [ended]" in line_of(app, " 104 ")
+        assert "9.77 KiB    9.77 KiB        0 B  [ended]" in line_of(app, " 104 ")
         assert f"{HANDED * 4} KiB   9.77 KiB  worker-1" in line_of(app, "worker-1")
         view.move_to(list(view.order).index(101))
         await tick(app, pilot)
@@ -179,16 +179,16 @@ def test_header_says_when_most_was_held(source: FakeSource) -> None:
 @pytest.mark.parametrize(
     ("stack", "words"),
     [
-        (CACHE, f"at the peak of all 120 KiB (20.7 %)   freed by other threads {HANDED} (75.0 %)"),
-        (LEAK, "at the peak of all 375 KiB (64.6 %)"),
-        (PAGE, f"at the peak of all 48.8 KiB (8.4 %)   temporary {SECONDS} (100.0 %)"),
+        (CACHE, f"at heap peak: 120 KiB (20.7 %)   freed by other threads {HANDED} (75.0 %)"),
+        (LEAK, "at heap peak: 375 KiB (64.6 %)"),
+        (PAGE, f"at heap peak: 48.8 KiB (8.4 %)   temporary {SECONDS} (100.0 %)"),
     ],
 )
 def test_details(source: FakeSource, stack: int, words: str) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         app.state.open_details(stack)
         await tick(app, pilot)
-        assert line_of(app, "at the peak of all") == f" {words}"
+        assert line_of(app, "at heap peak:") == f" {words}"
 
     drive(source, steps)
 

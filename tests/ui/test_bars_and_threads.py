@@ -18,8 +18,7 @@ from tests.ui.screens import (
     styled,
     text_of,
 )
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     AGE_STEPS_S,
     Bin,
     ThreadRow,
@@ -27,9 +26,10 @@ from tracelloc.snapshots.spread import (
     Waste,
     thread_rows,
 )
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.histograms import AGES as AGES_VIEW
-from tracelloc.ui.histograms import (
+from tracelloc.ui.histogramviews import AGES as AGES_VIEW
+from tracelloc.ui.histogramviews import (
     COLUMNS,
     age_label,
     bar_rows,
@@ -38,9 +38,9 @@ from tracelloc.ui.histograms import (
     size_rows,
     table_rows,
 )
-from tracelloc.ui.histograms import SIZES as SIZES_VIEW
-from tracelloc.ui.histograms import THREADS as THREADS_VIEW
-from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.histogramviews import SIZES as SIZES_VIEW
+from tracelloc.ui.histogramviews import THREADS as THREADS_VIEW
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings, Sorting
 
 BINS = [
@@ -77,7 +77,7 @@ ACTIVITY = ThreadActivity(
 THREADS = thread_rows(HELD, ACTIVITY, narrowed=False)
 
 
-def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> Rows:
+def threads_by(column: str, threads: list[ThreadRow] = THREADS) -> TableRows:
     return table_rows(threads, ACTIVITY, Sorting(column, column != "thread"), "")
 
 
@@ -150,7 +150,7 @@ def test_what_threads_did() -> None:
         await pilot.pause()
         text = "\n".join(text_of(app))
         assert "freed by other threads: 3.00 MiB in 160 blocks" in text
-        assert "1.3 % of all that were freed" in text
+        assert "1.3 % of all frees" in text
         assert "4242 api-server: 512 KiB to 4243 tokio-runtime-w, 2.00 MiB from [unknown]" in text
         view.show(threads_by("freed"), at_once=True)
         await pilot.pause()

@@ -8,14 +8,12 @@ import pytest
 from rich.cells import cell_len
 
 from tests.ui.screens import HOSTILE
-from tracelloc.ui.table import (
+from tracelloc.ui.tableview import (
     bar,
     crop,
     fit,
-    percent,
     right,
     signed_size,
-    span,
     sparkline,
     trend,
 )
@@ -70,7 +68,3 @@ def test_sparklines() -> None:
 def test_figures() -> None:
     assert [signed_size(n) for n in (0, 5, -2048)] == ["0 B", "+5 B", "-2.00 KiB"]
     assert [trend(n) for n in (1, 0, -1)] == ["▲", "=", "▼"]
-    assert [percent(n) for n in (0, 0.1449, 1)] == ["0.0 %", "14.5 %", "100.0 %"]
-    assert [span(n) for n in (-1, 0.44, 9.99, 59.9, 362, 11_100, 200_000)] == [
-        "0.0 s", "0.4 s", "10.0 s", "59 s", "6 m 02 s", "3 h 05 m", "2 d 07 h"
-    ]  # fmt: skip

@@ -11,13 +11,13 @@ from textual.pilot import Pilot
 
 from tests.trees import build_tree
 from tests.ui.screens import ViewApp, drive, path, weights
-from tracelloc.snapshots.spread import ThreadStat, thread_rows
+from tracelloc.snapshots.histograms import ThreadStat, thread_rows
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.histograms import COLUMNS, table_rows
-from tracelloc.ui.lines import LineView
-from tracelloc.ui.naming import Search
+from tracelloc.ui.histogramviews import COLUMNS, table_rows
+from tracelloc.ui.lineview import LineView
 from tracelloc.ui.nodes import Nodes
-from tracelloc.ui.table import Table
+from tracelloc.ui.stacknames import Search
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TreeView
 from tracelloc.ui.view import Sorting
 from tracelloc.views.calltree import Step

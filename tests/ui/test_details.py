@@ -15,8 +15,8 @@ from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.stacks import rule_for
-from tracelloc.ui.table import Table
+from tracelloc.ui.stackviews import rule_for
+from tracelloc.ui.tableview import Table
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_figures_and_source(source: FakeSource) -> None:
         await press(app, pilot, "enter")
         assert "record_request ← handle_request" in text_of(app)[0]
         assert "375 KiB in 2,400 blocks" in shown(app)
-        assert "born 2,400   freed 0 (0.0 %)" in shown(app)
+        assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
         assert "worker-1 (101)" in shown(app)
         assert "›    32  int line_32;" in shown(app)
         # The source follows the cursor.

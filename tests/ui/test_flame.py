@@ -23,8 +23,8 @@ from tests.ui.screens import (
     weights,
 )
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import ROOT, Nodes, growth_colour, lay_out, module_colour
+from tracelloc.ui.stacknames import Search
 from tracelloc.views.calltree import CallTree, Step
 from tracelloc.views.profile import Metric
 
@@ -242,10 +242,10 @@ def test_nothing_to_show() -> None:
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape", "c")
-        assert "No stack holds anything" in text_of(app)[0]
+        assert "No live blocks match" in text_of(app)[0]
         view.show(Nodes(build_tree([], Step("app", None)), search=Search("x")), at_once=True)
         await pilot.press("down", "enter", "o", "left", "end", "pagedown", "escape")
-        assert "No stack holds anything" in text_of(app)[0]
+        assert "No live blocks match" in text_of(app)[0]
 
     drive(view, (80, 24), steps)
 

@@ -21,10 +21,10 @@ from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView
-from tracelloc.ui.lines import LIST_KEYS, LineView
+from tracelloc.ui.lineview import LIST_KEYS, LineView
 from tracelloc.ui.nodes import Nodes
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.table import Rows, Table
+from tracelloc.ui.tableview import Table, TableRows
 from tracelloc.ui.view import Settings
 from tracelloc.views.calltree import Step
 
@@ -190,10 +190,10 @@ def test_the_list_may_become_shorter_than_what_is_in_view() -> None:
     table = Table([])
 
     async def steps(app: ViewApp, pilot: Pilot[None]) -> None:
-        table.show(Rows(range(MANY), lambda _key, _column: ""))
+        table.show(TableRows(range(MANY), lambda _key, _column: ""))
         await pilot.press("end")
         assert table.scroll_offset.y == MANY - 24
-        table.show(Rows(range(30), lambda _key, _column: ""), at_once=True)
+        table.show(TableRows(range(30), lambda _key, _column: ""), at_once=True)
         await pilot.pause()
         assert (table.cursor, table.scroll_offset.y) == (29, 30 - 24)
 
@@ -218,17 +218,19 @@ def test_a_view_more_and_one_that_a_run_lacks(
 ) -> None:
     """A new view is one more entry: tab, key, content, choice, sorting and cost come with it."""
 
-    from tracelloc.ui.table import Column
-    from tracelloc.ui.view import Selection, Sorting, View
+    from tracelloc.ui.tableview import Column
+    from tracelloc.ui.view import Sorting, View, ViewSelection
 
-    def make(selection: Selection) -> Rows:
+    def make(selection: ViewSelection) -> TableRows:
         sorting = selection.settings.sorting
         order = sorted(range(3), reverse=sorting.descending)
         cell = "stacks: {}".format
         found = len(selection.stacks)
-        return Rows(order, lambda _key, _column: cell(found), sorting.column, sorting.descending)
+        return TableRows(
+            order, lambda _key, _column: cell(found), sorting.column, sorting.descending
+        )
 
-    more: View[Rows] = View(
+    more: View[TableRows] = View(
         name="more",
         title="More",
         key="x",

@@ -28,10 +28,10 @@ from tracelloc.target.residency import Limit, Memory, Resident
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.lines import LIST_KEYS
+from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
-from tracelloc.ui.stacks import BLOCKS, GROWING, STACKS, growth_cell
-from tracelloc.ui.table import Table
+from tracelloc.ui.stackviews import BLOCKS, GROWING, STACKS, growth_cell
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
 from tracelloc.verdict.judgement import Verdict
 
@@ -118,7 +118,7 @@ def test_sorting(source: FakeSource) -> None:
         assert rows(app) == BY_BYTES[::-1]
         await press(app, pilot, "s")
         assert app.state.settings.sorting.column == "count"
-        assert "blocks ▼" in line_with(app, "outstanding")
+        assert "blocks ▼" in line_with(app, " live ")
         await press(app, pilot, *"ssssss")
         assert app.state.settings.sorting.column == "name"
         assert rows(app) == sorted(BY_BYTES)
@@ -140,7 +140,7 @@ def test_views(source: FakeSource) -> None:
             "2": "0x7f",
             "3": "▏record_request",
             "4": "callees ↓",
-            "5": "exact sizes that hold most",
+            "5": "exact sizes with most bytes",
             "6": "10 s - 30 s",
             "7": "worker-1",
             "8": "uprobe_multi",
@@ -167,10 +167,10 @@ def test_waste(source: FakeSource) -> None:
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "5")
-        assert "19.0 KiB wasted (3.4%), 19.0 KiB more in headers" in line_with(app, "usable sizes")
+        assert "19.0 KiB wasted (3.4 %), 19.0 KiB more in headers" in line_with(app, "usable sizes")
         assert "18.8 KiB    4.8 %" in line_with(app, "128 - 255 B")
         await press(app, pilot, "slash", *"cache", "enter")
-        assert "240 B wasted (0.2%), 240 B more in headers" in line_with(app, "usable sizes")
+        assert "240 B wasted (0.2 %), 240 B more in headers" in line_with(app, "usable sizes")
 
     drive(source, steps)
 
@@ -205,7 +205,7 @@ def test_search(source: FakeSource) -> None:
             await type_search(app, pilot, words)
             assert rows(app) == found, words
             if not found:
-                assert "nothing matches" in "\n".join(text_of(app))
+                assert "no stacks match" in "\n".join(text_of(app))
             await press(app, pilot, "escape")
 
     drive(source, steps)
@@ -227,7 +227,7 @@ def test_baseline(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "b")
         assert rows(app) == []
-        assert "nothing has come since the baseline" in "\n".join(text_of(app))
+        assert "no live blocks allocated since the baseline" in "\n".join(text_of(app))
         source.now_ns += 1
         source.allocate(CACHE, 777)
         source.free(source.allocate(LEAK, 160))
@@ -282,7 +282,7 @@ def test_only_some_verdicts(source: FakeSource) -> None:
             "cache-or-pool": ["cache_lookup"],
             "busy": [],
             "start-up": ["append_log", "dns::Message::decode"],
-            "watching or unknown": [],
+            "deciding or unknown": [],
         }.items():
             await press(app, pilot, "V")
             assert f"only {said} (V)" in line_with(app, "Allocators")
@@ -290,7 +290,7 @@ def test_only_some_verdicts(source: FakeSource) -> None:
             await press(app, pilot, "2")
             assert set(rows(app)) == set(found)
             await press(app, pilot, "1")
-        assert "nothing is judged so" in "\n".join(text_of(app))
+        assert "no stacks have this verdict" in "\n".join(text_of(app))
         await press(app, pilot, "V")
         assert rows(app) == BY_BYTES
         await press(app, pilot, "V", "escape")
@@ -324,17 +324,17 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
         start=Resident((20 << 20) - grown, 4 << 20, 0, 0),
         pss_bytes=None,
         limit=Limit("cgroup", 64 << 20, 40 << 20),
-        past=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
+        history=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
     )
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await tick(app, pilot)
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
-        assert "RSS 24.0 MiB +1.00 MiB, explained ▓▓▓▓░░░░ 52.0 %" in line
-        assert "cgroup full in 40m" in line
+        assert "RSS 24.0 MiB +1.00 MiB, ▓▓▓▓░░░░ 52.0 % of growth traced" in line
+        assert "cgroup full in 40 m" in line
         await press(app, pilot, "8")
-        assert "limit of 64.0 MiB is reached in 40m" in line_with(app, "memory in use")
+        assert "limit of 64.0 MiB is reached in 40 m" in line_with(app, "memory growth")
 
     drive(source, steps, (160, 40))
 
@@ -392,7 +392,7 @@ def test_limits(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "L", *"100s", "enter")
         assert app.state.settings.limits.min_age_ns == 100 * 10**9
-        assert "age ≥ 100s" in line_with(app, "Allocators")
+        assert "age ≥ 1 m 40 s" in line_with(app, "Allocators")
         assert rows(app) == ["record_request", "append_log", "dns::Message::decode"]
         await press(app, pilot, "L", "tab", "tab", *"4k", "enter")
         assert rows(app) == ["append_log", "dns::Message::decode"]
@@ -461,7 +461,7 @@ def test_help_shows_every_key(source: FakeSource) -> None:
             assert binding.tooltip in shown, binding
         for _, _, _, text in LIST_KEYS:
             assert text in shown
-        assert "Details of the row" in shown
+        assert "Open the row" in shown
         await press(app, pilot, "escape")
         assert not isinstance(app.screen, DetailScreen)
 

@@ -11,9 +11,9 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.ui.screens import HOSTILE, MIB, SIZES, ViewApp, compare, drive, harmless, text_of
-from tracelloc.target.processes import ProcessInfo, Trouble, by_growth
+from tracelloc.target.processlist import ProcessInfo, Trouble, by_growth
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 
 API = ProcessInfo(
     4242, "api", "/opt/api-server --port 8080 --config /etc/api.toml", "www", 131 * MIB, 3 * MIB,

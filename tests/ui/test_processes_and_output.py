@@ -23,9 +23,9 @@ from tracelloc.snapshots.snapshot import (
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.output import OutputView
-from tracelloc.ui.processes import process_lines
+from tracelloc.ui.processview import process_lines
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
 
 SIZE = (110, 30)

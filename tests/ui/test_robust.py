@@ -19,10 +19,10 @@ from tracelloc.snapshots.snapshot import Target
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
-from tracelloc.ui.lines import HOLD_S
+from tracelloc.ui.lineview import HOLD_S
 from tracelloc.ui.picture import Pictures
-from tracelloc.ui.stacks import STACKS
-from tracelloc.ui.table import Column, Rows, Table
+from tracelloc.ui.stackviews import STACKS
+from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.view import Journal, Settings
 
 EVERY_VIEW = [str(number) for number in range(1, 9)]
@@ -131,7 +131,7 @@ def test_losses_are_loud(source: FakeSource) -> None:
     source.lost = 3
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
-        assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks outstanding", text_of(app)[0])
+        assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
 
     drive(source, steps)
 
@@ -194,7 +194,7 @@ def test_a_bug_is_raised_and_not_printed(
     async def run() -> None:
         async with app.run_test() as pilot:
             await settle(app, pilot)
-            monkeypatch.setattr("tracelloc.ui.table.Table.show", breaks)
+            monkeypatch.setattr("tracelloc.ui.tableview.Table.show", breaks)
             await press(app, pilot, "t", "a")
 
     with pytest.raises(ZeroDivisionError):
@@ -255,8 +255,8 @@ def test_rows_wait_and_the_cursor_stays() -> None:
     table.now_s = clock
     app = ViewApp(table)
 
-    def rows(*keys: str) -> Rows:
-        return Rows(keys, lambda key, _column: str(key))
+    def rows(*keys: str) -> TableRows:
+        return TableRows(keys, lambda key, _column: str(key))
 
     async def run() -> None:
         async with app.run_test(size=(40, 8)) as pilot:
@@ -308,7 +308,7 @@ def test_ten_thousand_rows_cost_what_is_seen() -> None:
 
     async def run() -> None:
         async with app.run_test(size=(40, 20)) as pilot:
-            table.show(Rows(range(10_000), cell))
+            table.show(TableRows(range(10_000), cell))
             await pilot.pause()
             assert len(asked) <= 40
             await pilot.press("end")

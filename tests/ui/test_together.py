@@ -22,9 +22,9 @@ from tracelloc.snapshots.snapshot import (
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.processes import process_lines
+from tracelloc.ui.processview import process_lines
 from tracelloc.ui.state import VIEWS
-from tracelloc.ui.table import Table
+from tracelloc.ui.tableview import Table
 from tracelloc.ui.view import Settings
 from tracelloc.views.profile import Metric
 
@@ -123,7 +123,7 @@ def test_a_key_goes_round(source: FakeSource) -> None:
             (ALL_PROCESSES, EVERY), (RUNNING_PROCESSES, RUNNING), (number, one),
             (ALL_PROCESSES, EVERY),
         ]  # fmt: skip
-        assert any("T " in line and "together" in line for line in help_of(app, pilot))
+        assert any("T " in line and "All processes" in line for line in help_of(app, pilot))
 
     def help_of(app: LiveApp, pilot: Pilot[str]) -> list[str]:
         return [f"{b.key} {b.tooltip}" for b in app.screen._bindings.key_to_bindings["T"]]
@@ -161,7 +161,7 @@ def test_every_view_is_of_all_that_run(source: FakeSource) -> None:
         await press(app, pilot, "5")
         assert f" {COUNT - 120 * 20 - 32 + 72:,} " not in row(app, "512 - 1023 B")
         assert format_size(70_000) in row(app, "512 - 1023 B")
-        assert any("single processes only" in line for line in text_of(app))
+        assert any("choose a single process" in line for line in text_of(app))
         await press(app, pilot, "6")
         ages = app.screen.query_one("#ages", Table)
         counts = [str(ages._rows.cells(key, "count")) for key in ages.order]

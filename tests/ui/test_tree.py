@@ -19,8 +19,8 @@ from tests.ui.screens import (
     text_of,
     weights,
 )
-from tracelloc.ui.naming import Search
 from tracelloc.ui.nodes import Nodes
+from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tree import TreeView
 from tracelloc.views.calltree import Step
 from tracelloc.views.profile import Metric
@@ -180,7 +180,7 @@ def test_only_visible_rows_are_drawn() -> None:
         await pilot.press("right", "end")
         await pilot.pause()
         screen = text_of(app)
-        assert "outstanding" in screen[0]
+        assert "live" in screen[0]
         assert "start_thread" in screen[-2]
         assert "start_thread" in screen[-1]
         await pilot.press("pageup", "pageup", "pageup", "pageup", "pageup")
@@ -198,7 +198,7 @@ def test_nothing_to_show() -> None:
         await pilot.press(*keys)
         view.show(Nodes(build_tree([], Step("app", None))), at_once=True)
         await pilot.press(*keys)
-        assert "No stack holds anything" in text_of(app)[1]
+        assert "No live blocks match" in text_of(app)[1]
         assert not app.sent
 
     drive(view, (80, 24), steps)

@@ -55,7 +55,7 @@ def profile(samples: list[Sample], **more: Any) -> Profile:
             MappedFile(APP, 0x400000, 0x500000, 0, "ab" * 20),
             MappedFile(LIBRARY, 0x7F0000000000, 0x7F0000100000, 0x1000, None),
         ],
-        notes=["lost 0 events, 12 frees of earlier allocations"],
+        notes=["lost 0 events, 12 unmatched frees"],
         series=[(0, 0), (1_000_000_000, 500), (90_000_000_000, 716)],
         facts={"live_bytes": 1},
         **more,

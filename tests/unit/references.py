@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.harness import PATIENCE_S
-from tracelloc.dwarf.lines import Chain, SourceFrame
+from tracelloc.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.elf import ElfFile
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Set
 
-from tracelloc.report.part import ReportStyle, Request
+from tracelloc.report.content import ReportStyle, Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.views.naming import Namer

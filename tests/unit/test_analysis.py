@@ -30,8 +30,7 @@ from tracelloc.snapshots.analysis import (
     mean_ages_ns,
     stack_figures,
 )
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     ThreadsBefore,
     age_bins,
     frequent_sizes,
@@ -40,6 +39,7 @@ from tracelloc.snapshots.spread import (
     threads_of,
     threads_then,
 )
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
 from tracelloc.text import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True)

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 from tests.unit.test_grouping import any_stacks
-from tracelloc.verdict.grouping import _FEWEST_STACKS, Callers, common_length, nodes_of
+from tracelloc.verdict.grouping import SharedCallers, common_length, nodes_of
+from tracelloc.verdict.parameters import P
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nodes_are_where_stacks_part(seed: int) -> None:
     """Every set of stacks that share outermost frames, once, with all frames that they share."""
     stacks = any_stacks(seed)
-    callers = Callers()
+    callers = SharedCallers()
     while callers.extend(stacks, len(stacks), 7):
         pass
     wanted = np.random.default_rng(seed).random(len(stacks)) < 0.8
@@ -26,7 +27,7 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
             sharing[path[:depth]].add(row)
     expected: dict[frozenset[int], tuple[int, ...]] = {}
     for path in sorted(sharing, key=len):
-        if len(sharing[path]) >= _FEWEST_STACKS:
+        if len(sharing[path]) >= P.node_least_stacks:
             expected[frozenset(sharing[path])] = path
     groups = callers.groups(wanted)
     found = {frozenset(groups.members(n).tolist()): groups.keys[n] for n in range(len(groups))}
@@ -40,7 +41,7 @@ def test_nodes_are_where_stacks_part(seed: int) -> None:
 
 
 def test_without_stacks() -> None:
-    assert len(Callers().groups(np.zeros(0, np.bool_))) == 0
+    assert len(SharedCallers().groups(np.zeros(0, np.bool_))) == 0
     assert nodes_of([0]) == []
     assert common_length([(1, 2, 3), (1, 2)]) == 2
     assert common_length([(1, 2, 3), (2, 2), (1, 2, 3)]) == 0

@@ -21,7 +21,7 @@ from tests.unit.unwindrows import decode
 from tracelloc.cfi.core import Entries, reason_row
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.reasons import CfiError, Reason
-from tracelloc.cfi.sections import scan
+from tracelloc.cfi.unwindsections import scan
 from tracelloc.elf import ElfFile, NotElfError
 
 MASK = (1 << 64) - 1

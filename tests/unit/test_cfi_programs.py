@@ -13,7 +13,7 @@ from tracelloc.cfi import core
 from tracelloc.cfi.core import MASK, OFFSET, Entries, read_header
 from tracelloc.cfi.reasons import CfiError, Reason
 from tracelloc.cfi.rules import RBP, RIP
-from tracelloc.cfi.sections import Index, make_index, scan
+from tracelloc.cfi.unwindsections import Index, make_index, scan
 
 SECTION = 0x10000
 CODE = 0x4000

@@ -17,9 +17,9 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.references import addresses_in_functions, open_elf, places
-from tracelloc.dwarf.source import SourceLines
+from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.sections import Packing, Section, SectionError
+from tracelloc.elf.sections import ElfSection, Packing, SectionError
 
 NAMES = ("info", "abbrev", "line", "line_str", "aranges", "ranges", "rnglists", "addr")
 ODD = (0, 1, 4, 8, 0x7F, 0x80, 0xFE, 0xFF)
@@ -215,12 +215,12 @@ def test_32_bit(builder: Builder) -> None:
     assert lines.reason == "debug information of 32-bit files is not read"
 
 
-def packed(kind: int, size: int, stored: bytes, packing: Packing = Packing.ELF) -> Section:
+def packed(kind: int, size: int, stored: bytes, packing: Packing = Packing.ELF) -> ElfSection:
     head = struct.pack("<IIQQ", kind, 0, size, 1)
     if packing is Packing.GNU:
         head = b"ZLIB" + struct.pack(">Q", size)
     data = head + stored
-    return Section(lambda at, size: data[at : at + size], 0, len(data), packing)
+    return ElfSection(lambda at, size: data[at : at + size], 0, len(data), packing)
 
 
 @pytest.mark.parametrize("packing", [Packing.ELF, Packing.GNU])
@@ -247,9 +247,9 @@ def test_sections_that_lie() -> None:
     with pytest.raises(SectionError, match="can't be decompressed"):
         packed(2, 10_000, b"garbage").data()
     with pytest.raises(SectionError, match="cut short"):
-        Section(lambda at, size: b"", 0, 100, Packing.ELF)
+        ElfSection(lambda at, size: b"", 0, 100, Packing.ELF)
     with pytest.raises(SectionError, match="cut short"):
-        Section(lambda at, size: b"abc", 0, 100).data()
+        ElfSection(lambda at, size: b"abc", 0, 100).data()
 
 
 def test_a_bomb_is_not_unpacked() -> None:

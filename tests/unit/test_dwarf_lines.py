@@ -17,8 +17,8 @@ from tests.unit.references import (
     places,
 )
 from tracelloc.dwarf.info import DebugInfo
-from tracelloc.dwarf.lines import Chain, LineIndex
-from tracelloc.dwarf.source import SourceLines
+from tracelloc.dwarf.lineprogram import Chain, LineIndex
+from tracelloc.dwarf.sourcelines import SourceLines
 
 ADDRESSES = 2000
 WRONG = 0.001

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from tracelloc.dwarf.forms import Budget, DwarfError, sleb, uleb
-from tracelloc.dwarf.lines import LineProgram
-from tracelloc.elf.sections import Section
+from tracelloc.dwarf.lineprogram import LineProgram
+from tracelloc.elf.sections import ElfSection
 
 STANDARD = bytes([0, 1, 1, 1, 1, 0, 0, 0, 1, 0, 0, 1])
 END = b"\0\x01\x01"
 
 
-def section(data: bytes) -> Section:
-    return Section(lambda offset, size: data[offset : offset + size], 0, len(data))
+def section(data: bytes) -> ElfSection:
+    return ElfSection(lambda offset, size: data[offset : offset + size], 0, len(data))
 
 
 def number(value: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.harness import TARGETS
 from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
-from tracelloc.dwarf.source import SourceLines, SymbolizerPipe, find_symbolizer, reachable_path
+from tracelloc.dwarf.sourcelines import SourceLines, SymbolizerPipe, find_symbolizer, reachable_path
 
 ADDRESSES = 600
 

@@ -14,7 +14,7 @@ from tests.harness import Builder
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.target.allocators import Module, Selection, discover, functions_of
 from tracelloc.target.families import FAMILIES
-from tracelloc.target.signatures import Kind
+from tracelloc.target.signatures import FunctionKind
 
 
 def open_elf(path: Path | str) -> ElfFile:
@@ -102,8 +102,8 @@ def test_discovery() -> None:
         "malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "posix_memalign",
         "valloc", "pvalloc",
     }  # fmt: skip
-    assert functions["free"].signature.kind is Kind.FREE
-    assert functions["posix_memalign"].signature.kind is Kind.POSIX_MEMALIGN
+    assert functions["free"].signature.kind is FunctionKind.FREE
+    assert functions["posix_memalign"].signature.kind is FunctionKind.POSIX_MEMALIGN
     assert len({function.offset for function in functions.values()}) == len(functions)
     everything = discover([module])
     for only in ("libc.so", "malloc", str(path)):

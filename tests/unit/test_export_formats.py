@@ -94,7 +94,7 @@ def test_pprof_says_it_all() -> None:
     assert message.time_nanos == 1_700_000_000_500_000_000
     assert message.duration_nanos == 90_000_000_000
     assert [text[c] for c in message.comment] == [
-        "tracelloc: server, process 42", "lost 0 events, 12 frees of earlier allocations",
+        "tracelloc: server, process 42", "lost 0 events, 12 unmatched frees",
     ]  # fmt: skip
     assert [list(s.value) for s in message.sample] == [
         [2, 400, 5, 1000], [1, 300, 1, 300], [1, 16, 1, 16], [0, 0, 7, 5000],
@@ -265,7 +265,7 @@ def test_json_snapshot() -> None:
     first, second, unknown, _ = content["stacks"]
     names = [content["frames"][n]["symbol"] for n in first["frames"]]
     assert names == ["grow", "push", "handle", "noise", "main"]
-    assert first["filtered"] == [3]
+    assert first["hidden"] == [3]
     assert second["labels"] == {"0": "runtime", "1": "runtime"}
     assert unknown["frames"] == []
     assert [s["bytes"] for s in content["stacks"]] == [400, 300, 16, 0]

@@ -85,7 +85,7 @@ RULE = '# one\n[[rule]]\npattern = "x"\n\n[[rule]]\n# two\n'
          "f:7: rule 2: unknown key 'qqq'; known are " + ", ".join(KEYS)),
         (RULE + "pattern = [\n3]", "f:7: rule 2: pattern must be a string"),
         (RULE + "pattern = '*'\nmatch = 'regex'",
-         "f:7: rule 2: pattern is no regular expression: nothing to repeat at position 0"),
+         "f:7: rule 2: pattern is not a regular expression: nothing to repeat at position 0"),
         (RULE + "pattern = 'x'\nmatch = 'glob'",
          "f:8: rule 2: match cannot be 'glob'; known are prefix, suffix, contains, regex"),
         (RULE + "pattern = 'x'\non = 'line'",
@@ -291,7 +291,7 @@ def test_a_file_of_another_user(me: Caller) -> None:
 
 def test_odd_files(me: Caller) -> None:
     os.mkfifo(me.filters, 0o600)
-    assert own_rules(me)[1].endswith("is not used: it is no regular file")
+    assert own_rules(me)[1].endswith("is not used: it is not a regular file")
     me.filters.unlink()
     write(me.filters, "#" * ((4 << 20) + 1))
     assert own_rules(me)[1].endswith("is not used: it is larger than 4 MiB")

@@ -187,7 +187,7 @@ def test_rules_at_run_time() -> None:
     assert some.rules == (Rule("x"), *some.added)
     some.remove(added)
     assert shown(some.apply(frames, 7)) == ["x", "y", "z"]
-    with pytest.raises(UsageError, match="this is no regular expression: missing \\)"):
+    with pytest.raises(UsageError, match="this is not a regular expression: missing \\)"):
         some.add(Rule("(", Match.REGEX))
     with pytest.raises(ValueError, match="not in list"):
         some.remove(added)
@@ -215,13 +215,13 @@ def test_text_json_and_folded_agree() -> None:
     stack = filters(RULES).apply(named("h", "x", "a", "h", "a", "y", "h"))
     at = "0x0000000000001000"
     assert list(text_stack(stack, 1)) == [
-        "         (1 filtered out)",
+        "         (1 frame hidden)",
         f"        {at}: x+0x4/0x10 in /opt/app",
         f"        {at}: [A] (3 frames)",
         f"        {at}: y+0x4/0x10 in /opt/app",
-        "         (1 filtered out)",
+        "         (1 frame hidden)",
     ]
-    assert [(f["symbol"], f["filtered"], f["label"]) for f in json_stack(stack)] == [
+    assert [(f["symbol"], f["hidden"], f["label"]) for f in json_stack(stack)] == [
         ("h", True, None), ("x", False, None), ("a", False, "A"), ("h", True, "A"),
         ("a", True, "A"), ("y", False, None), ("h", True, None),
     ]  # fmt: skip

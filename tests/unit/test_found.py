@@ -28,7 +28,7 @@ FOUND = (
 def test_lines() -> None:
     """One for all that is traced, one for each reason why something is not; hostile names tamed."""
     first, second = found_lines(FOUND)
-    assert first.startswith("allocators: malloc in /lib/libc.so.6 (2 functions), pool")
+    assert first.startswith("malloc libraries: malloc in /lib/libc.so.6 (2 functions), pool")
     assert "\x1b" not in first
     assert second == f"not probed: f0, f1, f2 and 2 more in app: {REASON}"
     assert list(found_lines(())) == []
@@ -37,7 +37,7 @@ def test_lines() -> None:
 def test_json_has_all_names() -> None:
     first, second = found_json(FOUND)
     assert first == {
-        "family": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],
+        "name": "malloc", "file": "/lib/libc.so.6", "functions": ["malloc", "free"],
         "not_probed": [],
     }  # fmt: skip
     assert second["not_probed"][4] == {"name": "f4", "reason": REASON}
@@ -63,4 +63,4 @@ def test_why_there_is_no_allocator(builder: Builder) -> None:
         return why_no_allocator(str(path), [module])[0]
 
     assert why(builder.c("plain", "-static", "-s")) == "it is a static program without symbols"
-    assert why_no_allocator(None, [])[0] == "its program can't be read"
+    assert why_no_allocator(None, [])[0] == "its executable can't be read"

@@ -9,7 +9,8 @@ import pytest
 
 from tracelloc.abi import StackFlag
 from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.verdict.grouping import DEPTHS, Prefixes, group_by_prefix
+from tracelloc.verdict.grouping import Prefixes, group_by_prefix
+from tracelloc.verdict.parameters import P
 
 WRAPPERS = {1, 2}
 
@@ -42,7 +43,7 @@ def test_groups_by_their_innermost_frames(seed: int) -> None:
     rows = np.array([row for row in range(len(stacks)) if row % 5])
     groups = group_by_prefix(prefixes.numbers(len(stacks)), rows)
     expected: dict[frozenset[int], int] = {}
-    for level, depth in enumerate(DEPTHS):
+    for level, depth in enumerate(P.prefix_depths):
         sharing = defaultdict(set)
         for row in rows.tolist():
             prefix = innermost(stacks.frames(row) or (), depth)
@@ -60,7 +61,7 @@ def test_groups_by_their_innermost_frames(seed: int) -> None:
 
 
 def test_no_groups() -> None:
-    groups = group_by_prefix(np.full((3, len(DEPTHS)), -1), np.arange(3))
+    groups = group_by_prefix(np.full((3, len(P.prefix_depths)), -1), np.arange(3))
     assert len(groups) == 0
     assert groups.total(np.ones(3)).tolist() == []
     assert groups.largest(np.ones(3)).tolist() == []

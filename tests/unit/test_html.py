@@ -87,8 +87,8 @@ def figures(chrome: Chrome) -> dict[str, list[str]]:
 def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, small())
     assert text(chrome, "#title") == "server process 42"
-    assert "716 B outstanding" in text(chrome, "#subtitle")
-    assert "12 frees of earlier" in text(chrome, "#notes")
+    assert "716 B live" in text(chrome, "#subtitle")
+    assert "12 unmatched frees" in text(chrome, "#notes")
     at = place(chrome, "push")
     chrome.mouse(at["x"], at["y"])
     assert text(chrome, "#name") == "push"
@@ -96,8 +96,8 @@ def test_hover_shows_figures_and_the_whole_stack(chrome: Chrome, tmp_path: Path)
     stack = chrome.evaluate("[...document.querySelectorAll('#stack li')].map(li => li.innerText)")
     assert [entry.split("\n")[0] for entry in stack] == ["handle", "main", "server"]
     found = figures(chrome)
-    assert found["outstanding"] == ["400 B", "55.9 %"]
-    assert found["outstanding blocks"] == ["2", "50.0 %"]
+    assert found["live"] == ["400 B", "55.9 %"]
+    assert found["live blocks"] == ["2", "50.0 %"]
     assert found["allocated"] == ["1000 B", "15.8 %"]
     assert found["growth"] == ["60 B/min", "100 %"]
 
@@ -154,7 +154,7 @@ def test_metrics_inverted_flipped_and_growth(chrome: Chrome, tmp_path: Path) -> 
     whole = place(chrome, "all")["width"]
     assert box(chrome, "temporary") is None
     chrome.key("m")
-    assert "4 outstanding blocks" in text(chrome, "#subtitle")
+    assert "4 live blocks" in text(chrome, "#subtitle")
     chrome.key("m")
     assert place(chrome, "temporary")["width"] == pytest.approx(whole * 5000 / 6316, abs=0.5)
     for _ in range(2):
@@ -190,13 +190,13 @@ def test_peak_and_temporary_allocations(chrome: Chrome, tmp_path: Path) -> None:
     assert chrome.evaluate(METRICS) == [
         "Bytes", "Blocks", "Allocated", "Growth", "Peak", "Temporary",
     ]  # fmt: skip
-    assert "4.54 KiB outstanding at the peak" in text(chrome, "#subtitle")
+    assert "4.54 KiB live at the peak" in text(chrome, "#subtitle")
     whole = place(chrome, "all")["width"]
     at = place(chrome, "temporary")
     assert at["width"] == pytest.approx(whole * 4000 / 4650, abs=0.5)
     chrome.mouse(at["x"], at["y"])
     found = figures(chrome)
-    assert found["outstanding at the peak"] == ["3.91 KiB", "86.0 %"]
+    assert found["live at the peak"] == ["3.91 KiB", "86.0 %"]
     assert found["temporary allocations"] == ["6", "100 %"]
     chrome.mouse(1, 1)
     chrome.key("m")
@@ -297,7 +297,7 @@ def test_thirty_thousand_frames(chrome: Chrome, tmp_path: Path) -> None:
 
 def test_an_empty_profile_has_a_page(chrome: Chrome, tmp_path: Path) -> None:
     open_page(chrome, tmp_path, profile([]))
-    assert "0 B outstanding" in text(chrome, "#subtitle")
+    assert "0 B live" in text(chrome, "#subtitle")
 
 
 def test_pages_are_whole_without_the_checkout() -> None:

@@ -22,7 +22,7 @@ from tracelloc.filters import Filters
 from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.part import ReportStyle
+from tracelloc.report.content import ReportStyle
 from tracelloc.report.sections import SECTIONS
 from tracelloc.report.trace import trace_json
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot, Wanted
@@ -151,12 +151,12 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
     for key in ("format", "command"):
         assert isinstance(content[key], str)
     assert set(content["figures"]) <= set(checker.tables[""])
-    fixed = {"stack_id", "verdict", "frames", "filtered", "labels", "before"}
+    fixed = {"stack_id", "verdict", "frames", "hidden", "labels", "before"}
     for stack in content["stacks"]:
         assert set(stack) - fixed == set(checker.tables[FIGURES])
     for frame in content["frames"]:
         extra = {"raw_symbol", "module_offset"}
-        assert set(frame) == set(checker.tables[FRAME]) - {"filtered", "label"} | extra
+        assert set(frame) == set(checker.tables[FRAME]) - {"hidden", "label"} | extra
     return checker
 
 

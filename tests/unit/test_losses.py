@@ -6,10 +6,10 @@ import numpy as np
 
 from tracelloc.abi import Counter
 from tracelloc.heap.table import Oddities
-from tracelloc.snapshots.losses import Losses, take_losses
+from tracelloc.snapshots.losses import LossCounts, take_losses
 
 
-def losses(*, shared: bool = False, **counts: int) -> Losses:
+def losses(*, shared: bool = False, **counts: int) -> LossCounts:
     counters = np.zeros(len(Counter), np.uint64)
     for name, count in counts.items():
         counters[Counter[name.upper()]] = count

@@ -38,7 +38,7 @@ def test_reports() -> None:
     namer = watched(200.0).namer
     lines = list(text_report(NOW, namer, 2, mark=MARK))
     title = (
-        f"==> since the mark 100.0s ago: +{format_size(found.live_bytes)} in "
+        f"==> since the mark 1 m 40 s ago: +{format_size(found.live_bytes)} in "
         f"+{found.live_count} allocations, 2 top growers out of 13:"
     )
     at = lines.index(title)

@@ -16,8 +16,8 @@ from tracelloc.views.profile import (
     PEAK_BYTES,
     PEAK_COUNT,
     Figure,
+    FigureUnit,
     Metric,
-    Unit,
 )
 
 SNAPSHOT = watched(100.0).snapshot()
@@ -64,9 +64,9 @@ def test_what_is_left_of_freed_stacks() -> None:
 
 
 def test_words() -> None:
-    assert Unit.BLOCKS.format(1_234_567) == "1,234,567"
-    assert Unit.BYTES.format(3 << 20) == Unit.RATE.format(3 << 20) == "3.00 MiB"
+    assert FigureUnit.BLOCKS.format(1_234_567) == "1,234,567"
+    assert FigureUnit.BYTES.format(3 << 20) == FigureUnit.RATE.format(3 << 20) == "3.00 MiB"
     headings = [metric.heading for metric in Metric]
-    assert headings == ["outstanding", "blocks", "allocated", "growth/min", "peak", "temporary"]
-    assert Metric.BYTES.title == "bytes outstanding"
+    assert headings == ["live", "blocks", "allocated", "growth/min", "peak", "temporary"]
+    assert Metric.BYTES.title == "live bytes"
     assert Metric.TEMPORARY.title == "temporary allocations"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.command.outputs import Output
+from tracelloc.command.outputs import OutputFile
 from tracelloc.errors import TracellocError
 from tracelloc.export import FOLDED
 
@@ -31,7 +31,7 @@ def full_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:
-    output = Output.by_suffix(str(full_disk / "a.json"))
+    output = OutputFile.by_suffix(str(full_disk / "a.json"))
     output.write([b"old"])
     with pytest.raises(TracellocError) as caught:
         output.write(bytes(4096) for _ in range(100))
@@ -41,14 +41,14 @@ def test_a_full_disk_leaves_the_old_file(full_disk: Path) -> None:
     )
     assert output.path.read_bytes() == b"old"
     assert names(full_disk) == ["a.json"]
-    fresh = Output.by_suffix(str(full_disk / "b.json"))
+    fresh = OutputFile.by_suffix(str(full_disk / "b.json"))
     with pytest.raises(TracellocError, match=r"No space left on device$"):
         fresh.write(bytes(4096) for _ in range(100))
     assert names(full_disk) == ["a.json"]
 
 
 def test_content_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
-    output = Output.by_suffix(str(tmp_path / "a.json"))
+    output = OutputFile.by_suffix(str(tmp_path / "a.json"))
     output.write([b"old"])
 
     def pieces() -> Iterator[bytes]:
@@ -62,7 +62,7 @@ def test_content_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_placeholders() -> None:
-    output = Output.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0)
+    output = OutputFile.by_suffix("/tmp/%p/a-%t-%%p-%x.json").at(42, 0.0)
     name = str(output.path)
     assert name.startswith("/tmp/42/a-19")
     assert name.endswith("-%p-%x.json")
@@ -71,13 +71,13 @@ def test_placeholders() -> None:
 
 def test_mode(tmp_path: Path) -> None:
     for mode in (0o600, 0o640):
-        output = replace(Output.by_suffix(str(tmp_path / "a.json")), mode=mode)
+        output = replace(OutputFile.by_suffix(str(tmp_path / "a.json")), mode=mode)
         output.write([b""])
         assert stat.S_IMODE(output.path.stat().st_mode) == mode
 
 
 def test_files_belong_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = Output.by_suffix(str(tmp_path / "a.json"))
+    output = OutputFile.by_suffix(str(tmp_path / "a.json"))
     monkeypatch.setenv("SUDO_UID", "1234")
     monkeypatch.setenv("SUDO_GID", "5678")
     output.write([b""])
@@ -89,7 +89,7 @@ def test_files_belong_to_who_called_sudo(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_devices_are_written_as_they_are() -> None:
-    output = Output(Path("/dev/null"), FOLDED)
+    output = OutputFile(Path("/dev/null"), FOLDED)
     output.check()
     output.write([b"x"])
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)

@@ -8,7 +8,7 @@ from tests.unit.test_elf import libc, open_elf
 from tracelloc.placement import plan
 from tracelloc.placement.places import find_place, is_emulated
 from tracelloc.target.allocators import Module, discover, functions_of
-from tracelloc.target.signatures import Kind
+from tracelloc.target.signatures import FunctionKind
 
 RET = "c3"
 
@@ -141,6 +141,6 @@ def test_glibc() -> None:
     assert {p.label.split()[0] for p in points if p.is_dear} <= {"reallocarray"}
     entries = {p.offset for p in points if not p.is_return}
     returns = {p.offset for p in points if p.is_return}
-    frees = [f for f in functions_of(found) if f.signature.kind is Kind.FREE]
+    frees = [f for f in functions_of(found) if f.signature.kind is FunctionKind.FREE]
     assert returns < entries
     assert len(entries - returns) == len(frees)

@@ -12,7 +12,7 @@ from tracelloc.caller import caller
 from tracelloc.command.pools import load_pools, parse_pools, signatures_of
 from tracelloc.errors import UsageError
 from tracelloc.target.allocators import Module, Selection, discover
-from tracelloc.target.signatures import Kind, Signature
+from tracelloc.target.signatures import FunctionKind, Signature
 
 GOOD = """
 [[allocator]]
@@ -30,10 +30,10 @@ functions = [
 def test_kinds_positions_and_what_may_throw() -> None:
     (pool,) = parse_pools(GOOD, "pools.toml")
     assert [function.signature for function in pool.functions] == [
-        Signature(Kind.ALLOC, (3,), throws=True),
-        Signature(Kind.OUTER_FREE, (2,)),
-        Signature(Kind.CALLOC, (1, 2)),
-        Signature(Kind.POSIX_MEMALIGN, (1, 3), throws=True),
+        Signature(FunctionKind.ALLOC, (3,), throws=True),
+        Signature(FunctionKind.OUTER_FREE, (2,)),
+        Signature(FunctionKind.CALLOC, (1, 2)),
+        Signature(FunctionKind.POSIX_MEMALIGN, (1, 3), throws=True),
     ]
     assert len(signatures_of([pool, pool])) == 4
 

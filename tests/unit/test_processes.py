@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.target import processes
-from tracelloc.target.processes import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
+from tracelloc.target import processlist
+from tracelloc.target.processlist import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.text import NS_PER_S
 
@@ -142,7 +142,7 @@ def test_real_processes(builder: Builder) -> None:
         us = next(info for info in scan.refresh(30) if info.pid == os.getpid())
         assert us.trouble is Trouble.SELF
         assert us.rss_bytes > 10 << 20
-        opened, known = processes._families_in, set(scan._files)
+        opened, known = processlist._families_in, set(scan._files)
 
         def look_into(process: Process, mapping: Mapping) -> str | None:
             # Somebody may have started another program meanwhile.
@@ -150,11 +150,11 @@ def test_real_processes(builder: Builder) -> None:
             return opened(process, mapping)
 
         try:
-            processes._families_in = look_into
+            processlist._families_in = look_into
             scan._seen.clear()
             again = {info.pid: info for info in scan.refresh(30)}
         finally:
-            processes._families_in = opened
+            processlist._families_in = opened
         assert again[target.pid].allocator == "malloc in libc.so.6"
     finally:
         target.communicate()

@@ -20,7 +20,7 @@ from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
 from tracelloc.live.address import PushConfig, parse_label, parse_push_url
-from tracelloc.live.sharing import MOST_WAITING, Pusher
+from tracelloc.live.publishing import MOST_WAITING, Pusher
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.views.profile import Profile
 
@@ -181,9 +181,9 @@ def test_errors_are_tried_again_in_order(server: StandIn) -> None:
     server.wait_for(5)
     pushing.close()
     assert [line.split(": ")[0] for line in said] == [
-        "error", f"{server.url}/ingest takes profiles again",
+        "error", f"{server.url}/ingest accepts profiles again",
     ]  # fmt: skip
-    assert "it answers 500" in said[0]
+    assert "it answered 500" in said[0]
     assert sum(sums(got)[3] for got in server.got) == 1000 * heap.taken + 5, "nothing is missing"
     assert pushing.dropped == 0
 
@@ -196,7 +196,7 @@ def test_refused_profiles_are_not_repeated(server: StandIn) -> None:
     server.wait_for(4)
     pushing.close()
     assert pushing.dropped == 2
-    assert "it answers 400" in said[0]
+    assert "it answered 400" in said[0]
     assert said[-1] == "2 profiles could not be pushed"
 
 

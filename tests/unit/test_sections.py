@@ -40,7 +40,7 @@ def test_names_of_sections() -> None:
     assert shown("sizes, sizes") == {"sizes"}
     assert shown("all") == shown("sizes,all") == set(SECTIONS)
     for wrong in ("", "sizes,", "shapes"):
-        with pytest.raises(UsageError, match=r"is no section; there are .*sizes.* \(or all\)"):
+        with pytest.raises(UsageError, match=r"is not a section; known are .*sizes.* and all"):
             shown(wrong)
 
 
@@ -62,10 +62,10 @@ def test_sizes() -> None:
     ]
     assert not_looked.items() <= report.items()
     lines = list(text_report(snapshot, NAMER, 2, show={"sizes"}))
-    at = lines.index("==> outstanding blocks by size:")
+    at = lines.index("==> live blocks by size:")
     assert lines[at + 1] == "                       0-0 B: 0 B in 1 allocation"
     assert "                     32-63 B: 80 B in 2 allocations" in lines
-    assert "==> 2 sizes that hold most:" in lines
+    assert "==> 2 sizes with most bytes:" in lines
 
 
 def test_sizes_of_a_process_that_has_ended() -> None:
@@ -75,7 +75,7 @@ def test_sizes_of_a_process_that_has_ended() -> None:
     assert (report["bins"], report["dropped_allocations"]) == ([], 2)
     assert report["waste_bytes"] is None
     lines = list(text_report(snapshot, NAMER, 2, show={"sizes"}))
-    assert "==> sizes of 2 allocations are not kept: the process has ended" in lines
+    assert "==> sizes of 2 allocations are not known: the process has ended" in lines
     assert not any("by size" in line or "wasted" in line for line in lines)
 
 

@@ -15,14 +15,9 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.split import in_proportion
-from tracelloc.verdict.survival import (
-    FEWEST_AT_RISK,
-    ages_reached,
-    deaths_from,
-    find_tails,
-    kept_from,
-)
+from tracelloc.verdict.multistack import in_proportion
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import ages_reached, deaths_from, find_tails, kept_from
 
 
 def population_of(births: np.ndarray, lives: np.ndarray, end_s: int) -> Population:
@@ -53,7 +48,7 @@ def reference(ages: np.ndarray, lives: np.ndarray) -> list[float]:
         at_risk = sum(age >= low for age in ages) + sum(life >= low for life in lives)
         censored = sum(low <= age < high for age in ages)
         hazard = min(1.0, died / max(1.0, at_risk - censored / 2))
-        hazards.append(hazard if at_risk >= FEWEST_AT_RISK else 0.0)
+        hazards.append(hazard if at_risk >= P.tail_least_at_risk else 0.0)
     return [math.exp(-sum(hazards[n:])) for n in range(len(hazards))]
 
 

@@ -19,7 +19,7 @@ from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_fi
 from tracelloc.elf.plt import plt_functions
 from tracelloc.symbols.frame import SourceMap
 from tracelloc.symbols.inventory import debug_hints
-from tracelloc.symbols.module import PerfMap, describe
+from tracelloc.symbols.modulesymbols import PerfMap, describe
 from tracelloc.target.procfs import Process
 
 
@@ -283,7 +283,7 @@ def test_perf_maps_that_are_not_believed(fake: FakeProcess) -> None:
     fake.map.unlink()
     os.mkfifo(fake.map)
     assert fake.names(0x1000)[0] in ("one", None)
-    assert fake.perf_map.reason == "it is no regular file"
+    assert fake.perf_map.reason == "it is not a regular file"
 
 
 def test_names_of_generated_code() -> None:

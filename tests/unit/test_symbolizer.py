@@ -16,7 +16,7 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tests.unit.test_elf import nm
 from tracelloc.symbols import Frame, SourceMap, Symbolizer
-from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace, Unresolved
 

@@ -26,13 +26,14 @@ def test_parse_size_refuses(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("0", 0), ("10", 10), ("1.5", 1.5), (".5s", 0.5), ("500ms", 0.5), ("30s", 30), ("5m", 300),
-     ("5min", 300), ("2h", 7200), ("1d", 86400), ("250us", 0.00025), ("7ns", 7e-9)],
+     ("5min", 300), ("2h", 7200), ("1d", 86400), ("250us", 0.00025), ("7ns", 7e-9),
+     ("1h30m", 5400), ("2 m 48 s", 168), ("3 h 05 m", 11_100), ("20 ms", 0.02)],
 )  # fmt: skip
 def test_parse_duration(text: str, seconds: float) -> None:
     assert module.parse_duration(text) == pytest.approx(seconds)
 
 
-@pytest.mark.parametrize("text", ["", "s", "-1", "1w", "1h30m", "1e3", "nan", "inf"])
+@pytest.mark.parametrize("text", ["", "s", "-1", "1w", "1h30", "1h x 2m", "1e3", "nan", "inf"])
 def test_parse_duration_refuses(text: str) -> None:
     with pytest.raises(ValueError, match="is not a duration"):
         module.parse_duration(text)
@@ -49,11 +50,28 @@ def test_format_size(size: int, text: str) -> None:
     assert module.format_size(size) == text
 
 
-def test_format_times() -> None:
-    assert module.format_age(682_577_117_136) == "682.6s"
-    assert module.format_age(-5) == "0.0s"
-    pairs = {0.5: "500ms", 30: "30s", 90: "90s", 300: "5m", 3600: "1h", 5400: "1h30m"}
-    assert {module.format_duration(s) for s in pairs} == set(pairs.values())
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (0, "0 s"), (0.00025, "0.25 ms"), (0.02, "20 ms"), (0.1, "0.1 s"),
+     (0.44, "0.4 s"), (2, "2 s"), (9.94, "9.9 s"), (9.96, "10 s"), (45.2, "45 s"), (59.9, "1 m"),
+     (168, "2 m 48 s"), (300, "5 m"), (362, "6 m 02 s"), (3599.9, "1 h"), (5400, "1 h 30 m"),
+     (11_100, "3 h 05 m"), (86_400, "1 d"), (200_000, "2 d 07 h")],
+)  # fmt: skip
+def test_format_duration(seconds: float, text: str) -> None:
+    assert module.format_duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(5, "5 s"), (100, "2 m"), (11_119, "3 h 05 m"), (3 * 86_400 + 7200, "3 d 02 h")],
+)
+def test_format_estimate(seconds: float, text: str) -> None:
+    assert module.format_estimate(seconds) == text
+
+
+def test_format_percent() -> None:
+    assert [module.format_percent(n) for n in (0, 0.1449, 1)] == ["0.0 %", "14.5 %", "100.0 %"]
+    assert module.format_percent(0.05, 0) == "5 %"
 
 
 def test_plural() -> None:

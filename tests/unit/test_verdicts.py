@@ -272,7 +272,7 @@ def test_samples() -> None:
         assert f"(at least {judgement.survivors:,} sampled blocks)" in judgement.evidence
         sure.append(judgement.confidence)
         assert seen.findings is not None
-        assert "sampled blocks made" in seen.findings.judgement(2).evidence
+        assert "sampled blocks allocated" in seen.findings.judgement(2).evidence
     assert sure == sorted(set(sure), reverse=True)
 
 
@@ -299,10 +299,10 @@ def test_a_cache_that_was_full_before(residence_s: int) -> None:
     if residence_s == 900:
         judgement = looked.judgement(1)
         assert judgement.verdict is Verdict.GROWING
-        assert "before tracing began" in judgement.evidence
+        assert "before tracing" in judgement.evidence
 
 
-def test_a_verdict_is_taken_back() -> None:
+def test_a_verdict_is_retracted() -> None:
     """What looked like a leak for five minutes is then freed."""
     random = np.random.default_rng(5)
     births = poisson(random, 3, 0, 400)
@@ -312,4 +312,4 @@ def test_a_verdict_is_taken_back() -> None:
     assert seen.findings is not None
     judgement = seen.findings.judgement(1)
     assert judgement.verdict is not Verdict.LEAKING
-    assert judgement.taken_back == 1
+    assert judgement.retracted == 1

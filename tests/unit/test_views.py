@@ -27,7 +27,7 @@ from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call
 from tracelloc.views.facts import format_frame
 from tracelloc.views.naming import NamedStack, Namer, frame_name
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 
 
 class FakeSymbolizer(Symbolizer):
@@ -113,11 +113,11 @@ def test_text(table: LiveTable) -> None:
     lines = list(text_report(snapshot, namer, 2))
     assert lines[:10] == [
         "==> 2 top allocations out of 5 for a total of 716 B",
-        "    0x0000000000002000: 300 B (1.0s old)",
+        "    0x0000000000002000: 300 B (1 s old)",
         "        0x0000000000000014: ??? in /opt/app",
         "        0x000000000000000c: main+0x4/0x10 in /opt/app",
         "        [partial: code without frame pointers or call-frame information]",
-        "    0x0000000000003000: 300 B (1.0s old)",
+        "    0x0000000000003000: 300 B (1 s old)",
         "        0x000000000000000a: leaf;x+0x4/0x10 in /opt/app",
         "        0x000000000000000b: mid\\x0a\\x1b[31mdle+0x4/0x10 in /opt/app",
         "        0x000000000000000c: main+0x4/0x10 in /opt/app",
@@ -125,12 +125,12 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations"
     assert lines[-3] == (
-        "==> 1234 events/s, probes take about 9.1% of the target's CPU time, "
-        "dear probes: reallocarray in libc.so.6"
+        "==> 1234 events/s, probes take about 9.1 % of the target's CPU time, "
+        "slow probes: reallocarray in libc.so.6"
     )
     assert lines[-2] == (
-        "==> lost 3 events, 1 free of earlier allocations, 0 truncated stacks, 1 broken stack, "
-        "1 unpaired return, at least 1 and at most 2 allocations are outstanding, bytes unknown"
+        "==> lost 3 events, 1 unmatched free, 0 truncated stacks, 1 broken stack, "
+        "1 unpaired return, at least 1 and at most 2 live allocations, bytes unknown"
     )
     assert losses_line(snapshot) in lines[-2]
 
@@ -144,7 +144,7 @@ def test_sampled_figures_are_marked() -> None:
     sampled = " (sampled, one in 1000 B)"
     assert lines[0] == f"==> 1 top allocations out of ~21 for a total of ~2.05 KiB{sampled}"
     assert lines[3] == (
-        f"==> 1 top allocations older than 0ms out of ~21 for a total of ~2.05 KiB{sampled}"
+        f"==> 1 top allocations older than 0 s out of ~21 for a total of ~2.05 KiB{sampled}"
     )
     assert "     0: ~2.05 KiB in ~21 allocations" in lines
     report = json.loads(json_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1))

@@ -13,14 +13,14 @@ from tests.unit.test_sections import NAMER, snapshot_of_sizes
 from tracelloc.heap.blocks import Blocks
 from tracelloc.sampling import weights
 from tracelloc.snapshots.blocks import ReadSizes, Usable, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     Waste,
     frequent_sizes,
     size_bins,
     total_waste,
     wasteful_stacks,
 )
+from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.found import MainAllocator, Provider
 
 GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())
@@ -111,14 +111,14 @@ def test_reports() -> None:
     }  # fmt: skip
     assert report["uncertain"] is None
     lines = list(text_report(snapshot, NAMER, 1, show={"sizes"}))
-    assert "                     16-31 B: 70 B in 3 allocations, 18 B wasted (20.5%)" in lines
+    assert "                     16-31 B: 70 B in 3 allocations, 18 B wasted (20.5 %)" in lines
     label = "131072-262143 B".rjust(28)
     assert f"{label}: 195 KiB in 1 allocation, 1 of unknown usable size" in lines
     assert (
-        "==> usable sizes (glibc): 88 B, 18 B wasted (20.5%), 1 of unknown usable size, "
+        "==> usable sizes (glibc): 88 B, 18 B wasted (20.5 %), 1 of unknown usable size, "
         "24 B more in headers, 3 computed"
     ) in lines
-    assert "     0: 18 B wasted (20.5%), 1 of unknown usable size in 4 allocations" in lines
+    assert "     0: 18 B wasted (20.5 %), 1 of unknown usable size in 4 allocations" in lines
 
 
 def test_what_speaks_against_them() -> None:
@@ -126,11 +126,11 @@ def test_what_speaks_against_them() -> None:
     for main, why in (
         (
             MainAllocator(Provider.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",)),
-            "all blocks are taken for jemalloc's, there is also pool in app",
+            "all blocks are counted as jemalloc's, but there is also pool in app",
         ),
         (
             MainAllocator(Provider.OTHER, "/opt/a\x1bpp", ()),
-            "those of another allocator in a\x1bpp are not known",
+            "sizes of another malloc library in a\x1bpp are not known",
         ),
     ):
         shown = measured(snapshot, main)

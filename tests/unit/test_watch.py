@@ -162,7 +162,7 @@ def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
     assert found.findings.suppressed.live_bytes == held
     assert found.findings.suppressed.rate_bytes_per_min == single.rate_bytes_per_min
     rate = format_size(round(single.rate_bytes_per_min))
-    said = f"==> suppressed 1 suspect stack: {rate}/min, {format_size(held)} outstanding"
+    said = f"==> suppressed 1 suspect stack: {rate}/min, {format_size(held)} live"
     assert said in lines
     assert summary(found.snapshot())["suppressed"]["live_bytes"] == held
     assert summary(whole.snapshot())["suppressed"] is None
@@ -187,7 +187,7 @@ def test_part_of_a_group_is_suppressed(tmp_path: Path) -> None:
 def test_what_is_no_suppression(tmp_path: Path, text: str) -> None:
     path = tmp_path / "bad.supp"
     path.write_text(f"leak:ok\n{text}")
-    with pytest.raises(UsageError, match=r"bad\.supp:2: .* is no suppression"):
+    with pytest.raises(UsageError, match=r"bad\.supp:2: .* is not a suppression"):
         read_suppressions([path])
     with pytest.raises(UsageError, match="cannot be read: No such file"):
         read_suppressions([tmp_path / "none"])
@@ -236,7 +236,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
     command.look(watched(200.0).snapshot(), watched(200.0).namer)
     assert time.monotonic() - began < PATIENCE_S / 2, "nobody waits for it"
     await_that(lambda: bool(said))
-    assert "took more than 3 s: ended" in said[0]
+    assert "took more than 3 s and was killed" in said[0]
     command.close()
     for pid in map(int, pids.read_text().split()):
         await_that(lambda pid=pid: not _runs(pid))
@@ -253,7 +253,7 @@ def _runs(pid: int) -> bool:
 def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     for words, expected in (
         (script(tmp_path, "sys.exit(7)"), "ended with status 7"),
-        ([str(tmp_path / "none")], "could not be run for a leak: No such file"),
+        ([str(tmp_path / "none")], "could not be run: No such file"),
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)

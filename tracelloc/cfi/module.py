@@ -27,7 +27,7 @@ from tracelloc.cfi.rules import (
     SIGNAL_FRAME,
     SIGNAL_RETURN,
 )
-from tracelloc.cfi.sections import Table, read_at, read_debug_frame, read_eh_frame
+from tracelloc.cfi.unwindsections import Table, read_at, read_debug_frame, read_eh_frame
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 from tracelloc.errors import UnsupportedError
@@ -159,7 +159,7 @@ class Cfi:
         return SIGNAL_FRAME if is_return else FRAME_POINTER
 
     def _rows_without_entry(self, wanted: U64) -> U64:
-        """The same for many addresses, which are sorted."""
+        """The rows of many addresses, which are sorted."""
         rows = np.full(len(wanted), FALLBACK_ROW, np.uint64)
         for first, end in pairwise([*_firsts(wanted >> _PAGE_SHIFT).tolist(), len(wanted)]):
             start, last = int(wanted[first]), int(wanted[end - 1])

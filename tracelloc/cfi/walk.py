@@ -36,5 +36,5 @@ class Walk(NamedTuple):
     """Where execution was, then return addresses, innermost first."""
     end: End
     fallback_count: int
-    """Of these, how many had no call-frame information: their callers were found by the
+    """Frames that had no call-frame information: their callers were found by the
     frame pointer, if they had one."""

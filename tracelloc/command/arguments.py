@@ -130,7 +130,7 @@ class _ShowHelp(argparse.Action):
     def __call__(
         self, parser: argparse.ArgumentParser, _given: object, _value: object, flag: Any = None
     ) -> None:
-        """As argparse wants it."""
+        """Prints the help that the flag asks for, and exits."""
         if flag != "--help-all":
             for action in parser._actions:
                 if not _DAILY.intersection(action.option_strings):

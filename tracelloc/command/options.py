@@ -14,7 +14,7 @@ from typing import Final
 
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.command.outputs import Output
+from tracelloc.command.outputs import OutputFile
 from tracelloc.command.parser import parse_trace
 from tracelloc.errors import UsageError
 from tracelloc.export import FOLDED, PPROF, exporter_for
@@ -56,7 +56,7 @@ class Options:
     pid: int | None
     """None: the user chooses from a list, only with a screen; or there is a command or a name."""
     name: str | None
-    """Whose PID is to be found."""
+    """Name of the process to find."""
     as_root: bool
     """A command runs with our rights, not with those of who called sudo."""
     program_output: Path | None
@@ -73,7 +73,7 @@ class Options:
     interval_s: float
     count: int | None
     duration_s: float | None
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputFile, ...]
     listen: ListenAddress | None
     push: PushConfig | None
     trace: TraceConfig
@@ -177,13 +177,13 @@ def push_of(given: argparse.Namespace) -> PushConfig | None:
     return PushConfig(url, authorization, given.push_interval, given.push_name, labels)
 
 
-def outputs_of(given: argparse.Namespace) -> tuple[Output, ...]:
+def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
     """The files that were asked for. Raises UsageError."""
     named = ((FOLDED, getattr(given, "flamegraph", None)), (PPROF, getattr(given, "pprof", None)))
     chosen = [(exporter, path) for exporter, path in named if path]
     chosen += [(exporter_for(path), path) for path in given.output]
     metric = METRICS[given.metric]
-    return tuple(Output(Path(path), kind, metric, given.output_mode) for kind, path in chosen)
+    return tuple(OutputFile(Path(path), kind, metric, given.output_mode) for kind, path in chosen)
 
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:

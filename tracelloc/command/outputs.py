@@ -35,7 +35,7 @@ _PLACEHOLDER: Final = re.compile("%([pt%])")
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputFile:
     """A file to be written, and how."""
 
     path: Path
@@ -46,12 +46,12 @@ class Output:
     """Permissions of the file."""
 
     @classmethod
-    def by_suffix(cls, path: str) -> Output:
+    def by_suffix(cls, path: str) -> OutputFile:
         """The format that the suffix stands for. Raises UsageError."""
         return cls(Path(path), exporter_for(path))
 
-    def at(self, pid: int, time_s: float) -> Output:
-        """The same without placeholders; ``time_s`` is seconds since 1970, shown as local."""
+    def at(self, pid: int, time_s: float) -> OutputFile:
+        """Fills in the path; ``time_s`` is seconds since 1970, shown as local time."""
         texts = {"p": str(pid), "%": "%"}
         texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
         name = _PLACEHOLDER.sub(lambda match: texts[match[1]], str(self.path))
@@ -99,7 +99,7 @@ class Output:
 
 
 def write_files(
-    outputs: Iterable[Output],
+    outputs: Iterable[OutputFile],
     trace: TraceSnapshot,
     namers: Namers,
     *,

@@ -29,21 +29,21 @@ from tracelloc.errors import UsageError
 from tracelloc.filters.files import given_text, own_text
 from tracelloc.filters.rules import TomlTables, nearest
 from tracelloc.target.allocators import Pool, PoolFunction
-from tracelloc.target.signatures import Kind, Signature
+from tracelloc.target.signatures import FunctionKind, Signature
 
 KINDS: Final = {
-    "alloc": Kind.ALLOC,
-    "calloc": Kind.CALLOC,
-    "realloc": Kind.REALLOC,
-    "reallocarray": Kind.REALLOCARRAY,
-    "posix_memalign": Kind.POSIX_MEMALIGN,
-    "free": Kind.OUTER_FREE,
+    "alloc": FunctionKind.ALLOC,
+    "calloc": FunctionKind.CALLOC,
+    "realloc": FunctionKind.REALLOC,
+    "reallocarray": FunctionKind.REALLOCARRAY,
+    "posix_memalign": FunctionKind.POSIX_MEMALIGN,
+    "free": FunctionKind.OUTER_FREE,
 }
 """What functions can do: as the function of that name; ``alloc`` as malloc. A ``free`` may
 call another one for its memory: that counts once."""
 
 _MOST_ARGUMENTS: Final = 6
-_USUAL: Final = {Kind.POSIX_MEMALIGN: (1, 3)}
+_USUAL: Final = {FunctionKind.POSIX_MEMALIGN: (1, 3)}
 """Which arguments are which if nothing is said; of other kinds the first ones."""
 _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")

@@ -24,7 +24,7 @@ from tracelloc.command.pools import load_pools, signatures_of
 from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
-from tracelloc.report.part import ReportStyle
+from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
@@ -33,7 +33,7 @@ from tracelloc.text import printable
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 from tracelloc.watching import FAILED_STATUS, Suppressions, Watch
 
 _FRESH_S: Final = 0.5
@@ -235,7 +235,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         watch = stack.enter_context(closing(Watch(options.watch, say)))
         sharing = None
         if options.listen is not None or options.push is not None:
-            from tracelloc.live.sharing import Sharing  # noqa: PLC0415 - slow to import, rarely used
+            from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         config = replace(

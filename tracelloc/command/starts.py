@@ -16,7 +16,7 @@ from typing import Final, Protocol
 from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.options import Options
-from tracelloc.target.processes import open_target
+from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
 from tracelloc.text import printable
 from tracelloc.tracing.begin import attach_to
@@ -65,7 +65,7 @@ class Signals:
         return self._receiver.fileno()
 
     def clear(self) -> None:
-        """They have been noticed."""
+        """Forgets signals that have been noticed."""
         self._receiver.recv(4096)
 
     def _note_end(self, number: int, _frame: object) -> None:
@@ -107,7 +107,7 @@ class AttachStart:
         self._follower: Follower | None = None
 
     def take_signal(self, _number: int) -> bool:
-        """They are for us."""
+        """Takes every signal for the trace."""
         return True
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
@@ -130,7 +130,7 @@ class AttachStart:
             self._follower.stop()
 
     def finish(self) -> int:
-        """It runs on as it did before."""
+        """Leaves the process running. Returns the exit status."""
         return 0
 
 

@@ -18,7 +18,7 @@ from tracelloc.errors import UsageError
 from tracelloc.reading import read_profile
 from tracelloc.report.diff import diff_report
 from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
-from tracelloc.target.processes import open_target
+from tracelloc.target.processlist import open_target
 from tracelloc.text import Progress, printable
 from tracelloc.views.combined import difference
 from tracelloc.views.profile import METRICS

@@ -34,7 +34,7 @@ _HASH: Final = re.compile(r"::h[0-9a-f]{16}(?=$|\.)")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
-class _Cache:
+class _NameCache:
     """Readable names by mangled ones; the oldest go when it is full."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Cache:
             self._size = 0
 
 
-cache: Final = _Cache()
+cache: Final = _NameCache()
 
 
 def demangle(name: str) -> str:

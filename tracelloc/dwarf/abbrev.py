@@ -11,7 +11,7 @@ from typing import Final
 
 from tracelloc.dwarf import forms
 from tracelloc.dwarf.forms import Budget, DwarfError, Encoding, Value, sleb, uleb
-from tracelloc.elf.sections import Section
+from tracelloc.elf.sections import ElfSection
 
 TAG_INLINED_SUBROUTINE: Final = 0x1D
 TAG_SUBPROGRAM: Final = 0x2E
@@ -37,7 +37,7 @@ AT_GNU_ADDR_BASE: Final = 0x2133
 
 _CHUNK_BYTES: Final = 1 << 14
 _MOST_ATTRIBUTES: Final = 1 << 16
-"""Of all kinds in a table."""
+"""Most attributes of all abbreviations in a table together."""
 _LARGEST_TABLE_BYTES: Final = 1 << 21
 
 
@@ -55,7 +55,7 @@ class Abbreviation:
         return any(name in names for name, _, _ in self.attributes)
 
     def up_to(self, names: frozenset[int]) -> Abbreviation:
-        """The same without what follows the last attribute of these: quicker to read."""
+        """Drops what follows the last of these attributes: quicker to read."""
         count = 1 + max((n for n, a in enumerate(self.attributes) if a[0] in names), default=-1)
         return Abbreviation(self.tag, self.has_children, self.attributes[:count])
 
@@ -106,7 +106,7 @@ class Skipper:
 class AbbreviationTable:
     """The kinds of entries of one unit or several, read as far as they are needed."""
 
-    def __init__(self, section: Section, offset: int, budget: Budget) -> None:
+    def __init__(self, section: ElfSection, offset: int, budget: Budget) -> None:
         """The table at ``offset`` of .debug_abbrev; where it ends, it says itself."""
         self._section = section
         self._offset = offset

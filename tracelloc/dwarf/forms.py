@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from tracelloc.elf.sections import Section, SectionError
+from tracelloc.elf.sections import ElfSection, SectionError
 
 U16: Final = struct.Struct("<H")
 U32: Final = struct.Struct("<I")
@@ -110,7 +110,7 @@ def string_in(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at:end], end + 1
 
 
-def string_of(section: Section | None, offset: int) -> str | None:
+def string_of(section: ElfSection | None, offset: int) -> str | None:
     """A string of a string section; None if there is none at that offset."""
     if section is None or not 0 <= offset < section.size:
         return None

@@ -62,7 +62,7 @@ class Root:
     comp_dir: str
     """The directory the compiler was run in; file names may be relative to it."""
     line_offset: int | None
-    """Of the line program in .debug_line."""
+    """Offset of the line program in .debug_line."""
     low_pc: int | None
     """Where address ranges count from."""
     high_pc: int | None
@@ -75,7 +75,7 @@ class Root:
     """The file (.dwo) that describes the unit's functions in place of this one."""
 
 
-class Unit:
+class DebugUnit:
     """One unit of .debug_info. Not thread safe."""
 
     def __init__(self, info: DebugInfo, offset: int, head: bytes) -> None:
@@ -116,7 +116,7 @@ class Unit:
 
     @property
     def abbreviations(self) -> AbbreviationTable:
-        """Its table. Raises DwarfError if there is none."""
+        """The abbreviations of the unit. Raises DwarfError if there is none."""
         return self.info.abbreviations(self.abbrev_offset, self.encoding)
 
     @cached_property
@@ -198,14 +198,14 @@ class DebugInfo:
         self.damaged = self.damaged or reason
 
     @cached_property
-    def units(self) -> list[Unit]:
+    def units(self) -> list[DebugUnit]:
         """All units of .debug_info in their order, as far as they can be read."""
-        units: list[Unit] = []
+        units: list[DebugUnit] = []
         section = self.info
         offset = 0
         while section is not None and offset < section.size:
             try:
-                unit = Unit(self, offset, section.read(offset, 64))
+                unit = DebugUnit(self, offset, section.read(offset, 64))
                 if unit.size > section.size - offset:
                     raise DwarfError("a unit is longer than its section")
                 if not 2 <= unit.version <= 5:
@@ -224,19 +224,19 @@ class DebugInfo:
     def _unit_offsets(self) -> list[int]:
         return [unit.offset for unit in self.units]
 
-    def unit_at(self, offset: int) -> Unit | None:
+    def unit_at(self, offset: int) -> DebugUnit | None:
         """The unit that an offset in .debug_info lies in."""
         at = bisect_right(self._unit_offsets, offset) - 1
         if at < 0 or offset >= self.units[at].offset + self.units[at].size:
             return None
         return self.units[at]
 
-    def unit_head(self, unit: Unit) -> bytes:
+    def unit_head(self, unit: DebugUnit) -> bytes:
         """The first bytes of a unit."""
         assert self.info is not None
         return self.info.read(unit.offset, min(_HEAD_BYTES, unit.size))
 
-    def unit_data(self, unit: Unit) -> bytes:
+    def unit_data(self, unit: DebugUnit) -> bytes:
         """All bytes of a unit; those last asked for are kept."""
         data = self._data.get(unit.offset)
         if data is not None:
@@ -292,7 +292,7 @@ class DebugInfo:
             return self.address(value, base)
         return low_pc + number if isinstance(number, int) else None
 
-    def string(self, unit: Unit, value: tuple[int, Value], string_base: int) -> str | None:
+    def string(self, unit: DebugUnit, value: tuple[int, Value], string_base: int) -> str | None:
         """What an attribute of class string means. None: not readable, or in another file."""
         form, content = value
         if isinstance(content, bytes):

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from tracelloc.dwarf import abbrev, forms
 from tracelloc.dwarf.abbrev import Abbreviation, Skipper, attributes_of
 from tracelloc.dwarf.forms import DAMAGE, DwarfError, Value, reason_of, uleb
-from tracelloc.dwarf.info import DebugInfo, Unit
+from tracelloc.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.dwarf.ranges import Range, list_at, span
 
 _PLACE: Final = frozenset((abbrev.AT_LOW_PC, abbrev.AT_HIGH_PC, abbrev.AT_RANGES))
@@ -34,7 +34,7 @@ Attributes = dict[int, tuple[int, Value]]
 class Walker:
     """What is needed to walk the entries of one unit."""
 
-    def __init__(self, unit: Unit) -> None:
+    def __init__(self, unit: DebugUnit) -> None:
         """Raises DAMAGE."""
         self._unit = unit
         self._skippers: dict[int, Skipper] = unit.abbreviations.skippers(unit.encoding)
@@ -160,7 +160,7 @@ _MOST_NAMES: Final = 1 << 14
 _KEPT_WALKERS: Final = 16
 _KEPT_FUNCTIONS: Final = 1 << 12
 _KEPT_ROWS: Final = 1 << 20
-"""Of function tables."""
+"""Rows of function tables kept in memory."""
 _KEPT_INLINED: Final = 1 << 18
 _LOOK_BACK: Final = 64
 """How many functions before an address are tried: nested ones lie in others."""
@@ -217,7 +217,7 @@ class InlineReader:
         self._inlined_count = 0
         self._names: dict[int, str | None] = {}
 
-    def chain(self, unit: Unit, address: int) -> list[Call]:
+    def chain(self, unit: DebugUnit, address: int) -> list[Call]:
         """The functions at an address, the innermost first; none if unknown. Never raises."""
         try:
             entry = self._function_at(unit, address)
@@ -226,7 +226,7 @@ class InlineReader:
             self._info.blame(reason_of(error))
             return []
 
-    def _calls(self, unit: Unit, entry: int, address: int) -> list[Call]:
+    def _calls(self, unit: DebugUnit, entry: int, address: int) -> list[Call]:
         table, inlined = self._inlined_in(unit, entry)
         at = np.uint64(address)
         covering = table.owner[(table.low <= at) & (at < table.high)]
@@ -243,7 +243,7 @@ class InlineReader:
         calls.append(Call(self._name(unit.offset + entry, 0), None, None))
         return calls
 
-    def _walker(self, unit: Unit) -> Walker:
+    def _walker(self, unit: DebugUnit) -> Walker:
         walker = self._walkers.get(unit.offset)
         if walker is None:
             walker = self._walkers[unit.offset] = Walker(unit)
@@ -251,7 +251,7 @@ class InlineReader:
                 self._walkers.popitem(last=False)
         return walker
 
-    def _function_at(self, unit: Unit, address: int) -> int | None:
+    def _function_at(self, unit: DebugUnit, address: int) -> int | None:
         """Where in the unit the entry of the innermost function at an address begins."""
         table = self._units.get(unit.offset)
         if table is None:
@@ -275,7 +275,7 @@ class InlineReader:
         covering = table.owner[first : last + 1][table.high[first : last + 1] > address]
         return int(covering.max()) if len(covering) else None
 
-    def _inlined_in(self, unit: Unit, entry: int) -> tuple[_Table, list[_Inlined]]:
+    def _inlined_in(self, unit: DebugUnit, entry: int) -> tuple[_Table, list[_Inlined]]:
         key = unit.offset + entry
         known = self._functions.get(key)
         if known is not None:
@@ -304,7 +304,7 @@ class InlineReader:
         return result
 
     def _referred_name(
-        self, unit: Unit, reference: tuple[int, Value] | None, depth: int
+        self, unit: DebugUnit, reference: tuple[int, Value] | None, depth: int
     ) -> str | None:
         """The name of the entry that an attribute refers to; None if it is in another file."""
         if reference is None or depth > _LONGEST_NAME_CHAIN:

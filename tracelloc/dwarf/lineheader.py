@@ -49,7 +49,7 @@ class LineHeader:
     line_range: int
     opcode_base: int
     operand_counts: bytes
-    """Of the standard instructions, from 1 on."""
+    """Operands of each standard opcode, from 1 on."""
     directories: tuple[_Name, ...]
     files: tuple[_Name, ...]
 

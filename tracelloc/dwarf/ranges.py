@@ -29,7 +29,7 @@ from tracelloc.dwarf.forms import (
     reason_of,
     uleb,
 )
-from tracelloc.dwarf.info import DebugInfo, Unit
+from tracelloc.dwarf.info import DebugInfo, DebugUnit
 
 Range = tuple[int, int]
 """First address, and the one behind the last."""
@@ -43,7 +43,7 @@ _END, _BASE_X, _START_X_END_X, _START_X_LENGTH = range(4)
 _OFFSET_PAIR, _BASE, _START_END, _START_LENGTH = range(4, 8)
 
 
-def unit_ranges(unit: Unit) -> list[Range]:
+def unit_ranges(unit: DebugUnit) -> list[Range]:
     """The code of a unit, as its first entry has it. Raises DAMAGE."""
     root = unit.root
     if root.ranges is not None:
@@ -58,7 +58,7 @@ def span(low: int | None, high: int | None) -> list[Range]:
     return [(low, high)]
 
 
-def list_at(unit: Unit, value: tuple[int, Value]) -> list[Range]:
+def list_at(unit: DebugUnit, value: tuple[int, Value]) -> list[Range]:
     """The list that DW_AT_ranges names. Raises DAMAGE."""
     form, offset = value
     if not isinstance(offset, int):
@@ -74,7 +74,7 @@ def list_at(unit: Unit, value: tuple[int, Value]) -> list[Range]:
     return _entries(unit, offset)
 
 
-def _pairs(unit: Unit, offset: int) -> list[Range]:
+def _pairs(unit: DebugUnit, offset: int) -> list[Range]:
     """A list of .debug_ranges: pairs of addresses relative to a base, to a pair of zeros."""
     section = unit.info.ranges
     if section is None:
@@ -99,7 +99,7 @@ def _pairs(unit: Unit, offset: int) -> list[Range]:
         size = min(size * 4, 1 << 20)
 
 
-def _entries(unit: Unit, offset: int) -> list[Range]:
+def _entries(unit: DebugUnit, offset: int) -> list[Range]:
     """A list of .debug_rnglists."""
     section = unit.info.rnglists
     if section is None or offset >= section.size:
@@ -116,7 +116,7 @@ def _entries(unit: Unit, offset: int) -> list[Range]:
             size *= 8
 
 
-def _decode(unit: Unit, data: bytes) -> list[Range]:
+def _decode(unit: DebugUnit, data: bytes) -> list[Range]:
     found: list[Range] = []
     base = unit.root.low_pc or 0
     at = 0
@@ -168,12 +168,12 @@ _LOOK_BACK: Final = 256
 class UnitIndex:
     """Units by address. Not thread safe."""
 
-    def __init__(self, info: DebugInfo, rows_of: Callable[[Unit], list[Range]]) -> None:
+    def __init__(self, info: DebugInfo, rows_of: Callable[[DebugUnit], list[Range]]) -> None:
         """``rows_of`` gives the addresses that a unit's line program has rows for."""
         self._info = info
         self._rows_of = rows_of
         self._listed: set[int] = set()
-        self._silent: list[Unit] = []
+        self._silent: list[DebugUnit] = []
         self._parts: list[npt.NDArray[np.uint64]] = []
         self._is_complete = False
         self._count = 0
@@ -181,7 +181,7 @@ class UnitIndex:
         self._add(unit for unit in info.units if unit.offset not in self._listed)
         self._sort()
 
-    def find(self, addresses: npt.NDArray[np.uint64]) -> list[Unit | None]:
+    def find(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
         """The unit of each address, or None."""
         found = self._look_up(addresses)
         if not self._is_complete and any(unit is None for unit in found):
@@ -189,8 +189,8 @@ class UnitIndex:
             found = self._look_up(addresses)
         return found
 
-    def _look_up(self, addresses: npt.NDArray[np.uint64]) -> list[Unit | None]:
-        found: list[Unit | None] = []
+    def _look_up(self, addresses: npt.NDArray[np.uint64]) -> list[DebugUnit | None]:
+        found: list[DebugUnit | None] = []
         after = np.searchsorted(self._low, addresses, side="right")
         for address, end in zip(addresses.tolist(), after.tolist(), strict=True):
             for at in range(end - 1, max(-1, end - 1 - _LOOK_BACK), -1):
@@ -216,7 +216,7 @@ class UnitIndex:
                 self._info.blame(reason_of(error))
         self._sort()
 
-    def _add(self, units: Iterable[Unit]) -> None:
+    def _add(self, units: Iterable[DebugUnit]) -> None:
         for unit in units:
             if not unit.may_hold_code:
                 continue
@@ -232,7 +232,7 @@ class UnitIndex:
             elif root.line_offset is not None and root.low_pc is None and root.ranges is None:
                 self._silent.append(unit)
 
-    def _keep(self, ranges: list[Range], unit: Unit) -> None:
+    def _keep(self, ranges: list[Range], unit: DebugUnit) -> None:
         self._count += len(ranges)
         if self._count > _MOST_RANGES:
             self._info.blame(f"only {_MOST_RANGES} ranges of units are used")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 
-from tracelloc.elf.sections import Packing, Section, SectionError
+from tracelloc.elf.sections import ElfSection, Packing, SectionError
 from tracelloc.elf.symtab import RawTable, SymbolTable
 
 _DT_NEEDED: Final = 1
@@ -144,7 +144,7 @@ class ElfFile:
 
     @property
     def size_bytes(self) -> int:
-        """Of the file."""
+        """Size of the file."""
         return os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class ElfFile:
         """The open file's number, for those who read the file themselves; stays ours."""
         return self._file.fileno()
 
-    def open_section(self, name: str) -> Section | None:
+    def open_section(self, name: str) -> ElfSection | None:
         """A section to be read by pieces and unpacked, ``.debug_line`` also as ``.zdebug_line``.
 
         None if there is none. Raises SectionError if it is there and can't be read.
@@ -198,7 +198,7 @@ class ElfFile:
                 offset, size_bytes = header["sh_offset"], header["sh_size"]
         except (ELFError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise SectionError(f"the section table can't be read ({error})") from error
-        return Section(self._read_section, offset, size_bytes, packing)
+        return ElfSection(self._read_section, offset, size_bytes, packing)
 
     def _read_section(self, offset: int, size_bytes: int) -> bytes:
         try:

@@ -37,7 +37,7 @@ class Packing(Enum):
     GNU = ".zdebug"
 
 
-class Section:
+class ElfSection:
     """Bytes of a section by offset. Large plain ones are read piece by piece.
 
     Several threads may read: at worst the same bytes are fetched twice.

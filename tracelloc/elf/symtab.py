@@ -104,7 +104,7 @@ class RawTable:
     """A symbol table section and the names it points to."""
 
     symbols: npt.NDArray[Any]
-    """Of SYMBOL_DTYPE."""
+    """Records of SYMBOL_DTYPE."""
     names: StringTable
 
     @classmethod
@@ -204,7 +204,7 @@ class SymbolTable:
         return self.find_all(np.array([address], np.uint64))[0]
 
     def find_all(self, addresses: U64) -> list[Symbol | None]:
-        """The same for many addresses at once."""
+        """Finds the symbols of many addresses at once."""
         behind = np.searchsorted(self._address, addresses, side="right").astype(np.int64)
         found = np.full(len(addresses), -1, np.int64)
         open_rows = np.arange(len(addresses))
@@ -226,7 +226,7 @@ class SymbolTable:
         return symbol
 
     def _best_name(self, at: int) -> str:
-        """Of the names for one address and size: exported, fewest underscores in front."""
+        """Chooses among names for one address and size: exported, fewest underscores in front."""
         start, size, rank = self._address[at], self._size[at], self._rank[at]
         names = []
         while at >= 0 and (self._address[at], self._size[at], self._rank[at]) == (

@@ -47,8 +47,8 @@ PPROF: Final = Exporter("pprof", pprof.write)
 EXPORTERS: Final[dict[str, Exporter]] = {
     ".fg": FOLDED,
     ".folded": FOLDED,
-    ".svg": Exporter("flame graph as a picture", flamegraph.write_svg, one_metric=True),
-    ".html": Exporter("flame graph as a page", flamegraph.write_html),
+    ".svg": Exporter("flame graph as an SVG picture", flamegraph.write_svg, one_metric=True),
+    ".html": Exporter("interactive flame graph as an HTML page", flamegraph.write_html),
     ".pb.gz": PPROF,
     ".speedscope.json": Exporter("speedscope", write_speedscope),
     ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", write_trace),
@@ -64,4 +64,4 @@ def exporter_for(path: str) -> Exporter:
         if path.endswith(suffix):
             return exporter
     known = ", ".join(EXPORTERS)
-    raise UsageError(f"{path}: no format has this suffix", hint=f"known are {known}")
+    raise UsageError(f"{path}: unknown suffix", hint=f"known are {known}")

@@ -27,7 +27,7 @@ from tracelloc.views.calltree import (
     steps,
 )
 from tracelloc.views.naming import frame_name
-from tracelloc.views.profile import Metric, Profile, Sample, Unit
+from tracelloc.views.profile import FigureUnit, Metric, Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, headline, sentences
 
 _NOTHING: Final = -1
@@ -43,16 +43,24 @@ class Width:
     short: str
     """For a button."""
     name: str
-    unit: Unit
+    unit: FigureUnit
     weight: Callable[[Sample], int]
 
 
 _DIFFERENCE: Final = (
     Width(
-        "growth", "More", "more than before", Unit.BYTES, lambda s: max(0, s.weight(Metric.BYTES))
+        "growth",
+        "More",
+        "more than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, s.weight(Metric.BYTES)),
     ),
     Width(
-        "less", "Less", "less than before", Unit.BYTES, lambda s: max(0, -s.weight(Metric.BYTES))
+        "less",
+        "Less",
+        "less than before",
+        FigureUnit.BYTES,
+        lambda s: max(0, -s.weight(Metric.BYTES)),
     ),
 )
 
@@ -84,7 +92,7 @@ def _numbered(texts: Iterable[str | None]) -> tuple[list[str], list[int]]:
 
 
 def _widths(profile: Profile, metric: Metric) -> Iterator[Width]:
-    """What there is to be shown, and what is asked for."""
+    """The metrics to show, the requested one included."""
     for each in Metric:
         if each is Metric.GROWTH and profile.is_difference:
             continue
@@ -145,7 +153,7 @@ def _place(frame: Frame | None) -> str | None:
 
 
 def elapsed(profile: Profile) -> str:
-    """For how long it was traced, or lies after the other of a difference; may be empty."""
+    """How long the profile was traced, or the time between both of a difference; may be empty."""
     seconds = round(profile.elapsed_ns / NS_PER_S)
     if not seconds:
         return ""
@@ -167,7 +175,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
 
 
 def page_data(profile: Profile, metric: Metric, refresh_s: float | None = None) -> dict[str, Any]:
-    """What the page reads; ``refresh_s`` is how often it is to ask for newer."""
+    """Data of the page; ``refresh_s`` is how often it asks for newer."""
     tree = flame_tree(profile, metric)
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(profile.time_s))
     return {

@@ -30,7 +30,7 @@ from tracelloc.export.flamedata import FlameTree, asset, elapsed, flame_tree, pa
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.text import about_of, format_size, plural, printable
-from tracelloc.views.profile import Metric, Profile, Unit
+from tracelloc.views.profile import FigureUnit, Metric, Profile
 
 _WIDTH: Final = 1180
 _LEFT: Final = 10
@@ -78,7 +78,7 @@ def write_svg(profile: Profile, metric: Metric) -> Iterator[bytes]:
 
 
 def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
-    """What can be seen, callers first, and how many frames can't."""
+    """Boxes wide enough to see, callers first, and the number of other frames."""
     shares = totals / max(int(totals[0]), 1)
     wide = np.flatnonzero(shares[1:] * _WIDTH >= _NARROWEST) + 1
     # The widest first: what is too narrow comes after all others of its parent.
@@ -101,7 +101,7 @@ def _laid_out(tree: FlameTree, totals: I64) -> tuple[list[_Box], int]:
 
 
 class _Colours:
-    """By file, or by growth for a difference."""
+    """Colours of boxes: by file, or by growth for a difference."""
 
     def __init__(self, tree: FlameTree, totals: list[int], growth: list[int] | None) -> None:
         self._tree = tree
@@ -130,8 +130,8 @@ class _Colours:
         return f"hsl({hue + shade - 4},74%,{78 - shade}%)"
 
 
-def _figure(value: int, unit: Unit) -> str:
-    return unit.format(value) + ("/min" if unit is Unit.RATE else "")
+def _figure(value: int, unit: FigureUnit) -> str:
+    return unit.format(value) + ("/min" if unit is FigureUnit.RATE else "")
 
 
 def _head(profile: Profile, total: str, height: int) -> str:
@@ -173,7 +173,7 @@ def _frame(box: _Box, tip: str, name: str, colour: str) -> str:
 def _tail(profile: Profile, hidden: int, height: int) -> str:
     notes = [printable(note) for note in profile.notes]
     if hidden:
-        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to be drawn")
+        notes.insert(0, f"{plural(hidden, 'frame')} too narrow to draw")
     text = escape("; ".join(notes))
     # Nothing of the target's gets into the script: it reads what the elements say.
     script = asset("picture.js")

@@ -102,9 +102,9 @@ def _stack(sample: Sample, frames: dict[Frame, int]) -> dict[str, Any]:
     entry: dict[str, Any] = {"stack_id": sample.stat.index, **figures_of(sample.stat)}
     entry["verdict"] = sample.verdict
     entry["frames"] = [frames.setdefault(frame, len(frames)) for frame in stack.frames]
-    filtered = [at for at, hidden in enumerate(stack.hidden) if hidden]
-    if filtered:
-        entry["filtered"] = filtered
+    hidden = [at for at, is_hidden in enumerate(stack.hidden) if is_hidden]
+    if hidden:
+        entry["hidden"] = hidden
     labels = {at: label for at, label in enumerate(stack.labels) if label is not None}
     if labels:
         entry["labels"] = labels

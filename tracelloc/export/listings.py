@@ -27,7 +27,7 @@ from typing import Any, Final
 from tracelloc.text import printable
 from tracelloc.views.calltree import outer_steps, shown_frames, steps
 from tracelloc.views.naming import NamedStack
-from tracelloc.views.profile import FIGURES, Metric, Profile, Sample, Unit, figures_of
+from tracelloc.views.profile import FIGURES, FigureUnit, Metric, Profile, Sample, figures_of
 
 
 def write_folded(profile: Profile, metric: Metric) -> Iterator[bytes]:
@@ -113,7 +113,7 @@ def write_speedscope(profile: Profile, metric: Metric) -> Iterator[bytes]:
     profiles: list[dict[str, Any]] = []
     active = 0
     for each in Metric:
-        unit = "none" if each.unit is Unit.BLOCKS else "bytes"
+        unit = "none" if each.unit is FigureUnit.BLOCKS else "bytes"
         weights = [sample.weight(each) for sample in profile.samples]
         if each is metric:
             active = len(profiles)
@@ -152,7 +152,7 @@ def _frame(name: str, file: str, line: int) -> dict[str, Any]:
 
 
 def _sampled(title: str, unit: str, stacks: list[list[int]], weights: list[int]) -> dict[str, Any]:
-    """What is above zero: a profile can't hold anything else."""
+    """A profile of the weights above zero: others can't be in it."""
     held = [n for n, weight in enumerate(weights) if weight > 0]
     return {
         "type": "sampled",
@@ -179,7 +179,7 @@ def write_trace(profile: Profile, metric: Metric) -> Iterator[bytes]:  # noqa: A
     events.extend(
         {
             "ph": "C",
-            "name": "outstanding heap",
+            "name": "live heap",
             "pid": pid,
             "tid": 0,
             "ts": time_ns / 1000,

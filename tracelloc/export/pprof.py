@@ -23,11 +23,11 @@ from tracelloc.views.profile import (
     ALLOCATED_COUNT,
     LIVE_BYTES,
     LIVE_COUNT,
+    FigureUnit,
     MappedFile,
     Metric,
     Profile,
     Sample,
-    Unit,
 )
 
 _GO_FIGURES: Final = (LIVE_COUNT, LIVE_BYTES, ALLOCATED_COUNT, ALLOCATED_BYTES)
@@ -115,7 +115,7 @@ class _Encoder:
     def messages(self) -> Iterator[bytes]:
         """All fields of the profile; the strings last."""
         for figure in self._figures:
-            unit = "count" if figure.unit is Unit.BLOCKS else "bytes"
+            unit = "count" if figure.unit is FigureUnit.BLOCKS else "bytes"
             yield data(_SAMPLE_TYPE, self._type(figure.sample_type or "", unit))
         for at, file in enumerate(self._files, 1):
             yield data(_MAPPING, self._mapping(at, file))
@@ -136,7 +136,7 @@ class _Encoder:
             yield data(_STRING, text.encode())
 
     def _string(self, text: str) -> int:
-        """Its number. Readers print strings as they are, so only what is printable."""
+        """Number of a string, made printable: readers print strings as they are."""
         return self._strings.setdefault(printable(text), len(self._strings))
 
     def _type(self, name: str, unit: str) -> bytes:

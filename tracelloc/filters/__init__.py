@@ -1,7 +1,7 @@
-"""Which frames of a call stack are noise: rules, where they come from, what they do."""
+"""Filter rules: which frames of a call stack are hidden or collapsed."""
 
 from tracelloc.filters.files import append_rules, load_filters
-from tracelloc.filters.filters import REVEALED, Filters, NamedStack, Part
+from tracelloc.filters.filters import REVEALED, Filters, NamedStack, StackLine
 from tracelloc.filters.rules import Action, Match, On, Rule
 
 __all__ = [
@@ -11,8 +11,8 @@ __all__ = [
     "Match",
     "NamedStack",
     "On",
-    "Part",
     "Rule",
+    "StackLine",
     "append_rules",
     "load_filters",
 ]

@@ -27,11 +27,11 @@ _MOST_VERDICTS: Final = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StackLine:
     """One line of a filtered stack."""
 
     frame: Frame | None
-    """What to show; None: ``count`` frames that are filtered out."""
+    """What to show; None: ``count`` hidden frames."""
     label: str | None
     """What to call it instead: it stands for a run of ``count`` frames."""
     count: int
@@ -42,7 +42,7 @@ class NamedStack:
     """A symbolized call stack, innermost frame first, and how much of it to show.
 
     A run that is collapsed is shown by its innermost frame, the one of the run that is not
-    hidden; all of its frames carry the run's label, and none counts as filtered out.
+    hidden; all of its frames carry the run's label, and none counts as hidden.
     """
 
     frames: Sequence[Frame]
@@ -56,13 +56,13 @@ class NamedStack:
         return self.labels or (None,) * len(self.frames)
 
     def below(self, caller: Frame) -> NamedStack:
-        """The same with one more caller, outside of all others, which is shown."""
+        """Adds an outermost caller, which is shown."""
         return NamedStack([*self.frames, caller], [*self.hidden, False], [*self.all_labels, None])
 
-    def parts(self) -> Iterator[Part]:
+    def parts(self) -> Iterator[StackLine]:
         """What to show, innermost first. All counts and plain frames add up to the stack."""
         filtered = 0
-        run: Part | None = None
+        run: StackLine | None = None
         for frame, hidden, label in zip(self.frames, self.hidden, self.all_labels, strict=True):
             if hidden and label is None:
                 if run is not None:
@@ -71,21 +71,21 @@ class NamedStack:
                 filtered += 1
                 continue
             if hidden and run is not None:
-                run = Part(run.frame, run.label, run.count + 1)
+                run = StackLine(run.frame, run.label, run.count + 1)
                 continue
             if run is not None:
                 yield run
                 run = None
             if filtered:
-                yield Part(None, None, filtered)
+                yield StackLine(None, None, filtered)
                 filtered = 0
-            run = Part(frame, label, 1) if label is not None else None
+            run = StackLine(frame, label, 1) if label is not None else None
             if run is None:
-                yield Part(frame, None, 1)
+                yield StackLine(frame, None, 1)
         if run is not None:
             yield run
         if filtered:
-            yield Part(None, None, filtered)
+            yield StackLine(None, None, filtered)
 
 
 _Verdict = tuple[Action, str | None]
@@ -93,7 +93,7 @@ _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
 _HIDE: Final[_Verdict] = (Action.HIDE, None)
 _UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
-"""Told apart from a rule's own show: a cut further in hides such frames."""
+"""No rule matched. Unlike a rule's own show, a cut further in hides such frames."""
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
 
 
@@ -107,7 +107,7 @@ class Filters:
         """Raises UsageError for a switch of a group that no rule belongs to."""
         self.version = 0
         self.enabled = True
-        """Off: every frame is shown, whatever rules say."""
+        """Whether rules apply; else every frame is shown."""
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
@@ -128,7 +128,7 @@ class Filters:
                 self._groups[group] = enabled
 
     def copy(self) -> Filters:
-        """The same rules and switches, for another thread."""
+        """A copy of rules and switches, for another thread."""
         copy = Filters()
         copy._rules = list(self._rules)
         copy._groups = dict(self._groups)
@@ -156,13 +156,13 @@ class Filters:
         try:
             rule.tester()
         except (re.error, OverflowError, RecursionError) as error:
-            raise UsageError(f"this is no regular expression: {error}") from error
+            raise UsageError(f"this is not a regular expression: {error}") from error
         self._added.append(rule)
         self._add_group(rule)
         self._change()
 
     def remove(self, rule: Rule) -> None:
-        """Takes the latest such rule that was added at run time away again."""
+        """Removes the latest such rule that was added at run time."""
         self._added.reverse()
         try:
             self._added.remove(rule)
@@ -280,7 +280,7 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
 
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
-    """Which frames a stack's verdicts hide, and which they take together."""
+    """The frames of a stack, hidden and collapsed as verdicts say."""
     for index, (action, _) in enumerate(verdicts):
         if action is Action.CUT:
             # Only a rule that says so brings back what is outside.

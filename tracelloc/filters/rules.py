@@ -24,7 +24,7 @@ LONGEST_SUBJECT: Final = 2048
 
 
 class Action(Enum):
-    """What becomes of a frame that a rule matches."""
+    """What a rule does with a matching frame."""
 
     HIDE = "hide"
     COLLAPSE = "collapse"
@@ -45,11 +45,11 @@ class Match(Enum):
 
 
 class On(Enum):
-    """What of a frame is matched."""
+    """The part of a frame that a pattern is matched with."""
 
     SYMBOL = "symbol"
     TRAIT = "trait"
-    """Of Rust's ``<TYPE as TRAIT>::function``."""
+    """The trait in Rust's ``<TYPE as TRAIT>::function``."""
     MODULE = "module"
     FILE = "file"
 
@@ -96,7 +96,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """What one file says."""
+    """Rules and switches of one file."""
 
     name: str
     rules: tuple[Rule, ...] = ()
@@ -118,7 +118,7 @@ def parse_rules(text: str, name: str, *, trusted: bool = False) -> RuleFile:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """What to say of a word that isn't known: the one that was meant, or all there are."""
+    """Hint for an unknown word: the likely one, or all that are known."""
     from difflib import get_close_matches  # noqa: PLC0415 - only where there is an error
 
     choices = list(known)
@@ -132,7 +132,7 @@ class TomlTables:
     """A TOML document that is a list of tables; finds the lines of what is wrong in it."""
 
     def __init__(self, text: str, name: str, table: str, *others: str) -> None:
-        """Its keys are ``table`` and ``others``; ``name`` stands for the file in errors.
+        """The top-level keys are ``table`` and ``others``; ``name`` stands for the file in errors.
 
         Raises UsageError.
         """
@@ -155,7 +155,7 @@ class TomlTables:
             self.fail(self.lines().of(table), f"{table} must be written as [[{table}]]")
 
     def lines(self) -> Lines:
-        """Where its statements are."""
+        """Line numbers of its statements."""
         return Lines(self.text)
 
     def fail(self, line: int, what: str, hint: str = "") -> NoReturn:
@@ -217,7 +217,7 @@ class _Parser(TomlTables):
             try:
                 rule.tester()
             except (re.error, OverflowError, RecursionError) as error:
-                fail("pattern", f"pattern is no regular expression: {error}")
+                fail("pattern", f"pattern is not a regular expression: {error}")
         return rule
 
 

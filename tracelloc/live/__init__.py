@@ -1,1 +1,1 @@
-"""Results for those who ask over HTTP, or who are sent them."""
+"""Results over HTTP: an endpoint, and profiles that are pushed."""

@@ -1,4 +1,4 @@
-"""Where to listen and where to push to, as they are written on the command line."""
+"""Addresses to listen on and to push to, as written on the command line."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class PushConfig:
     """A server that takes profiles, and what to tell it."""
 
     url: str
-    """Of the ingest endpoint, without user and password."""
+    """The ingest endpoint, without user and password."""
     authorization: str | None = field(repr=False)
     """User and password, ``user:password``."""
     interval_s: float
     name: str | None
-    """Of the application; None: the target's command."""
+    """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
+    """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
         raise ValueError(f"{text!r} is not [HOST:]PORT")
@@ -45,7 +45,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def parse_label(text: str) -> tuple[str, str]:
-    """``key=value`` in characters that Pyroscope's names allow. Raises ValueError."""
+    """Parses ``key=value`` in characters that Pyroscope's names allow. Raises ValueError."""
     match = _LABEL.fullmatch(text)
     if match is None:
         raise ValueError(f"{text!r} is not KEY=VALUE, without quotes, commas and braces")

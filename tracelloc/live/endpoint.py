@@ -34,26 +34,36 @@ _LONGEST_STACK: Final = 1000
 """Characters of a stack's label; its innermost end is kept."""
 
 _GAUGES: Final = (
-    ("live_bytes", "bytes", "live_bytes", "Outstanding bytes"),
-    ("live_allocations", "", "live_allocations", "Outstanding blocks"),
-    ("live_stacks", "", "live_stacks", "Call stacks that hold at least one block"),
+    ("live_bytes", "bytes", "live_bytes", "Live bytes"),
+    ("live_allocations", "", "live_allocations", "Live blocks"),
+    ("live_stacks", "", "live_stacks", "Call stacks with live blocks"),
     ("rss_bytes", "bytes", "rss_bytes", "Resident memory of the process"),
     ("growth_bytes_per_min", "", "growth_bytes_per_min", "Growth over the last minute"),
-    ("events_per_second", "", "events_per_s", "Allocations and frees seen per second"),
-    ("probe_share_ratio", "ratio", "probe_share", "Share of the CPU time that probes take"),
+    ("events_per_second", "", "events_per_s", "Allocations and frees per second"),
+    (
+        "probe_share_ratio",
+        "ratio",
+        "probe_share",
+        "Probes' share of the target's CPU time",
+    ),
     ("elapsed_seconds", "seconds", "elapsed_s", "Time since tracing began"),
 )
 _COUNTERS: Final = (
     ("allocated_bytes", "bytes", "allocated_bytes", "Bytes allocated since tracing began"),
     ("allocations", "", "allocations", "Blocks allocated since tracing began"),
-    ("freed_bytes", "bytes", "freed_bytes", "Bytes freed of those"),
+    (
+        "freed_bytes",
+        "bytes",
+        "freed_bytes",
+        "Bytes freed of those",
+    ),
     ("frees", "", "frees", "Blocks freed of those"),
-    ("unmatched_frees", "", "unmatched_frees", "Frees of blocks from before tracing began"),
+    ("unmatched_frees", "", "unmatched_frees", "Frees of blocks from before tracing"),
 )
 
 
 def metrics(profiles: Sequence[Profile]) -> str:
-    """The whole exposition, of one process or several."""
+    """The OpenMetrics text of one process or several."""
     return "".join(f"{line}\n" for line in _lines(profiles))
 
 
@@ -67,12 +77,12 @@ def _lines(profiles: Sequence[Profile]) -> Iterator[str]:
             for profile in known:
                 labels = _labels(_target(profile))
                 yield f"tracelloc_{name}{total}{labels} {profile.facts[key]}"
-    yield from _family("tracelloc_lost", "counter", "", "What could not be seen, by cause")
+    yield from _family("tracelloc_lost", "counter", "", "Events that were lost, by cause")
     for profile in profiles:
         lost: dict[str, Any] = profile.facts.get("lost", {})
         for cause, count in lost.items():
             yield f"tracelloc_lost_total{_labels({**_target(profile), 'cause': cause})} {count}"
-    text = f"Outstanding bytes of the {TOP_STACKS} stacks that hold most"
+    text = f"Live bytes of the {TOP_STACKS} stacks with most of them"
     yield from _family("tracelloc_stack_bytes", "gauge", "bytes", text)
     for profile in profiles:
         yield from _stacks(profile)
@@ -120,7 +130,7 @@ _PPROF_PATHS: Final = {
     "/debug/pprof/heap": Metric.BYTES,
     "/debug/pprof/allocs": Metric.ALLOCATED,
 }
-_INDEX: Final = "heap: what is outstanding\nallocs: what was allocated in all\n"
+_INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\n"
 
 
 def listen_on(address: ListenAddress) -> socket.socket:
@@ -165,7 +175,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Of the flame graph."""
+        """Address of the flame graph page."""
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 
@@ -215,7 +225,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         if not self._is_meant():
-            self._refuse(403, "this server answers under its own address only")
+            self._refuse(403, "this server answers only to its own address")
             return
         parts = urllib.parse.urlsplit(self.path)
         if parts.path in _PPROF_PATHS:
@@ -231,10 +241,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             page = flamegraph.write_html(joined(self.server.take()), Metric.BYTES, REFRESH_S)
             self._send("text/html; charset=utf-8", page)
         else:
-            self._refuse(404, "there are /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
+            self._refuse(404, "known paths: /, /metrics, /debug/pprof/heap and /debug/pprof/allocs")
 
     def _is_meant(self) -> bool:
-        """Whether the request names this machine: a page elsewhere may call us by its own name.
+        """Whether the request names this machine, against pages that call it by their own name.
 
         Only asked where that would lead around the wall that listening on loopback is.
         """

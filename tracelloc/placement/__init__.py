@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from tracelloc.placement.places import CodeReader, Place, Stops, at_entry, find_place
+from tracelloc.placement.places import CodeReader, ProbeOffset, Stops, at_entry, find_place
 from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
-from tracelloc.target.signatures import Kind
+from tracelloc.target.signatures import FunctionKind
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 """What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
-_RETURN_PROGRAMS: Final = frozenset(kind.return_program for kind in Kind)
+_RETURN_PROGRAMS: Final = frozenset(kind.return_program for kind in FunctionKind)
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
@@ -45,7 +45,7 @@ class ProbePoint:
 
     @property
     def ends_calls(self) -> bool:
-        """Whether it is where calls end."""
+        """Whether calls end there."""
         return self.program in _RETURN_PROGRAMS
 
 
@@ -57,7 +57,7 @@ class Plan:
     """In the order in which they are to be attached: first where calls end. A thread that
     is caught in between must not be seen to enter a call whose return would go unseen."""
     allocators: tuple[Allocator, ...]
-    """Those of them with probes, their other functions among ``unseen`` with the reason."""
+    """Allocators with probes, their other functions among ``unseen`` with the reason."""
     has_throwing: bool
     """Whether a function is among them that may throw."""
 
@@ -97,7 +97,7 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
 
 
 def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
-    """Whether it may leave all the work to functions that are seen by themselves.
+    """Whether it may delegate to functions that are probed themselves.
 
     Operators of the C++ library do: they call malloc and free. What the user has named is
     what is to be seen, whatever it does.
@@ -115,7 +115,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
     signature = function.signature
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
-        return Unseen(function.names[0], "Go moves its stacks: it can't be told where it returns")
+        return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
     entry = _entry_point(function, signature.entry_program)
     if not signature.throws:
         if not signature.kind.returns:
@@ -168,7 +168,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
     return points
 
 
-def _find_for(function: AllocatorFunction) -> Place:
+def _find_for(function: AllocatorFunction) -> ProbeOffset:
     code = function.module.elf.read(function.offset, function.size or 16)
     if not function.size:
         return at_entry(code)

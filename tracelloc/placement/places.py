@@ -1,7 +1,7 @@
 """Where on a function its probes sit: at an instruction that costs little, and at its exits.
 
 The kernel emulates a few instructions under a uprobe and single-steps every other one
-out of line, which on some machines is thirty times as dear (arch/x86/kernel/uprobes.c:
+out of line, which on some machines is thirty times as slow (arch/x86/kernel/uprobes.c:
 ``branch_setup_xol_ops``, ``push_setup_xol_ops``). A probe may sit past the entry as long
 as every call of the function comes by, comes by once, and the argument registers and the
 stack pointer are still as at entry; a return probe is armed by the same rules.
@@ -57,7 +57,7 @@ _MOST_CODE: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProbeOffset:
     """Where to put a probe, relative to the function's entry."""
 
     offset: int
@@ -66,8 +66,8 @@ class Place:
     """The instruction there is single-stepped."""
 
 
-def find_place(code: bytes, arguments: Iterable[str]) -> Place:
-    """The cheap place in an x86-64 function, or its entry if there is none.
+def find_place(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
+    """The offset of an emulated instruction in an x86-64 function; the entry if there is none.
 
     ``code`` is the whole function, ``arguments`` the registers that must be intact, of
     those that hold arguments.
@@ -80,7 +80,7 @@ def find_place(code: bytes, arguments: Iterable[str]) -> Place:
         if is_emulated(bytes(instruction.bytes)):
             if offset and _is_branched_to(code, offset):
                 break
-            return Place(offset, False)
+            return ProbeOffset(offset, False)
         if any(instruction.group(group) for group in _FLOW):
             break
         if kept.intersection(instruction.regs_access()[1]):
@@ -88,14 +88,14 @@ def find_place(code: bytes, arguments: Iterable[str]) -> Place:
     return at_entry(code)
 
 
-def at_entry(code: bytes) -> Place:
-    """The entry, for want of better, or what follows it if a probe there would do harm."""
+def at_entry(code: bytes) -> ProbeOffset:
+    """The entry, or what follows it if a probe there would do harm."""
     offset = 0
     for instruction in instructions(code[:_ENTRY_BYTES]):
         if instruction.id != x86.X86_INS_NOP or instruction.size < _HARMFUL_NOP_BYTES:
             break
         offset += instruction.size
-    return Place(offset, not is_emulated(code[offset:]))
+    return ProbeOffset(offset, not is_emulated(code[offset:]))
 
 
 def is_emulated(code: bytes) -> bool:
@@ -163,7 +163,7 @@ _NEVER_BACK: Final = (
 
 
 @dataclass(slots=True)
-class Walk:
+class CodePaths:
     """What was found on the paths through a function."""
 
     stops: Stops
@@ -192,7 +192,7 @@ class CodeReader:
         self._stubs: dict[int, str] | None = None
         self._starts: Callable[[int], bool] | None = None
 
-    def exits(self, entry: int) -> Walk:
+    def exits(self, entry: int) -> CodePaths:
         """All ret instructions by which a function may be left, or what keeps us from it."""
         walk = self._walk(entry, Stops())
         if not walk.rets and not walk.trouble:
@@ -204,14 +204,14 @@ class CodeReader:
         walk = self._walk(entry, others)
         return walk.stopped and not walk.rets and not walk.trouble
 
-    def _walk(self, entry: int, stops: Stops) -> Walk:
-        walk = Walk(stops)
+    def _walk(self, entry: int, stops: Stops) -> CodePaths:
+        walk = CodePaths(stops)
         open_paths, seen = [entry], set[int]()
         while open_paths and not walk.trouble:
             self._follow(open_paths.pop(), walk, open_paths, seen)
         return walk
 
-    def _follow(self, address: int, walk: Walk, open_paths: list[int], seen: set[int]) -> None:
+    def _follow(self, address: int, walk: CodePaths, open_paths: list[int], seen: set[int]) -> None:
         """Straight on from an address until the path ends or was taken before."""
         start = address
         while True:
@@ -226,7 +226,7 @@ class CodeReader:
                 seen.add(at)
                 decoded = True
                 if len(seen) > _MOST_INSTRUCTIONS:
-                    walk.trouble = "it is too long to be followed"
+                    walk.trouble = "it is too long to follow"
                 if walk.trouble or self._ends_path(instruction, walk, open_paths):
                     return
                 address = at + instruction.size
@@ -236,7 +236,7 @@ class CodeReader:
                 walk.trouble = "its code can't be decoded"
                 return
 
-    def _ends_path(self, instruction: Any, walk: Walk, open_paths: list[int]) -> bool:
+    def _ends_path(self, instruction: Any, walk: CodePaths, open_paths: list[int]) -> bool:
         """Notes what an instruction does to the path; whether it ends there."""
         if instruction.group(capstone.CS_GRP_RET):
             walk.rets.add(instruction.address)
@@ -249,7 +249,7 @@ class CodeReader:
             return False
         target = _target(instruction)
         if target is None:
-            walk.trouble = f"it goes on by {instruction.mnemonic} {instruction.op_str}"
+            walk.trouble = f"it continues by {instruction.mnemonic} {instruction.op_str}"
             return True
         if not self._is_stop(target, walk):
             behind = self._behind_stub(target, walk)
@@ -257,7 +257,7 @@ class CodeReader:
                 open_paths.append(behind)
         return bool(instruction.id == x86.X86_INS_JMP)
 
-    def _is_stop(self, target: int | None, walk: Walk) -> bool:
+    def _is_stop(self, target: int | None, walk: CodePaths) -> bool:
         """Whether a call or a jump to this address ends the path."""
         if target is None:
             return False
@@ -267,7 +267,7 @@ class CodeReader:
             return True
         return name in _NEVER_BACK
 
-    def _behind_stub(self, target: int, walk: Walk) -> int | None:
+    def _behind_stub(self, target: int, walk: CodePaths) -> int | None:
         """Where a jump ends up in this file; None if it leaves it, which is a trouble."""
         name = self._stub_names().get(target)
         if name is None:
@@ -275,7 +275,7 @@ class CodeReader:
         own = self._elf.find_functions([name]).get(name)
         if own:
             return next(iter(own))
-        walk.trouble = f"it goes on in {name} of another file"
+        walk.trouble = f"it continues in {name} of another file"
         return None
 
     def _stub_names(self) -> dict[int, str]:

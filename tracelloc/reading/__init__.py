@@ -24,9 +24,9 @@ from tracelloc.text import NS_PER_S
 from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 LARGEST_BYTES: Final = 1 << 28
-"""Of a file's content, unpacked; dozens of times what ten thousand stacks take."""
+"""Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
 _LARGEST_SUM: Final = 1 << 60
-"""Of a figure of all stacks."""
+"""Largest sum of a figure over all stacks."""
 _GZIP: Final = b"\x1f\x8b"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
@@ -56,12 +56,12 @@ def read_profile(path: Path) -> Profile:
 
 
 def _check(profile: Profile) -> None:
-    """That 64 bits hold the sums of its figures, and of two such profiles."""
+    """Checks that 64 bits hold the sums of its figures, and of two such profiles."""
     befores = [sample.before for sample in profile.samples if sample.before is not None]
     stats = [*(sample.stat for sample in profile.samples), *befores]
     for figure in FIGURES:
         if sum(abs(figure.of(stat)) for stat in stats) > _LARGEST_SUM:
-            raise MalformedError(f"its {figure.name} are more than can be true")
+            raise MalformedError(f"its {figure.name} are implausibly large")
 
 
 def _content(path: Path) -> bytes:
@@ -130,18 +130,18 @@ def read_folded(content: bytes, time_s: float) -> Profile:
 
 _TEXTS: Final = ("symbol", "raw_symbol", "module", "file")
 _NUMBERS: Final = ("offset", "size", "module_offset", "line")
-"""Of frames; null if unknown."""
+"""Numeric fields of frames; null if unknown."""
 _REASONS: Final = {reason.value: reason for reason in Unresolved}
 
 
 def read_json(content: bytes) -> Profile:
-    """The profile. Raises MalformedError."""
+    """Reads the profile. Raises MalformedError."""
     try:
         entry = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"it is damaged JSON ({error})") from error
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
-        raise MalformedError("it is JSON, but no snapshot of tracelloc's")
+        raise MalformedError("it is JSON, but not a snapshot of tracelloc's")
     if entry.get("version") != VERSION:
         raise MalformedError(f"it has version {entry.get('version')}, this program reads {VERSION}")
     try:
@@ -180,7 +180,7 @@ def _profile(entry: dict[str, Any]) -> Profile:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{value!r} is no text")
+        raise TypeError(f"{value!r} is not text")
     return value
 
 
@@ -195,7 +195,7 @@ def _maybe_number(value: Any) -> int | None:
 def _seconds(value: Any) -> float:
     seconds = float(value)
     if not math.isfinite(seconds):
-        raise ValueError(f"{value!r} is no time")
+        raise ValueError(f"{value!r} is not a time")
     return seconds
 
 
@@ -231,7 +231,7 @@ def _sample(entry: dict[str, Any], frames: list[Frame]) -> Sample:
     index = int(entry["stack_id"])
     chosen = [frames[at] for at in entry["frames"] if at >= 0]
     hidden = [False] * len(chosen)
-    for at in entry.get("filtered", ()):
+    for at in entry.get("hidden", ()):
         hidden[at] = True
     labels: list[str | None] = []
     if entry.get("labels"):

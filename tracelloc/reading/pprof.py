@@ -19,7 +19,7 @@ from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 _NUMBER, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _NO_FIGURES: Final = StackStat(0, 0, 0, 0, 0, 0)
 _MOST_FRAMES: Final = 1 << 24
-"""Of all stacks together: a small file may name one long location many times."""
+"""Most frames of all stacks together: a small file may name one long location many times."""
 
 
 _Message = dict[int, int | bytes]
@@ -30,7 +30,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(content) or shift > 63:
-            raise MalformedError("it is no pprof profile, or damaged")
+            raise MalformedError("it is not a pprof profile, or damaged")
         byte = content[at]
         at += 1
         number |= (byte & 0x7F) << shift
@@ -54,7 +54,7 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif kind in (_FIXED64, _FIXED32):
             size = 8 if kind == _FIXED64 else 4
         else:
-            raise MalformedError("it is no pprof profile, or damaged")
+            raise MalformedError("it is not a pprof profile, or damaged")
         if at + size > len(content):
             raise MalformedError("it ends too early")
         if kind == _BYTES:
@@ -79,7 +79,7 @@ def _signed(number: int) -> int:
 
 def _bytes(value: int | bytes) -> bytes:
     if isinstance(value, int):
-        raise MalformedError("it is no pprof profile, or damaged")
+        raise MalformedError("it is not a pprof profile, or damaged")
     return value
 
 
@@ -91,7 +91,7 @@ def _message(value: int | bytes) -> _Message:
 def _number(message: _Message, key: int) -> int:
     value = message.get(key, 0)
     if not isinstance(value, int):
-        raise MalformedError("it is no pprof profile, or damaged")
+        raise MalformedError("it is not a pprof profile, or damaged")
     return value
 
 
@@ -125,7 +125,7 @@ def read(content: bytes, time_s: float) -> Profile:
             raise MalformedError("a sample in it is incomplete")
         count += sum(len(frames[number]) for number in locations)
         if count > _MOST_FRAMES:
-            raise MalformedError("its stacks are longer than can be true")
+            raise MalformedError("its stacks are implausibly long")
         chain = [frame for number in locations for frame in frames[number]]
         figures = {attribute: _signed(values[at]) for attribute, at in columns.items()}
         stat = replace(_NO_FIGURES, index=index, **figures)
@@ -170,7 +170,7 @@ def _raw(content: bytes) -> _Raw:
         elif isinstance(value, int):
             raw.numbers[key] = value
     if not raw.types or not raw.strings:
-        raise MalformedError("it is no pprof profile")
+        raise MalformedError("it is not a pprof profile")
     return raw
 
 
@@ -237,7 +237,7 @@ def _file(raw: _Raw, mapping: _Message) -> MappedFile:
 
 
 def _target(comments: list[str], raw: _Raw) -> Target:
-    """Whose profile it is: our own files say so, others by their first file."""
+    """The profiled process: our own files name it, others by their first file."""
     for comment in comments[:1]:
         command, _, pid = comment.removeprefix("tracelloc: ").rpartition(", process ")
         if command and pid.isascii() and pid.isdigit() and len(pid) < 10:

@@ -8,7 +8,7 @@ from typing import Final
 from tracelloc.text import NS_PER_S, format_duration, plural, printable
 from tracelloc.views.calltree import shown_frames
 from tracelloc.views.facts import where
-from tracelloc.views.profile import Metric, Profile, Sample, Unit
+from tracelloc.views.profile import FigureUnit, Metric, Profile, Sample
 
 _RED: Final = "\x1b[31m"
 _GREEN: Final = "\x1b[32m"
@@ -28,7 +28,7 @@ def diff_report(
     figure = metric.unit.format
     seconds = round(found.elapsed_ns / NS_PER_S)
     apart = f", {format_duration(seconds)} apart" if seconds else ""
-    per_minute = " per minute" if metric.unit is Unit.RATE else ""
+    per_minute = " per minute" if metric.unit is FigureUnit.RATE else ""
     yield (
         f"==> {_name(before)} to {_name(after)}{apart}: "
         f"{_signed(found.total(metric), metric)} {metric.noun}{per_minute} "
@@ -39,11 +39,11 @@ def diff_report(
         chosen = [sample for sample in ordered if sample.weight(metric) * sign > 0]
         total = _signed(sum(sample.weight(metric) for sample in chosen), metric)
         shown = chosen[:top]
-        yield f"==> {len(shown)} of {plural(len(chosen), 'stack')} with {word}, {total} together:"
+        yield f"==> {len(shown)} of {plural(len(chosen), 'stack')} with {word}, {total} in all:"
         for number, sample in enumerate(shown):
             yield from _entry(number, sample, metric, colour if coloured else "")
     same = sum(1 for sample in found.samples if sample.weight(metric) == 0)
-    yield f"==> {plural(same, 'stack')} as before"
+    yield f"==> {plural(same, 'stack')} unchanged"
     for note in found.notes:
         yield f"==> {printable(note)}"
     yield ""

@@ -13,7 +13,7 @@ from operator import or_
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
-from tracelloc.report.part import Entry, Part, Request, largest
+from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -23,9 +23,7 @@ from tracelloc.report.top import (
     since_mark_part,
     temporary_part,
 )
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     Bin,
     StackWaste,
     Waste,
@@ -34,10 +32,12 @@ from tracelloc.snapshots.spread import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.text import plural, printable
+from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
+from tracelloc.text import format_percent, plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import summary, suspect_facts, thread_facts
-from tracelloc.views.process import (
+from tracelloc.views.processfacts import (
     losses_line,
     memory_lines,
     overhead_line,
@@ -58,14 +58,14 @@ from tracelloc.views.suspects import (
 
 
 @dataclass(frozen=True, slots=True)
-class _SuspectsPart(Part):
+class _SuspectsPart(SectionContent):
     """Entries say who calls what the stacks of a suspect share: they need names."""
 
     suspects: Sequence[Suspect] = ()
 
     @property
     def stacks(self) -> Set[int]:
-        """Those of each suspect's group as well."""
+        """Stacks that need names, those of each suspect's group included."""
         return stacks_to_name(self.suspects)
 
     def entries(self, given: Request) -> Sequence[Entry]:
@@ -82,8 +82,8 @@ class _SuspectsPart(Part):
         ]
 
 
-def suspects_part(given: Request) -> Part:
-    """Without a line if there are none."""
+def suspects_part(given: Request) -> SectionContent:
+    """The leak suspects; without a line if there are none."""
     shown, lines = suspects_of(given.snapshot, given.style.top), []
     findings = given.snapshot.findings
     if findings is not None and findings.suspects:
@@ -92,24 +92,26 @@ def suspects_part(given: Request) -> Part:
     return _SuspectsPart(lines, key="suspects", suspects=shown)
 
 
-def memory_part(given: Request) -> Part:
-    """What there is to be said of leaks and of memory, and which program it is of."""
+def memory_part(given: Request) -> SectionContent:
+    """Lines on leaks, on memory, and on programs that were executed."""
     snapshot = given.snapshot
     lines = [nobody_line(snapshot), suppressed_line(snapshot), *memory_lines(snapshot)]
     if snapshot.target.exec_count:
-        programs = plural(snapshot.target.exec_count, "other program")
-        lines.append(f"{programs} begun (exec), now {printable(snapshot.target.command)}")
-    return Part([f"==> {line}" for line in lines if line is not None])
+        programs = plural(snapshot.target.exec_count, "program")
+        lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
+    return SectionContent([f"==> {line}" for line in lines if line is not None])
 
 
-def losses_part(given: Request) -> Part:
-    """What tracing costs, and what it has missed."""
+def losses_part(given: Request) -> SectionContent:
+    """Lines on the overhead of tracing and on what it missed."""
     snapshot = given.snapshot
-    return Part([f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"])
+    return SectionContent(
+        [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"]
+    )
 
 
-def sizes_part(given: Request) -> Part:
-    """Outstanding blocks by what was asked for, and the stacks that waste most.
+def sizes_part(given: Request) -> SectionContent:
+    """Live blocks by requested size, and the stacks that waste most.
 
     In JSON, ``bins`` go from the smallest sizes on, ``top_sizes`` by the bytes they hold. A
     bin's ``from_bytes`` and ``to_bytes`` are the smallest and the largest size in it.
@@ -135,25 +137,27 @@ def sizes_part(given: Request) -> Part:
     }
     if dropped_count:
         count = plural(dropped_count, "allocation")
-        gone = f"==> sizes of {given.about}{count} are not kept: the process has ended"
-        return Part([gone], facts)
-    lines = ["==> outstanding blocks by size:"]
+        gone = f"==> sizes of {given.about}{count} are not known: the process has ended"
+        return SectionContent([gone], facts)
+    lines = ["==> live blocks by size:"]
     lines += [_line(f"{bin_.low}-{bin_.high} B", bin_, given) for bin_ in bins]
-    lines.append(f"==> {len(frequent)} sizes that hold most:")
+    lines.append(f"==> {len(frequent)} sizes with most bytes:")
     lines += [_line(f"{size.low} B", size, given) for size in frequent]
     if sizes is None or usable is None or total is None:
-        return Part(lines, facts)
+        return SectionContent(lines, facts)
     wasteful = wasteful_stacks(blocks, sampled, usable, given.style.top)
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(wasteful)} stacks that waste most:")
     facts |= {
-        "allocator": sizes.main.provider.value,
+        "malloc_library": sizes.main.provider.value,
         "uncertain": why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,
         "computed_allocations": total.computed_count,
     }
-    return Part(lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful])
+    return SectionContent(
+        lines, facts, "top_stacks", [_entry(found, given.about) for found in wasteful]
+    )
 
 
 def _line(label: str, held: Bin, given: Request) -> str:
@@ -184,19 +188,19 @@ def _waste(waste: Waste | None) -> dict[str, Any]:
     }
 
 
-def threads_part(given: Request) -> Part:
+def threads_part(given: Request) -> SectionContent:
     """The busiest threads, the largest flows, and the stacks by blocks others have freed."""
     snapshot = given.snapshot
     assert snapshot.threads is not None
     wandering, order = largest(snapshot.totals.remote_count, given.style.top)
     lines = list(_lines(snapshot.threads, given))
     if order:
-        lines.append(f"==> {len(order)} top stacks out of {wandering} of these:")
+        lines.append(f"==> {len(order)} top stacks out of {wandering} with such frees:")
     entries = [
         Entry(
             stat.index,
             f"{given.amount(stat.remote_bytes, stat.remote_count)} freed by other threads, "
-            f"{stat.remote_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            f"{share_of_allocations(stat, stat.remote_count)}",
             {
                 "remote_freed_bytes": stat.remote_bytes,
                 "remote_frees": stat.remote_count,
@@ -205,7 +209,7 @@ def threads_part(given: Request) -> Part:
         )
         for stat in snapshot.stack_stats(order)
     ]
-    return Part(lines, thread_facts(snapshot.threads), "top_allocators", entries)
+    return SectionContent(lines, thread_facts(snapshot.threads), "top_allocators", entries)
 
 
 def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
@@ -215,8 +219,8 @@ def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
         yield f"  {number:>4}: {_thread(thread, activity, given)}"
     remote = given.amount(activity.remote_freed_bytes, activity.remote_freed_count)
     yield (
-        f"==> {remote} freed by another thread ({activity.remote_share:.1%} of all that "
-        f"were freed), {len(flows)} top ways out of {len(activity.flows)}:"
+        f"==> {remote} freed by other threads ({format_percent(activity.remote_share)} of all "
+        f"frees), {len(flows)} top flows out of {len(activity.flows)}:"
     )
     for number, flow in enumerate(flows):
         yield f"  {number:>4}: {_flow(flow, activity, given)}"
@@ -226,12 +230,12 @@ def _thread(thread: ThreadWork, activity: ThreadActivity, given: Request) -> str
     made = given.amount(thread.allocated_bytes, thread.allocated_count)
     freed = given.amount(thread.freed_bytes, thread.freed_count)
     parts = [f"{_name(thread.tid, activity)}: allocated {made}", f"freed {freed}"]
-    if thread.remote_freed_count:
-        remote = given.amount(thread.remote_freed_bytes, thread.remote_freed_count)
-        parts.append(f"of these {remote} of other threads")
-    if thread.handed_count:
-        handed = given.amount(thread.handed_bytes, thread.handed_count)
-        parts.append(f"other threads freed {handed} of its own")
+    if thread.freed_for_others_count:
+        amount = given.amount(thread.freed_for_others_bytes, thread.freed_for_others_count)
+        parts.append(f"of which {amount} for other threads")
+    if thread.freed_by_others_count:
+        amount = given.amount(thread.freed_by_others_bytes, thread.freed_by_others_count)
+        parts.append(f"{amount} freed by other threads")
     return ", ".join(parts)
 
 
@@ -242,7 +246,7 @@ def _flow(flow: ThreadFlow, activity: ThreadActivity, given: Request) -> str:
 
 def _name(tid: int, activity: ThreadActivity) -> str:
     if not tid:
-        return "threads that are not known"
+        return "unknown threads"
     name = activity.names.get(tid)
     return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
 
@@ -251,10 +255,10 @@ _ALL: Final = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """What reports have."""
+class ReportSection:
+    """A section of reports: how it is made and where it appears."""
 
-    make: Callable[[Request], Part | None]
+    make: Callable[[Request], SectionContent | None]
     """None: this report does not have it."""
     name: str | None = None
     """The field of JSON that has the fields of the section; None: they are the report's own."""
@@ -267,28 +271,30 @@ class Section:
 
 
 REPORT: Final = (
-    Section(suspects_part),
-    Section(allocations_part),
-    Section(old_allocations_part, json_place=2),
-    Section(allocators_part),
-    Section(since_mark_part, "since_mark"),
-    Section(peak_part, "peak", "what was outstanding when most was"),
-    Section(temporary_part, "temporary", "allocations that were freed soon after"),
-    Section(
+    ReportSection(suspects_part),
+    ReportSection(allocations_part),
+    ReportSection(old_allocations_part, json_place=2),
+    ReportSection(allocators_part),
+    ReportSection(since_mark_part, "since_mark"),
+    ReportSection(peak_part, "peak", "the stacks that held most at the high-water mark"),
+    ReportSection(temporary_part, "temporary", "allocations freed soon by the same thread"),
+    ReportSection(
         sizes_part,
         "sizes",
-        "outstanding blocks by size, and what the allocator wastes",
+        "live blocks by size, and what the malloc library wastes",
         Wanted(blocks=True, usable=True),
     ),
-    Section(threads_part, "threads", "who allocates and who frees", Wanted(threads=True)),
-    Section(memory_part),
-    Section(mappings_part, "mappings", json_place=1),
-    Section(losses_part),
+    ReportSection(
+        threads_part, "threads", "which threads allocate and which free", Wanted(threads=True)
+    ),
+    ReportSection(memory_part),
+    ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(losses_part),
 )
 """In the order in which text has them."""
 
 SECTIONS: Final = {section.name: section for section in REPORT if section.name and section.about}
-"""Those to ask for, by name."""
+"""Optional sections by name."""
 
 
 def parse_sections(text: str) -> frozenset[str]:
@@ -297,16 +303,16 @@ def parse_sections(text: str) -> frozenset[str]:
     for name in sorted(names - {_ALL}):
         if name not in SECTIONS:
             known = ", ".join(SECTIONS)
-            raise ValueError(f"{name!r} is no section; there are {known} (or {_ALL})")
+            raise ValueError(f"{name!r} is not a section; known are {known} and {_ALL}")
     return frozenset(SECTIONS) if _ALL in names else frozenset(names)
 
 
 def wanted_by(names: Set[str]) -> Wanted:
-    """What a snapshot must have for these sections."""
+    """What a snapshot must hold for these sections."""
     return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
 
 
-def parts_of(given: Request) -> list[tuple[Section, Part]]:
+def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
     """The sections of a report, their stacks with names as far as these are known in time."""
     parts = []
     for section in REPORT:
@@ -335,5 +341,5 @@ def report_facts(given: Request) -> dict[str, Any]:
     return report
 
 
-def _json_order(found: tuple[Section, Part]) -> tuple[bool, int]:
+def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:
     return bool(found[0].about), found[0].json_place

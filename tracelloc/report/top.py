@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from tracelloc.heap.temporary import Soon
-from tracelloc.report.part import Entry, Part, Request, largest
+from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
-from tracelloc.text import NS_PER_S, format_age, format_duration, format_size, plural
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
 from tracelloc.views.facts import peak_facts, temporary_facts
 
 _TEMPORARY = "temporary allocation"
 
 
-def allocations_part(given: Request) -> Part:
-    """The largest of all outstanding blocks."""
+def allocations_part(given: Request) -> SectionContent:
+    """The largest live blocks."""
     blocks = given.snapshot.top_blocks
-    return Part([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
+    return SectionContent([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
 
 
-def old_allocations_part(given: Request) -> Part | None:
-    """The largest of those of an age, if one was asked for."""
+def old_allocations_part(given: Request) -> SectionContent | None:
+    """The largest live blocks of at least some age; None if no age was asked for."""
     old = given.snapshot.old_blocks
     if old is None:
         return None
     age_s = (given.style.min_age_ns or 0) / NS_PER_S
-    return Part(
+    return SectionContent(
         [_title(old, f" older than {format_duration(age_s)}", given)],
         {"old_bytes": old.size_bytes, "old_allocations": old.count},
         "top_old_allocations",
@@ -45,7 +45,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
     return [
         Entry(
             block.stack,
-            f"{format_size(block.size_bytes)} ({format_age(block.age_ns)} old)",
+            f"{format_size(block.size_bytes)} ({format_duration(block.age_ns / NS_PER_S)} old)",
             {
                 "address": block.address,
                 "size_bytes": block.size_bytes,
@@ -57,8 +57,8 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
     ]
 
 
-def allocators_part(given: Request) -> Part:
-    """The stacks that hold most."""
+def allocators_part(given: Request) -> SectionContent:
+    """The stacks with most live bytes."""
     stats, findings = given.snapshot.top_stacks(given.style.top), given.snapshot.findings
     entries = [
         Entry(
@@ -74,16 +74,16 @@ def allocators_part(given: Request) -> Part:
         for stat in stats
     ]
     title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks}:"
-    return Part([title], {}, "top_allocators", entries)
+    return SectionContent([title], {}, "top_allocators", entries)
 
 
-def since_mark_part(given: Request) -> Part | None:
+def since_mark_part(given: Request) -> SectionContent | None:
     """The stacks that have grown most since the mark; None without a mark."""
     since = since_mark(given.snapshot, given.mark, given.style.top)
     if since is None:
         return None
     title = (
-        f"==> since the mark {format_age(since.elapsed_ns)} ago: "
+        f"==> since the mark {format_duration(since.elapsed_ns / NS_PER_S)} ago: "
         f"{_more(since.live_bytes, since.live_count, given.about)}, "
         f"{len(since.top)} top growers out of {since.growing}:"
     )
@@ -103,7 +103,7 @@ def since_mark_part(given: Request) -> Part | None:
         )
         for changed in since.top
     ]
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
 def _more(size_bytes: int, count: int, about: str) -> str:
@@ -111,8 +111,8 @@ def _more(size_bytes: int, count: int, about: str) -> str:
     return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+} allocations"
 
 
-def peak_part(given: Request) -> Part:
-    """The high-water mark: what was outstanding when most was, and the stacks that held most."""
+def peak_part(given: Request) -> SectionContent:
+    """The high-water mark, and the stacks that held most then."""
     snapshot, about, entries = given.snapshot, given.about, []
     facts, peak = peak_facts(snapshot), snapshot.peak
     order = () if peak is None else largest(peak.live_bytes, given.style.top)[1]
@@ -120,41 +120,38 @@ def peak_part(given: Request) -> Part:
         assert peak is not None
         size_bytes, count = int(peak.live_bytes[stack]), int(peak.live_count[stack])
         live_bytes = int(snapshot.totals.live_bytes[stack])
-        text = (
-            f"{given.amount(size_bytes, count)} ({size_bytes / max(peak.size_bytes, 1):.1%}), "
-            f"now {about}{format_size(live_bytes)}"
-        )
+        share = format_percent(size_bytes / max(peak.size_bytes, 1))
+        text = f"{given.amount(size_bytes, count)} ({share}), now {about}{format_size(live_bytes)}"
         figures = {"bytes": size_bytes, "allocations": count, "live_bytes": live_bytes}
         entries.append(Entry(stack, text, figures))
     title = (
-        f"==> peak {format_age(round(facts['ago_s'] * NS_PER_S))} ago: "
+        f"==> peak {format_duration(facts['ago_s'])} ago: "
         f"{given.amount(facts['bytes'], facts['allocations'])}, "
         f"now {about}{format_size(snapshot.live_bytes)}, "
         f"{len(entries)} top allocators out of {facts['stacks']} then:"
     )
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
-def temporary_part(given: Request) -> Part:
+def temporary_part(given: Request) -> SectionContent:
     """All temporary allocations, then the stacks by the number of theirs."""
     snapshot = given.snapshot
     facts = temporary_facts(snapshot)
     order = largest(snapshot.totals.temporary_count, given.style.top)[1]
     unknown = ""
     if facts["unknown_allocations"]:
-        others = plural(facts["unknown_allocations"], "other")
-        unknown = f", of {given.about}{others} it is not known"
+        unknown = f", {given.about}{facts['unknown_allocations']} more not known"
     share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
     title = (
         f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
-        f"({_meaning(snapshot.soon)}), {share:.1%} of all that were freed{unknown}; "
+        f"({_meaning(snapshot.soon)}), {format_percent(share)} of all frees{unknown}; "
         f"{len(order)} top stacks out of {facts['stacks']}:"
     )
     entries = [
         Entry(
             stat.index,
             f"{given.amount(stat.temporary_bytes, stat.temporary_count, _TEMPORARY)}, "
-            f"{stat.temporary_count / max(stat.allocated_count, 1):.1%} of all that it has made",
+            f"{share_of_allocations(stat, stat.temporary_count)}",
             {
                 "temporary_allocations": stat.temporary_count,
                 "temporary_bytes": stat.temporary_bytes,
@@ -163,24 +160,26 @@ def temporary_part(given: Request) -> Part:
         )
         for stat in snapshot.stack_stats(order)
     ]
-    return Part([title], facts, "top_allocators", entries)
+    return SectionContent([title], facts, "top_allocators", entries)
 
 
 def _meaning(soon: Soon) -> str:
     if soon.life_ns is not None:
         return f"freed by the same thread within {format_duration(soon.life_ns / NS_PER_S)}"
-    others = "no other" if soon.between == 0 else f"at most {plural(soon.between, 'other')}"
-    return f"freed by the same thread, {others} between"
+    if soon.between == 0:
+        return "freed by the same thread before any other allocation"
+    return f"freed by the same thread after at most {plural(soon.between, 'other allocation')}"
 
 
-def mappings_part(given: Request) -> Part | None:
+def mappings_part(given: Request) -> SectionContent | None:
     """The stacks that have mapped most by themselves; None if mappings are not traced."""
     mappings, entries = given.snapshot.mappings, []
     if mappings is None:
         return None
     for held in mappings.stacks[: given.style.top]:
         age_ns, count = given.snapshot.now_ns - held.oldest_ns, plural(held.count, "mapping")
-        text = f"{format_size(held.size_bytes)} in {count}, the oldest {format_age(age_ns)} old"
+        oldest = format_duration(age_ns / NS_PER_S)
+        text = f"{format_size(held.size_bytes)} in {count}, the oldest {oldest} old"
         figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}
         entries.append(Entry(held.stack, text, figures))
     title = (
@@ -190,6 +189,6 @@ def mappings_part(given: Request) -> Part | None:
     facts = {
         "bytes": mappings.size_bytes,
         "mappings": mappings.count,
-        "of_allocators_bytes": mappings.of_allocators_bytes,
+        "of_malloc_bytes": mappings.of_allocators_bytes,
     }
-    return Part([title], facts, "top", entries)
+    return SectionContent([title], facts, "top", entries)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tracelloc.report.part import ReportStyle, Request
+from tracelloc.report.content import ReportStyle, Request
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
@@ -19,7 +19,7 @@ Marks = Mapping[int, Snapshot]
 def trace_text(
     trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
 ) -> str:
-    """Lines of text. ``ended``: with processes that have ended."""
+    """The report as text. ``ended``: with processes that have ended."""
     lines = []
     for given in _requests(trace, namers, style, marks, ended):
         if style.has_many:
@@ -33,7 +33,7 @@ def trace_text(
 def trace_json(
     trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
 ) -> str:
-    """One JSON object per line. ``ended``: with processes that have ended."""
+    """The report as one JSON object per line. ``ended``: with processes that have ended."""
     objects = []
     for given in _requests(trace, namers, style, marks, ended):
         report = report_facts(given)
@@ -46,7 +46,7 @@ def trace_json(
 
 
 def progress_line(trace: TraceSnapshot) -> str:
-    """One line for people who wait."""
+    """One line of progress, for standard error."""
     if len(trace.processes) == 1:
         return _traced_line(trace.root)
     return _total_line(trace).removeprefix("==> total of ")
@@ -57,7 +57,7 @@ def _traced_line(snapshot: Snapshot) -> str:
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
     about = about_of(snapshot.sample_bytes)
     return (
-        f"{format_duration(round(elapsed_s))} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"{format_duration(elapsed_s)} traced, {about}{format_size(snapshot.live_bytes)} "
         f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
         f"{rate:,.0f} events/s"
     )
@@ -80,7 +80,7 @@ def _heading(snapshot: Snapshot) -> str:
 
 
 def _sums(trace: TraceSnapshot) -> dict[str, int]:
-    """What all processes have together. A forked child's copies count as its own."""
+    """Sums over all processes. A forked child's copies count as its own."""
     every = trace.processes
     return {
         "live_bytes": sum(one.live_bytes for one in every),

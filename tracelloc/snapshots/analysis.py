@@ -43,17 +43,17 @@ class Mark:
 
 
 def mark(snapshot: Snapshot, name: str) -> Mark:
-    """What has to be kept of a snapshot to compare others with it: no blocks."""
+    """Keeps of a snapshot what later ones are compared with: no blocks."""
     return Mark(name, snapshot.now_ns, snapshot.elapsed_ns, snapshot.totals)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened between two moments, per stack; columns as long as the later one's."""
+    """Changes between two moments, per stack; columns as long as the later one's."""
 
     elapsed_ns: int
     live_bytes: I64
-    """May be negative, as the next."""
+    """Growth in bytes; negative if it shrank."""
     live_count: I64
     allocated_bytes: I64
     allocated_count: I64
@@ -70,7 +70,7 @@ class Change:
 
 
 def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
-    """From one moment (None: the start) to another."""
+    """Changes from one moment (None: the start) to another."""
     later = after.totals
     if before is None:
         earlier, since_ns = Totals.empty(len(later)), 0
@@ -98,7 +98,7 @@ def change(before: Mark | Snapshot | None, after: Mark | Snapshot) -> Change:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Which blocks are looked at; all that are given must hold."""
+    """Limits of the blocks that are shown; all that are given must hold."""
 
     min_age_ns: int = 0
     max_age_ns: int | None = None
@@ -148,7 +148,7 @@ def _u64(number: int) -> np.uint64:
 
 
 class Amounts(NamedTuple):
-    """What each of some blocks counts for."""
+    """The weight of each of some blocks."""
 
     parts: I64 | None
     """In parts of ``COUNT_PARTS``; None: one block each."""
@@ -177,12 +177,12 @@ class Held:
 
     @property
     def total_bytes(self) -> int:
-        """Of all."""
+        """Bytes of all keys."""
         return int(self.size_bytes.sum())
 
     @property
     def total_count(self) -> int:
-        """Of all."""
+        """Blocks of all keys."""
         return int(self.count.sum())
 
 
@@ -204,7 +204,7 @@ def _sum_by(keys: npt.NDArray[np.integer], values: U64, length: int) -> I64:
 
 
 def held_by_stack(blocks: Blocks, stacks: int, sample_bytes: int | None) -> Held:
-    """What each of the first ``stacks`` stacks holds of these blocks."""
+    """Live bytes and blocks of the first ``stacks`` stacks."""
     known = blocks.stack < stacks
     if not known.all():
         blocks = blocks.select(known)
@@ -236,10 +236,10 @@ class StackFigures:
     """One row per stack index, for tables; the snapshot's ``growth_per_min`` goes with it."""
 
     live_bytes: I64
-    """Of blocks within the limits."""
+    """Live bytes of blocks within the limits."""
     live_count: I64
     share: F64
-    """Of the bytes of all stacks within the limits; 0 to 1."""
+    """Share of the bytes of all stacks within the limits; 0 to 1."""
     mean_age_ns: I64
     """``NO_AGE`` if it holds none, or if blocks were not copied."""
     allocations_per_s: F64
@@ -249,7 +249,7 @@ class StackFigures:
 def stack_figures(
     snapshot: Snapshot, before: Mark | None = None, limits: Limits = ALL
 ) -> StackFigures:
-    """What a table of stacks shows. Limits need a snapshot with blocks.
+    """Figures of a table of stacks. Limits need a snapshot with blocks.
 
     Rates are those since ``before``, or since the start.
     """
@@ -276,7 +276,7 @@ def stack_figures(
 
 
 class BlockOrder(Enum):
-    """What comes first in a list of blocks."""
+    """Order of a list of blocks: the value says what comes first."""
 
     SIZE = "size"
     """The largest; of equal ones the oldest."""
@@ -306,7 +306,7 @@ def list_blocks(
 
 @dataclass(frozen=True, slots=True)
 class StackChange:
-    """What one stack has more."""
+    """Change of one stack."""
 
     stack: int
     live_bytes: int
@@ -326,7 +326,7 @@ class SinceMark:
     growing: int
     """Stacks that hold more bytes."""
     top: tuple[StackChange, ...]
-    """Those that hold most more, the largest first."""
+    """Stacks that have grown most, the largest first."""
 
 
 def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:

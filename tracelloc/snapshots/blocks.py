@@ -1,4 +1,4 @@
-"""Outstanding blocks: the largest of them, picked without sorting all, and their usable sizes.
+"""Live blocks: the largest of them, picked without sorting all, and their usable sizes.
 
 A usable size is what the allocator gives for a block, as far as that is known.
 """
@@ -22,7 +22,7 @@ _AT_ONCE: Final = 1 << 18
 
 @dataclass(frozen=True, slots=True)
 class BlockStat:
-    """One outstanding block."""
+    """One live block."""
 
     address: int
     size_bytes: int
@@ -142,7 +142,7 @@ class UsableSizes:
     """Usable sizes of the blocks of one snapshot."""
 
     main: MainAllocator
-    """Whose blocks all are taken for."""
+    """The malloc library that all blocks are counted as."""
     read: ReadSizes
     unusual: bool = False
     """The allocator was built in a way of which no sizes are known."""
@@ -154,11 +154,11 @@ class UsableSizes:
 
     @property
     def has_sizes(self) -> bool:
-        """Whether any size can be known."""
+        """Whether usable sizes can be known at all."""
         return not self.unusual and formula_for(self.main) is not None
 
     def of(self, blocks: Blocks) -> Usable:
-        """Of some of the snapshot's blocks, in their order."""
+        """Usable sizes of some of the snapshot's blocks, in their order."""
         there, sizes = self.read.find(blocks)
         formula = None if self.unusual else formula_for(self.main)
         # Of several allocators' blocks, only what has been seen is certain to be glibc's.

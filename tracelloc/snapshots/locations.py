@@ -51,13 +51,13 @@ class Locations:
         """By address: the place, and a program that has it, at the address that follows."""
 
     def begin(self, target: Target) -> None:
-        """To be called before ``translate``: the process may have begun another program."""
+        """Call before ``translate``: the process may have begun another program."""
         code = self._codes.get(target.number)
         if code is None or code.target.exec_count != target.exec_count:
             self._codes[target.number] = _Code(target)
 
     def end(self, target: Target) -> None:
-        """To be called after it."""
+        """Call after ``translate``."""
         self._codes[target.number].known = {}
 
     def translate(self, target: Target, frames: Frames) -> Frames:

@@ -15,12 +15,12 @@ _NO_LOSSES: Final = (Counter.EARLIER_CALLS, Counter.MISSES, Counter.SPILLED, *OD
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
-    """What could not be seen, counted since the start."""
+class LossCounts:
+    """Counts of events that could not be seen, since the start."""
 
     counters: dict[Counter, int]
     oddities: Oddities
-    """Those of the table and of the spill map."""
+    """Oddities of the table and of the overflow map."""
     overflows: int = 0
     """How often the ring of events was found to have been full."""
     shared: bool = False
@@ -34,7 +34,7 @@ class Losses:
 
     @property
     def spilled_events(self) -> int:
-        """Events that found the ring full and went to the spill map; some may be lost."""
+        """Events that went to the overflow map because the ring was full; some may be lost."""
         return self.counters[Counter.SPILLED]
 
     @property
@@ -77,9 +77,9 @@ class Losses:
 
 def take_losses(
     counters: npt.NDArray[np.uint64], oddities: Oddities, overflows: int, *, shared: bool
-) -> Losses:
-    """What the probes count (by ``abi.Counter``) and what the table found odd."""
-    return Losses(
+) -> LossCounts:
+    """Reads counts of the probes (by ``abi.Counter``) and oddities of the table."""
+    return LossCounts(
         {counter: int(counters[counter]) for counter in Counter},
         Oddities(
             oddities.unmatched_frees + int(counters[Counter.SPILL_UNMATCHED]),

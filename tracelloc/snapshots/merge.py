@@ -24,11 +24,10 @@ from tracelloc.heap.series import POINTS, Points
 from tracelloc.heap.stacks import NO_STACK, Frames, Mask, Stacks
 from tracelloc.heap.table import Oddities
 from tracelloc.heap.totals import I64, Totals
-from tracelloc.snapshots.activity import merged_activity
 from tracelloc.snapshots.blocks import BlockSelection
 from tracelloc.snapshots.locations import Locations, PlaceOf
-from tracelloc.snapshots.losses import Losses
-from tracelloc.snapshots.mergedfindings import Part, merged_findings
+from tracelloc.snapshots.losses import LossCounts
+from tracelloc.snapshots.mergedfindings import MergedProcess, merged_findings
 from tracelloc.snapshots.snapshot import (
     ALL_PROCESSES,
     RUNNING_PROCESSES,
@@ -37,6 +36,7 @@ from tracelloc.snapshots.snapshot import (
     Target,
     TraceSnapshot,
 )
+from tracelloc.snapshots.threadactivity import merged_activity
 
 _SUMS: Final = tuple(
     column.name
@@ -75,9 +75,9 @@ class TraceMerger:
         self._ids = 0
         self._numbers: dict[int, _Numbers] = {}
         """By the identity of their stacks."""
-        self._ended: dict[int, Part] = {}
+        self._ended: dict[int, MergedProcess] = {}
         """By number: processes whose figures are all in ``_ended_sum``."""
-        self._ended_sum: Part | None = None
+        self._ended_sum: MergedProcess | None = None
 
     def merge(self, trace: TraceSnapshot, *, running_only: bool = False) -> Snapshot:
         """The sum of all processes of a trace, or of those that run, if any does."""
@@ -96,7 +96,7 @@ class TraceMerger:
             whole = self._sum([*before, *ended], [])
             self._ended.update((part.one.target.number, part) for part in ended)
             every = np.arange(len(whole.totals))
-            self._ended_sum = Part(whole, every, every, every)
+            self._ended_sum = MergedProcess(whole, every, every, every)
         is_partial = running_only and bool(running)
         past = [] if self._ended_sum is None or is_partial else [self._ended_sum]
         found = self._sum([*past, *running], running)
@@ -122,7 +122,7 @@ class TraceMerger:
 
     # Stacks.
 
-    def _part(self, one: Snapshot) -> Part:
+    def _part(self, one: Snapshot) -> MergedProcess:
         """A process, its stacks numbered."""
         numbers = self._numbers.setdefault(id(one.stacks), _Numbers(one.stacks))
         count = len(one.totals)
@@ -144,7 +144,7 @@ class TraceMerger:
                 del numbers.nameless[index]
         self.locations.end(one.target)
         rows = np.flatnonzero(used)
-        return Part(one, merged, rows, merged[rows])
+        return MergedProcess(one, merged, rows, merged[rows])
 
     def _index(self, one: Snapshot, numbers: _Numbers, index: int) -> int:
         """The merged index of a process's stack."""
@@ -162,7 +162,7 @@ class TraceMerger:
 
     # Sums.
 
-    def _sum(self, parts: Sequence[Part], running: Sequence[Part]) -> Snapshot:
+    def _sum(self, parts: Sequence[MergedProcess], running: Sequence[MergedProcess]) -> Snapshot:
         """The figures of some parts, of which some processes run; not all else is right."""
         ones = [part.one for part in parts]
         now_ns = max(one.now_ns for one in ones)
@@ -200,7 +200,7 @@ class TraceMerger:
             old_blocks=None,
             allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
             mappings=_mappings(parts),
-            past_bytes=tuple((time_ns - start_ns, held) for time_ns, held in past),
+            live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),
             now_ns=now_ns,
             blocks=_blocks(running),
             history=history,
@@ -213,7 +213,7 @@ class TraceMerger:
         )
 
 
-def _totals(parts: Sequence[Part], count: int) -> Totals:
+def _totals(parts: Sequence[MergedProcess], count: int) -> Totals:
     found = Totals.empty(count, parts[0].one.sample_bytes)
     found.first_ns[:] = _LATE
     for part in parts:
@@ -230,11 +230,11 @@ def _totals(parts: Sequence[Part], count: int) -> Totals:
 
 
 def _rss_bytes(one: Snapshot) -> int | None:
-    """It may have ended after it was asked for its memory."""
+    """Resident bytes; a process may have ended after its memory was read."""
     return None if one.target.has_ended else one.rss_bytes
 
 
-def _losses(ones: Sequence[Snapshot]) -> Losses:
+def _losses(ones: Sequence[Snapshot]) -> LossCounts:
     """The capture's counters are those of all, whichever process they are read with."""
     newest = max(ones, key=lambda one: one.now_ns).losses
     return replace(
@@ -254,13 +254,13 @@ def _losses(ones: Sequence[Snapshot]) -> Losses:
 
 def _overhead(ones: Sequence[Snapshot]) -> Overhead:
     shares = [each.overhead.probe_share for each in ones if each.overhead.probe_share is not None]
-    dear = dict.fromkeys(name for each in ones for name in each.overhead.dear_probes)
+    slow = dict.fromkeys(name for each in ones for name in each.overhead.dear_probes)
     rate = sum(each.overhead.events_per_s for each in ones)
-    return Overhead(rate, shares[0] if shares else None, tuple(dear))
+    return Overhead(rate, shares[0] if shares else None, tuple(slow))
 
 
-def _blocks(parts: Sequence[Part]) -> Blocks:
-    """Those of processes that have ended are not known any more."""
+def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
+    """Blocks of all processes; those of ended ones are no longer known."""
     runs = []
     for part in parts:
         if part.one.blocks is not None:
@@ -270,7 +270,7 @@ def _blocks(parts: Sequence[Part]) -> Blocks:
     return Blocks.concatenate(runs)
 
 
-def _mappings(parts: Sequence[Part]) -> Mappings | None:
+def _mappings(parts: Sequence[MergedProcess]) -> Mappings | None:
     known = [(part, part.one.mappings) for part in parts if part.one.mappings is not None]
     if not known:
         return None
@@ -292,7 +292,7 @@ def _mappings(parts: Sequence[Part]) -> Mappings | None:
 # What was held over time: each process has its own times, and holds what it held last.
 
 
-def _history(parts: Sequence[Part], count: int) -> History:
+def _history(parts: Sequence[MergedProcess], count: int) -> History:
     """At moments that processes had a sample at, evenly over the whole time."""
     tables = [part.one.history.held() for part in parts]
     times = np.unique(np.concatenate([np.array(times, np.int64) for times, _ in tables]))
@@ -307,7 +307,7 @@ def _history(parts: Sequence[Part], count: int) -> History:
 
 
 def _evenly(times_ns: I64, most: int) -> I64:
-    """Where in ascending times there are so many at most, over all of them, the last included."""
+    """Positions of at most so many of ascending times, evenly, the last included."""
     if len(times_ns) <= most:
         return np.arange(len(times_ns))
     # Whole numbers: float64 has no room for the nanoseconds of a hundred days.
@@ -316,7 +316,7 @@ def _evenly(times_ns: I64, most: int) -> I64:
 
 
 def _series(ones: Sequence[Snapshot]) -> Points | None:
-    """By what each of them has more or less than at its point before."""
+    """Sums series of several processes, by the changes from point to point."""
     known = [(one, one.series) for one in ones if one.series is not None]
     if not known:
         return None

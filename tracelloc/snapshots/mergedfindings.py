@@ -1,4 +1,4 @@
-"""What was found out about the stacks of several processes, put together by stack."""
+"""Verdicts and suspects of several processes, merged by stack."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class MergedProcess:
     """A process whose stacks have merged indices."""
 
     one: Snapshot
@@ -31,13 +31,13 @@ class Part:
     rows: I64
     """Own indices of the others."""
     at: I64
-    """Their merged ones."""
+    """Merged indices of ``rows``."""
 
 
 def merged_findings(
-    parts: Sequence[Part], count: int, locations: Locations, merged: Snapshot
+    parts: Sequence[MergedProcess], count: int, locations: Locations, merged: Snapshot
 ) -> Findings | None:
-    """Of ``count`` stacks, each with the worst verdict of any process; rates are added.
+    """Findings of ``count`` stacks, each with the worst verdict of any process; rates are added.
 
     ``merged``: the sum of the parts. None before there was time to look at any of them.
     """
@@ -46,10 +46,10 @@ def merged_findings(
         return None
     start_ns = merged.now_ns - merged.elapsed_ns
     suspects, left_out = _suspects(known, locations)
-    taken_back = np.zeros(count, np.int64)
+    retracted = np.zeros(count, np.int64)
     for part, found in known:
-        rows = part.rows[part.rows < len(found.taken_back)]
-        np.add.at(taken_back, part.merged[rows], found.taken_back[rows])
+        rows = part.rows[part.rows < len(found.retracted)]
+        np.add.at(retracted, part.merged[rows], found.retracted[rows])
     puts_up = [found.suppressed for _, found in known if found.suppressed is not None]
     return Findings(
         moment=Moment(
@@ -61,7 +61,7 @@ def merged_findings(
         suspects_left_out=left_out,
         suspect_of={member.stack: each for each in suspects for member in each.members},
         sites=_sites(known, count, start_ns),
-        taken_back=taken_back,
+        retracted=retracted,
         suppressed=Suppressed(
             sum(each.stacks for each in puts_up),
             sum(each.rate_bytes_per_min for each in puts_up),
@@ -72,7 +72,7 @@ def merged_findings(
     )
 
 
-def _sites(known: Sequence[tuple[Part, Findings]], count: int, start_ns: int) -> Sites:
+def _sites(known: Sequence[tuple[MergedProcess, Findings]], count: int, start_ns: int) -> Sites:
     """Per stack the figures of the processes that have the worst verdict."""
     parts, places = [], []
     for part, found in known:
@@ -101,11 +101,11 @@ def _sites(known: Sequence[tuple[Part, Findings]], count: int, start_ns: int) ->
 def _unseen(like: Sites) -> Sites:
     """One row, for stacks that nothing is known of."""
     columns = {field.name: np.zeros(1, getattr(like, field.name).dtype) for field in fields(Sites)}
-    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.WATCHING], np.uint8))
+    return replace(Sites(**columns), code=np.full(1, CODE_OF[Verdict.DECIDING], np.uint8))
 
 
 def _suspects(
-    known: Sequence[tuple[Part, Findings]], locations: Locations
+    known: Sequence[tuple[MergedProcess, Findings]], locations: Locations
 ) -> tuple[tuple[Suspect, ...], int]:
     """Suspects that share a stack are one. Returns them, and how many more there are."""
     groups: dict[int, list[tuple[int, Suspect]]] = {}
@@ -124,7 +124,7 @@ def _suspects(
     return tuple(merged), sum(found.suspects_left_out for _, found in known)
 
 
-def _renumbered(suspect: Suspect, part: Part, locations: Locations) -> Suspect:
+def _renumbered(suspect: Suspect, part: MergedProcess, locations: Locations) -> Suspect:
     members = tuple(
         replace(member, stack=int(part.merged[member.stack])) for member in suspect.members
     )
@@ -157,7 +157,7 @@ def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
         evidence=f"{worst.evidence} (the worst of {processes} processes)",
         never_freed=all(each.judgement.never_freed for each in group),
         survivors=sum(each.judgement.survivors for each in group),
-        taken_back=sum(each.judgement.taken_back for each in group),
+        retracted=sum(each.judgement.retracted for each in group),
     )
     frame = frames.pop() if len(frames) == 1 and len(members) > 1 else None
     return Suspect(judgement, tuple(sorted(members, key=lambda m: -m.share)), frame)

@@ -24,9 +24,9 @@ from tracelloc.heap.stacks import Frames, Mask, Stacks
 from tracelloc.heap.table import LiveTable, Peak
 from tracelloc.heap.temporary import SOON, Soon
 from tracelloc.heap.totals import I64, Totals
-from tracelloc.snapshots.activity import ThreadActivity, activity_of, whole_peak
 from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
-from tracelloc.snapshots.losses import Losses, take_losses
+from tracelloc.snapshots.losses import LossCounts, take_losses
+from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.verdict.findings import Findings
@@ -34,7 +34,7 @@ from tracelloc.verdict.findings import Findings
 
 @dataclass(frozen=True, slots=True)
 class StackStat:
-    """What one call stack holds."""
+    """Figures of one call stack."""
 
     index: int
     live_bytes: int
@@ -43,13 +43,13 @@ class StackStat:
     allocated_count: int
     growth_bytes_per_min: int
     peak_bytes: int = 0
-    """Outstanding when the whole process held most."""
+    """Live bytes at the process's high-water mark."""
     peak_count: int = 0
     temporary_bytes: int = 0
-    """Freed soon after by the thread that had allocated them (``Snapshot.soon``)."""
+    """Bytes of temporary allocations (``Snapshot.soon``)."""
     temporary_count: int = 0
     remote_bytes: int = 0
-    """Freed by another thread than the one that had allocated them."""
+    """Bytes freed by another thread than the allocating one."""
     remote_count: int = 0
 
 
@@ -58,7 +58,7 @@ _FIGURES: Final = tuple(field.name for field in fields(StackStat) if field.name 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Who is traced."""
+    """The traced process."""
 
     pid: int
     command: str
@@ -74,12 +74,12 @@ class Target:
 ALL_PROCESSES: Final = -1
 """The number that stands for all processes of a trace together."""
 RUNNING_PROCESSES: Final = -2
-"""And for those that have not ended."""
+"""The number that stands for all processes that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessSum:
-    """What a snapshot of several processes is the sum of."""
+    """The processes that a merged snapshot is the sum of."""
 
     process_count: int
     ended_count: int
@@ -90,12 +90,12 @@ class ProcessSum:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be copied beside the totals."""
+    """What a snapshot copies beside the totals."""
 
     top: int = 0
     """So many of the largest blocks."""
     min_age_ns: int | None = None
-    """As many again of at least this age, if given."""
+    """Adds ``top`` blocks of at least this age."""
     blocks: bool = False
     """Every outstanding block: 32 bytes each."""
     threads: bool = False
@@ -104,7 +104,7 @@ class Wanted:
     """What the allocator gives for each block; needs the blocks."""
 
     def __or__(self, other: Wanted) -> Wanted:
-        """What either of the two wants. They may differ in the age only if one has none."""
+        """Combines two wishes. They may differ in the age only if one has none."""
         return Wanted(
             max(self.top, other.top),
             other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
@@ -174,30 +174,30 @@ class Snapshot(ProcessStatus):
     """Frames by index; only ever grows."""
     events: int
     """Events applied since the start."""
-    losses: Losses
+    losses: LossCounts
     truncated_stacks: int
     """Stacks deeper than what is kept."""
     broken_stacks: int
     """Stacks that end early, in code without frame pointers."""
     partial_stacks: int
-    """Stacks that could not be finished, for want of memory or of information."""
+    """Stacks that could not be finished: memory or unwind information was missing."""
     unknown_stacks: int
     """Stacks of which nothing but the id is known: their record was lost."""
     top_blocks: BlockSelection
-    """All outstanding blocks."""
+    """The largest live blocks, and the sums of all."""
     old_blocks: BlockSelection | None
-    """Those of at least the age that was asked for."""
-    past_bytes: tuple[tuple[int, int], ...] = ()
+    """Blocks of at least the requested age."""
+    live_history: tuple[tuple[int, int], ...] = ()
     """(time since tracing began in ns, outstanding bytes then), oldest first."""
     blocks: Blocks | None = None
-    """All outstanding blocks, if wanted."""
+    """All live blocks, if wanted."""
     usable: UsableSizes | None = None
     """What the allocator gives for these blocks, if wanted and there is an allocator."""
     history: History = field(default_factory=lambda: History(0))
     peak: Peak | None = None
-    """When most was outstanding, counts in whole blocks; None before anything was."""
+    """The high-water mark, counts in whole blocks; None before any allocation."""
     soon: Soon = SOON
-    """What is meant by temporary."""
+    """The policy that says which allocations are temporary."""
     unordered_count: int = 0
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
@@ -207,7 +207,7 @@ class Snapshot(ProcessStatus):
 
     @property
     def elapsed_ns(self) -> int:
-        """Since tracing began."""
+        """Nanoseconds since tracing began."""
         return self.now_ns - self.started_ns
 
     @property
@@ -217,12 +217,12 @@ class Snapshot(ProcessStatus):
 
     @property
     def live_bytes(self) -> int:
-        """Outstanding bytes."""
+        """Live bytes of all stacks."""
         return int(self.totals.live_bytes.sum())
 
     @property
     def live_count(self) -> int:
-        """Outstanding blocks."""
+        """Live blocks of all stacks."""
         return int(self.totals.live_count.sum())
 
     @property
@@ -308,7 +308,7 @@ def take_snapshot(
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,
-        past_bytes=_past(heap.history, process.started_ns),
+        live_history=_live_history(heap.history, process.started_ns),
         blocks=table.blocks() if wanted.blocks else None,
         history=heap.history.copy(),
         peak=whole_peak(totals, table.peak, len(stacks)),
@@ -331,7 +331,7 @@ def _blocks(
     return BlockSelection(count, size_bytes, largest), old
 
 
-def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
+def _live_history(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
     return tuple(
         (time_ns - started_ns, held) for time_ns, held in zip(*history.total(), strict=True)
     )
@@ -339,7 +339,7 @@ def _past(history: History, started_ns: int) -> tuple[tuple[int, int], ...]:
 
 @dataclass(frozen=True, slots=True)
 class FollowCounts:
-    """What following has done to the processes since the start."""
+    """Counts of followed forks and programs since the start."""
 
     forks: int = 0
     execs: int = 0
@@ -349,7 +349,7 @@ class FollowCounts:
 
 @dataclass(frozen=True, slots=True)
 class TraceSnapshot:
-    """What every report, file, rule, endpoint and screen of one moment is made of."""
+    """Snapshots of all processes at one moment, for every report, file, rule and screen."""
 
     processes: tuple[Snapshot, ...]
     """In the order of their start, the first one being ``root``; those included that ended."""
@@ -370,5 +370,5 @@ class TraceSnapshot:
 
     @property
     def living(self) -> tuple[Snapshot, ...]:
-        """Those that have not ended."""
+        """Processes that have not ended."""
         return tuple(one for one in self.processes if not one.target.has_ended)

@@ -19,13 +19,13 @@ class Frame:
     raw_symbol: str | None
     """The function's name as the linker knows it: its identity."""
     offset: int | None
-    """Of the return address from the function's start, in bytes; None if inlined."""
+    """Bytes from the function's start to the return address; None if inlined."""
     size: int | None
-    """Of the function, in bytes, if the symbol says."""
+    """Size of the function in bytes, if the symbol says."""
     module: str | None
     """Path of the mapped file, or the name of a kernel page."""
     module_offset: int | None
-    """Of the return address in the module: its own virtual address, in bytes."""
+    """The return address in the module's own virtual address space."""
     reason: Unresolved | None = None
     """Why there is no symbol."""
     file: str | None = None

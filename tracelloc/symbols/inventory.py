@@ -14,9 +14,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.cfi.sections import unwind_sections
+from tracelloc.cfi.unwindsections import unwind_sections
 from tracelloc.symbols import Symbolizer
-from tracelloc.symbols.module import ModuleSymbols
+from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.target.procfs import VDSO, Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
@@ -24,15 +24,15 @@ from tracelloc.text import printable
 
 @dataclass(frozen=True, slots=True)
 class ModuleReport:
-    """What there is of one file."""
+    """Names, lines and unwind information of one file."""
 
     module: str
     functions: int
-    """With a name."""
+    """Functions with a name."""
     names: str
-    """From where, in words."""
+    """Source of the names, in words."""
     lines: str | None = None
-    """From where; None if there are none."""
+    """Source of the lines; None if there are none."""
     no_lines: str | None = None
     """Why there are no lines, or less than all."""
     unwind: str | None = None
@@ -145,7 +145,7 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
 
 
 def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
-    """A paragraph per file."""
+    """The inventory as text, a paragraph per file."""
     for report in reports:
         yield printable(report.module)
         yield f"    names   {report.functions:,} functions from {printable(report.names)}"
@@ -162,7 +162,7 @@ def text_inventory(reports: Iterable[ModuleReport]) -> Iterator[str]:
 
 
 def json_inventory(reports: Iterable[ModuleReport]) -> str:
-    """One JSON array, on one line."""
+    """The inventory as one JSON array, on one line."""
     return json.dumps([asdict(report) for report in reports], separators=(",", ":"))
 
 

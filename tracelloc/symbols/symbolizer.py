@@ -17,10 +17,10 @@ from typing import Final
 import numpy as np
 
 from tracelloc.demangle import demangle
-from tracelloc.dwarf.lines import SourceFrame
+from tracelloc.dwarf.lineprogram import SourceFrame
 from tracelloc.elf import Symbol
 from tracelloc.symbols.frame import Frame, SourceMap, unnamed
-from tracelloc.symbols.module import ModuleSymbols, PerfMap, describe
+from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
@@ -103,7 +103,7 @@ class Symbolizer:
         return self._space.place(address)
 
     def module(self, module: Module) -> ModuleSymbols:
-        """What is known of a mapped file."""
+        """Symbols of a mapped file."""
         symbols = self._modules.get(id(module))
         if symbols is None:
             roots = (self._space.process.memory_directory / "root", Path("/"))
@@ -135,7 +135,7 @@ class Symbolizer:
         self._changed.notify_all()
 
     def _forget_outdated(self) -> None:
-        """What had no name may have one by now: a new mapping, newly generated code."""
+        """Forgets unnamed addresses that may have a name by now: new mappings, generated code."""
         reasons: tuple[Unresolved, ...] = ()
         if self._image != self._space.image:
             self._image = self._space.image

@@ -22,7 +22,7 @@ from tracelloc.target.families import (
     jemalloc,
 )
 from tracelloc.target.procfs import FileId, base_name, is_c_library
-from tracelloc.target.signatures import OUTER_FREE, Kind, Signature
+from tracelloc.target.signatures import OUTER_FREE, FunctionKind, Signature
 
 _MOST_PREFIXES: Final = 8
 """Differently prefixed jemallocs in one file; a program has one, and rarely two."""
@@ -34,9 +34,9 @@ class Module:
 
     file_id: FileId
     path: str
-    """As shown to people."""
+    """Path for people."""
     open_path: str
-    """As the kernel can open it for us."""
+    """Path by which tracelloc can open it."""
     elf: ElfFile
 
 
@@ -53,7 +53,7 @@ class AllocatorFunction:
     offset: int
     """In the file, in bytes."""
     size: int
-    """Of its code, in bytes; 0: the symbol doesn't say."""
+    """Bytes of its code; 0: the symbol doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class PoolFunction:
     """Functions that the user has named, and what they do."""
 
     pattern: str
-    """Their name, or a glob on it."""
+    """Name of the functions, or a glob."""
     signature: Signature
 
 
@@ -93,7 +93,7 @@ class Pool:
     functions: tuple[PoolFunction, ...]
 
     def family_in(self, path: str, elf: ElfFile) -> Family | None:
-        """Its functions in this file; None if there are none."""
+        """Functions of the pool in this file; None if there are none."""
         if not fnmatchcase(path if "/" in self.module else base_name(path), self.module):
             return None
         found: dict[str, Signature] = {}
@@ -113,7 +113,7 @@ class Selection:
     pools: tuple[Pool, ...] = ()
     """What the user has named: comes before what is known."""
     mappings: bool = False
-    """mmap and its kin, too."""
+    """Whether mmap and related calls are traced too."""
 
 
 EVERYTHING: Final = Selection()
@@ -219,6 +219,6 @@ def _in_order(family: Family, elf: ElfFile) -> Iterator[tuple[str, dict[int, int
 
 def _settled(signature: Signature, module: Module) -> Signature:
     """The C library's free calls no other one; any other file's may call that."""
-    if signature.kind is Kind.FREE and not is_c_library(module.path):
+    if signature.kind is FunctionKind.FREE and not is_c_library(module.path):
         return replace(OUTER_FREE, positions=signature.positions, throws=signature.throws)
     return signature

@@ -22,7 +22,7 @@ from tracelloc.target.signatures import (
     REALLOCARRAY,
     REALLOCF,
     RESIZE,
-    Kind,
+    FunctionKind,
     Signature,
 )
 
@@ -64,7 +64,7 @@ LIBC: Final = Family(
     # A static program may free nothing, but then it still allocates.
     markers=("malloc",),
 )
-"""malloc and its kin. What begins with underscores is glibc's or musl's."""
+"""malloc and related functions. What begins with underscores is glibc's or musl's."""
 
 _JEMALLOC_OWN: Final = _named(
     {ALLOC: "mallocx", REALLOC: "rallocx", RESIZE: "xallocx", FREE: "dallocx sdallocx"}
@@ -76,7 +76,7 @@ JEMALLOC_MARKERS: Final = ("mallocx", "sdallocx")
 def jemalloc(prefix: str) -> Family:
     """A jemalloc built with this prefix (``--with-jemalloc-prefix``), Rust's with ``_rjem_``.
 
-    Without one, malloc and its kin are what they always are.
+    Without one, malloc and related functions keep their plain names.
     """
     own = dict(_JEMALLOC_OWN)
     if prefix:
@@ -157,7 +157,7 @@ _MI_SIZED: Final = _named(
 )
 """For ``mi_NAME`` and for ``mi_heap_NAME``, whose first argument is a heap."""
 _MI_ALIGNED: Final = ("malloc", "zalloc", "calloc", "realloc", "rezalloc", "recalloc")
-_MI_INLINED: Final = "it makes its block without calling another function: not counted"
+_MI_INLINED: Final = "it allocates without calling another function: not counted"
 _MI_WHOLE_HEAP: Final = "it frees all blocks of a heap at once: they stay counted"
 
 
@@ -204,22 +204,22 @@ MIMALLOC: Final = Family(
 """mimalloc's own names, which a program may call beside or instead of malloc."""
 
 FAMILIES: Final = (LIBC, TCMALLOC, MIMALLOC)
-"""Those with fixed names that stand for themselves."""
+"""Families with fixed names that stand for themselves."""
 
 
 MAPPINGS: Final = Family(
     name="mmap",
     functions={
-        "mmap": Signature(Kind.MAP, (2,)),
-        "mmap64": Signature(Kind.MAP, (2,)),
-        "munmap": Signature(Kind.UNMAP, (1, 2)),
-        "mremap": Signature(Kind.REMAP, (1, 2, 3, 4)),
-        "sbrk": Signature(Kind.SBRK, (1,)),
+        "mmap": Signature(FunctionKind.MAP, (2,)),
+        "mmap64": Signature(FunctionKind.MAP, (2,)),
+        "munmap": Signature(FunctionKind.UNMAP, (1, 2)),
+        "mremap": Signature(FunctionKind.REMAP, (1, 2, 3, 4)),
+        "sbrk": Signature(FunctionKind.SBRK, (1,)),
     },
     markers=("mmap",),
     unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
 )
-"""mmap(2) and its kin; traced if the user asks for it."""
+"""mmap(2) and related calls; traced on request."""
 
 
 def known_signatures() -> set[Signature]:

@@ -18,14 +18,14 @@ from tracelloc.text import plural, printable
 
 
 class Provider(Enum):
-    """An implementation of malloc."""
+    """A malloc library."""
 
     GLIBC = "glibc"
     MUSL = "musl"
     JEMALLOC = "jemalloc"
     TCMALLOC = "tcmalloc"
     MIMALLOC = "mimalloc"
-    OTHER = "another allocator"
+    OTHER = "another malloc library"
 
 
 _BY_FAMILY: Final = {
@@ -68,7 +68,7 @@ def _is_musl(path: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MainAllocator:
-    """Whose malloc the program calls."""
+    """The malloc library that the program calls."""
 
     provider: Provider
     file: str
@@ -132,7 +132,7 @@ class FoundAllocator:
 
 
 def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
-    """The same without what only probing needs."""
+    """Describes allocators without what only probing needs."""
     return tuple(
         FoundAllocator(
             family=allocator.family.name,
@@ -153,7 +153,7 @@ def found_lines(found: Sequence[FoundAllocator]) -> Iterator[str]:
         if allocator.functions
     ]
     if traced:
-        yield f"allocators: {printable(', '.join(traced))}"
+        yield f"malloc libraries: {printable(', '.join(traced))}"
     for line in unseen_lines(found):
         yield f"not probed: {line}"
 
@@ -187,7 +187,7 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
     """(why none of a process's files defines malloc, what would help)"""
     program = next((m for m in modules if m.path == executable), None)
     if program is None:
-        return "its program can't be read", "run tracelloc as root (sudo)"
+        return "its executable can't be read", "run tracelloc as root (sudo)"
     if program.elf.is_go:
         hint = (
             "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "
@@ -211,7 +211,7 @@ def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:
     """For the JSON report."""
     return [
         {
-            "family": allocator.family,
+            "name": allocator.family,
             "file": allocator.file,
             "functions": list(allocator.functions),
             "not_probed": [asdict(unseen) for unseen in allocator.not_probed],

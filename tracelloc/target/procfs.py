@@ -67,7 +67,7 @@ class Mapping(NamedTuple):
     device: str
     inode: int
     path: str
-    """As shown to people: without `` (deleted)``; ``[heap]`` and the like as they are."""
+    """Path for people: without `` (deleted)``; ``[heap]`` and the like as they are."""
     deleted: bool
 
     @property
@@ -259,11 +259,11 @@ class Process:
         return bool(int(self._stat()[6]) & 0x00200000)
 
     def maps_text(self) -> str:
-        """Its mappings now, for ``parse_maps``."""
+        """Current mappings as text, for ``parse_maps``."""
         return self._read("maps", self.thread_id).decode(errors="surrogateescape")
 
     def maps(self) -> AddressMap:
-        """Its mappings now."""
+        """Current mappings."""
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
@@ -320,7 +320,7 @@ class Process:
         return (self._status("PPid") or [0])[0]
 
     def inner_pid(self) -> int:
-        """Its PID as the process itself knows it, in its own PID namespace."""
+        """The PID as the process itself knows it, in its own PID namespace."""
         return (self._status("NSpid") or [self.pid])[-1]
 
     def user_ids(self) -> tuple[int, ...]:
@@ -328,7 +328,7 @@ class Process:
         return tuple(self._status("Uid")[:2])
 
     def read_memory(self, address: int, size_bytes: int) -> bytes:
-        """Its memory; empty if it can't be read."""
+        """Bytes of its memory; empty if they can't be read."""
         try:
             with (self.memory_directory / "mem").open("rb", buffering=0) as memory:
                 memory.seek(address)

@@ -90,7 +90,7 @@ class Memory:
     """Proportional share, as of some seconds ago; None if it can't be read."""
     limit: Limit | None
     """The closest one."""
-    past: tuple[tuple[int, int], ...]
+    history: tuple[tuple[int, int], ...]
     """(CLOCK_MONOTONIC in ns, what the process kept in bytes) of the last minutes."""
     mapped_bytes: int | None = None
     """What it keeps of the ranges it has mapped by itself; None: not traced, or unreadable."""
@@ -111,15 +111,15 @@ class Residency:
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
         self.last: Memory | None = None
-        """As it was seen last."""
+        """The memory usage when last seen."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
         self._mapped_bytes: int | None = None
         self._mapped_due_ns = 0
-        self._past: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
+        self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
     def look(self, mapped: Ranges | None = None) -> Memory | None:
-        """As it is now; once the process has ended, as it was seen last.
+        """Memory usage now; once the process has ended, when last seen.
 
         ``mapped``: what it has mapped by itself, if that is traced.
         """
@@ -133,14 +133,14 @@ class Residency:
                 self._pss_bytes = read_pss(self._process)
                 took_ns = time.monotonic_ns() - began_ns
                 self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
-            if not self._past or now_ns - self._past[-1][0] >= _PAST_EVERY_NS:
-                self._past.append((now_ns, now.kept))
+            if not self._history or now_ns - self._history[-1][0] >= _PAST_EVERY_NS:
+                self._history.append((now_ns, now.kept))
             self.last = Memory(
                 now=now,
                 start=self._start,
                 pss_bytes=self._pss_bytes,
                 limit=closest_limit(self._process, self._cgroups),
-                past=tuple(self._past),
+                history=tuple(self._history),
                 mapped_bytes=self._look_at(mapped, now_ns),
             )
             return self.last
@@ -242,7 +242,7 @@ may be larger by far."""
 
 
 def kept_bytes(process: Process, ranges: Iterable[tuple[int, int]]) -> int | None:
-    """Of these ranges (first address, end; whole pages), the bytes that are kept.
+    """Bytes kept of these ranges (first address, end; whole pages).
 
     Small ranges count first; those after ``MOST_PAGES`` are left out, so it is a lower bound
     then. None if the process has ended or must not be looked at.

@@ -15,7 +15,7 @@ REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 """Where x86-64 functions find their first arguments (System V ABI, 3.2.3)."""
 
 
-class Kind(Enum):
+class FunctionKind(Enum):
     """What a function does; the value names the helper in ``probes/heap.bpf.c``."""
 
     ALLOC = "alloc"
@@ -59,7 +59,7 @@ class Kind(Enum):
     @property
     def maps(self) -> bool:
         """Whether it is about mappings, not about blocks."""
-        return self in (Kind.MAP, Kind.UNMAP, Kind.REMAP, Kind.SBRK)
+        return self in (FunctionKind.MAP, FunctionKind.UNMAP, FunctionKind.REMAP, FunctionKind.SBRK)
 
     @property
     def return_program(self) -> str:
@@ -69,23 +69,23 @@ class Kind(Enum):
     @property
     def frees(self) -> bool:
         """Whether it does nothing but free."""
-        return self in (Kind.FREE, Kind.OUTER_FREE)
+        return self in (FunctionKind.FREE, FunctionKind.OUTER_FREE)
 
 
 _ROLES: Final = {
-    Kind.ALLOC: ("size",),
-    Kind.CALLOC: ("count", "size"),
-    Kind.POSIX_MEMALIGN: ("out", "size"),
-    Kind.REALLOC: ("block", "size"),
-    Kind.REALLOCF: ("block", "size"),
-    Kind.REALLOCARRAY: ("block", "count", "size"),
-    Kind.RESIZE: ("block", "size"),
-    Kind.FREE: ("block",),
-    Kind.OUTER_FREE: ("block",),
-    Kind.MAP: ("size",),
-    Kind.UNMAP: ("start", "size"),
-    Kind.REMAP: ("start", "old size", "size", "flags"),
-    Kind.SBRK: ("increment",),
+    FunctionKind.ALLOC: ("size",),
+    FunctionKind.CALLOC: ("count", "size"),
+    FunctionKind.POSIX_MEMALIGN: ("out", "size"),
+    FunctionKind.REALLOC: ("block", "size"),
+    FunctionKind.REALLOCF: ("block", "size"),
+    FunctionKind.REALLOCARRAY: ("block", "count", "size"),
+    FunctionKind.RESIZE: ("block", "size"),
+    FunctionKind.FREE: ("block",),
+    FunctionKind.OUTER_FREE: ("block",),
+    FunctionKind.MAP: ("size",),
+    FunctionKind.UNMAP: ("start", "size"),
+    FunctionKind.REMAP: ("start", "old size", "size", "flags"),
+    FunctionKind.SBRK: ("increment",),
 }
 
 
@@ -93,21 +93,21 @@ _ROLES: Final = {
 class Signature:
     """How to read one function's calls."""
 
-    kind: Kind
+    kind: FunctionKind
     positions: tuple[int, ...]
-    """Of the arguments that ``Kind.roles`` names, counted from 1, up to 6."""
+    """Positions of the arguments that ``FunctionKind.roles`` names, counted from 1, up to 6."""
     throws: bool = False
-    """It may be left by a C++ exception. No return probe then: an exception that meets one
+    """Whether a C++ exception may leave it. No return probe then: an exception that meets one
     ends the program (``std::terminate``), for nothing can unwind through it."""
 
     @property
     def throwing(self) -> Signature:
-        """Of a function that may be left by an exception."""
+        """The signature of a function that may be left by an exception."""
         return replace(self, throws=True)
 
     @property
     def behind_one(self) -> Signature:
-        """Of a function with one more argument before the others."""
+        """The signature with one more argument before the others."""
         return replace(self, positions=tuple(position + 1 for position in self.positions))
 
     @property
@@ -123,19 +123,19 @@ class Signature:
 
     @property
     def definition(self) -> str:
-        """That program, in macros and helpers of ``probes/heap.bpf.c``."""
+        """The entry program, in macros and helpers of ``probes/heap.bpf.c``."""
         macro = "THROWING_ENTRY" if self.throws else "ENTRY"
         arguments = "".join(f", PT_REGS_PARM{position}(ctx)" for position in self.positions)
         return f"{macro}({self.entry_program}, begin_{self.kind.value}(ctx{arguments}))"
 
 
-ALLOC: Final = Signature(Kind.ALLOC, (1,))
+ALLOC: Final = Signature(FunctionKind.ALLOC, (1,))
 ALLOC_2: Final = ALLOC.behind_one
-CALLOC: Final = Signature(Kind.CALLOC, (1, 2))
-POSIX_MEMALIGN: Final = Signature(Kind.POSIX_MEMALIGN, (1, 3))
-REALLOC: Final = Signature(Kind.REALLOC, (1, 2))
-REALLOCF: Final = Signature(Kind.REALLOCF, (1, 2))
-REALLOCARRAY: Final = Signature(Kind.REALLOCARRAY, (1, 2, 3))
-RESIZE: Final = Signature(Kind.RESIZE, (1, 2))
-FREE: Final = Signature(Kind.FREE, (1,))
-OUTER_FREE: Final = Signature(Kind.OUTER_FREE, (1,))
+CALLOC: Final = Signature(FunctionKind.CALLOC, (1, 2))
+POSIX_MEMALIGN: Final = Signature(FunctionKind.POSIX_MEMALIGN, (1, 3))
+REALLOC: Final = Signature(FunctionKind.REALLOC, (1, 2))
+REALLOCF: Final = Signature(FunctionKind.REALLOCF, (1, 2))
+REALLOCARRAY: Final = Signature(FunctionKind.REALLOCARRAY, (1, 2, 3))
+RESIZE: Final = Signature(FunctionKind.RESIZE, (1, 2))
+FREE: Final = Signature(FunctionKind.FREE, (1,))
+OUTER_FREE: Final = Signature(FunctionKind.OUTER_FREE, (1,))

@@ -150,7 +150,7 @@ class AddressSpace:
         return self._confirmed(opened)
 
     def fork(self, process: Process) -> AddressSpace:
-        """The same for a child process, which has a copy of the memory."""
+        """The address space of a child process, a copy of this one."""
         child = AddressSpace(process, self.files)
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
@@ -172,7 +172,7 @@ class AddressSpace:
         self._earlier = []
 
     def _confirmed(self, opened: list[tuple[Mapping, Module]]) -> list[Module]:
-        """Those of the opened files that were still mapped afterwards.
+        """Opened files that were still mapped afterwards.
 
         A mapping is opened by its addresses: by then another file may have been there.
         """
@@ -228,7 +228,7 @@ class AddressSpace:
 
     @property
     def mapped_modules(self) -> list[Module]:
-        """Those that are mapped now, in the order of their addresses."""
+        """Modules that are mapped now, in the order of their addresses."""
         ids = dict.fromkeys(m.file_id for m in self._maps.mappings if m.executable)
         found = (self._modules.get(file_id) for file_id in ids)
         return [module for module in found if isinstance(module, Module)]

@@ -40,7 +40,7 @@ _NEAR_BYTES: Final = 1024
 """Words at most this far apart are read together: copying that much takes as long as going
 to another place."""
 _WINDOW_BITS: Final = 16
-"""And none beyond the next 64 KiB, so that what is read at once has a bound."""
+"""Nothing is read beyond the next 64 KiB, so that what is read at once has a bound."""
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
 _MOST_FAILURES: Final = 4096

@@ -1,8 +1,8 @@
-"""What was found out about all stacks at one moment: verdicts, the reasons, and the suspects.
+"""Verdicts of all stacks at one moment, with their reasons, and the suspects.
 
 A column per figure is cheap to carry. Sentences are made when one asks for a stack's
 judgement, not for thousands of stacks that nobody looks at. What was said before counts, too:
-a leak has to hold for a while, and may be taken back.
+a leak has to hold for a while, and may be retracted.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.text import NS_PER_S, format_duration, format_size
+from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
+from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
     VERDICTS,
-    WATCH_FIRST_S,
     Codes,
     Judgement,
     Member,
@@ -27,18 +27,18 @@ from tracelloc.verdict.judgement import (
     Suspect,
     Verdict,
 )
-from tracelloc.verdict.rule import Rows
+from tracelloc.verdict.parameters import P
 
 _NOT_LOOKED_AT: Final = Judgement(
-    verdict=Verdict.WATCHING,
+    verdict=Verdict.DECIDING,
     rate_bytes_per_min=0.0,
     since_ns=0,
     confidence=0.0,
-    evidence="not looked at yet",
-    watch_more_s=0.0,
+    evidence="not judged yet",
+    verdict_in_s=0.0,
     never_freed=False,
     survivors=0,
-    taken_back=0,
+    retracted=0,
 )
 
 
@@ -54,13 +54,13 @@ class Moment:
 
     @property
     def watched_s(self) -> float:
-        """How long it had been traced."""
+        """Seconds since tracing began."""
         return (self.now_ns - self.start_ns) / NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Suppressed:
-    """What suspects that are put up with are together."""
+    """Sums of suspects that the user's suppressions match."""
 
     stacks: int
     rate_bytes_per_min: float
@@ -80,10 +80,10 @@ class Findings:
     """By stack, the suspect that it is part of."""
     sites: Sites
     """One per stack."""
-    taken_back: I64
-    """Per stack, how often it was called leaking and then no longer."""
+    retracted: I64
+    """Per stack, how often the verdict leaking was retracted."""
     suppressed: Suppressed | None = None
-    """Suspects that were left out because the user puts up with them; None: nobody asked to."""
+    """Suspects that the user suppresses; None without suppressions."""
 
     @property
     def codes(self) -> Codes:
@@ -91,27 +91,27 @@ class Findings:
         return self.sites.code
 
     def verdict(self, stack: int) -> Verdict:
-        """Of one stack; ``WATCHING`` for those that are newer than the findings.
+        """The verdict on one stack; ``DECIDING`` for those that are newer than the findings.
 
         A stack that is part of a leak which is split over several is leaking.
         """
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             return suspect.judgement.verdict
-        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.WATCHING
+        return VERDICTS[self.codes[stack]] if stack < len(self.codes) else Verdict.DECIDING
 
     def judgement(self, stack: int) -> Judgement:
-        """Of one stack, with its sentence; as part of a suspect, that one's with its own rate."""
+        """Judgement of one stack; of a suspect's member, the suspect's with the member's rate."""
         suspect = self.suspect_of.get(stack)
         if suspect is not None:
             member = next(member for member in suspect.members if member.stack == stack)
             return replace(suspect.judgement, rate_bytes_per_min=member.rate_bytes_per_min)
         if stack >= len(self.codes):
             return _NOT_LOOKED_AT
-        return judgement_of(self.sites, stack, self.moment, int(self.taken_back[stack]))
+        return judgement_of(self.sites, stack, self.moment, int(self.retracted[stack]))
 
 
-def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Judgement:
+def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judgement:
     """A site's figures and its sentence."""
     return Judgement(
         verdict=VERDICTS[sites.code[row]],
@@ -119,29 +119,25 @@ def judgement_of(sites: Sites, row: int, moment: Moment, taken_back: int) -> Jud
         since_ns=moment.start_ns + round(float(sites.since_s[row]) * NS_PER_S),
         confidence=float(sites.confidence[row]),
         evidence=explain(sites, row, moment.watched_s, sampled=moment.sampled),
-        watch_more_s=float(sites.watch_more_s[row]),
+        verdict_in_s=float(sites.verdict_in_s[row]),
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),
-        taken_back=taken_back,
+        retracted=retracted,
     )
-
-
-_LEAST_CONFIDENCE: Final = 0.05
-"""For ranking: what has none (its floor rises) counts for so much."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Stacks that are judged as one."""
+    """A group of stacks that are judged as one site."""
 
     sites: Sites
     """One row."""
     stacks: Rows
     bytes_kept: F64
-    """Of each stack, since the group grows."""
+    """Bytes kept by each stack since the group has been growing."""
     frame: int | None
     """Return address that they share."""
-    taken_back: int
+    retracted: int
     sharing: int
     """How many stacks share the frame, those included that have no part in this."""
 
@@ -152,18 +148,18 @@ class Group:
 
     @classmethod
     def of(
-        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, taken_back: int
+        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int
     ) -> Group:
         """Stacks with their judgement as one."""
-        # The share of each slice that is newer than the onset; births are spread evenly.
+        # The share of each slice that is newer than the onset; births count as evenly distributed.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
         since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
         kept = since @ census.alive_bytes[:, stacks]
-        return cls(sites, stacks, kept, frame, taken_back, len(stacks))
+        return cls(sites, stacks, kept, frame, retracted, len(stacks))
 
 
 def list_suspects(
-    sites: Sites, groups: list[Group], taken_back: I64, moment: Moment, most: int
+    sites: Sites, groups: list[Group], retracted: I64, moment: Moment, most: int
 ) -> tuple[tuple[Suspect, ...], int]:
     """All that leaks, then all that grows; by rate, weighted by confidence.
 
@@ -173,11 +169,13 @@ def list_suspects(
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
     codes = [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]]
     rows = np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped)
-    weight = sites.rate_bytes_per_min[rows] * np.maximum(sites.confidence[rows], _LEAST_CONFIDENCE)
+    weight = sites.rate_bytes_per_min[rows] * np.maximum(
+        sites.confidence[rows], P.ranking_least_confidence
+    )
     order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
     # There may be thousands: only those are described that can be among the first.
     for row in rows[order[:most]].tolist():
-        judgement = judgement_of(sites, row, moment, int(taken_back[row]))
+        judgement = judgement_of(sites, row, moment, int(retracted[row]))
         member = Member(row, judgement.rate_bytes_per_min, 1.0)
         suspects.append(Suspect(judgement, (member,), None))
     left_out = max(0, len(groups) + len(rows) - most)
@@ -185,7 +183,7 @@ def list_suspects(
 
 
 def _of_group(group: Group, moment: Moment) -> Suspect:
-    judgement = judgement_of(group.sites, 0, moment, group.taken_back)
+    judgement = judgement_of(group.sites, 0, moment, group.retracted)
     shares = group.bytes_kept / max(float(group.bytes_kept.sum()), 1.0)
     members = tuple(
         Member(
@@ -202,15 +200,12 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 def rank(suspect: Suspect) -> tuple[bool, float]:
     """The key by which suspects are sorted, the best first."""
     judgement = suspect.judgement
-    weight = judgement.rate_bytes_per_min * max(judgement.confidence, _LEAST_CONFIDENCE)
+    weight = judgement.rate_bytes_per_min * max(judgement.confidence, P.ranking_least_confidence)
     return judgement.verdict is not Verdict.LEAKING, -weight
 
 
 Blocks = Callable[[float], str]
-"""How so many blocks are called."""
-
-_SO_FAR_S: Final = 180.0
-"""Before, reassuring verdicts are only said of what was seen so far."""
+"""Formats a count of blocks."""
 
 
 def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
@@ -219,10 +214,12 @@ def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) 
     ``sampled``: the blocks are samples.
     """
     verdict = VERDICTS[sites.code[row]]
-    if verdict is Verdict.WATCHING and watched_s < WATCH_FIRST_S:
-        return f"{format_duration(math.ceil(WATCH_FIRST_S - watched_s))} more to see what this is"
+    if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
+        left_s = math.ceil(P.first_verdict_s - watched_s)
+        more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
+        return f"needs {more}"
     sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
-    return f"{sentence} so far" if verdict in _REASSURING and watched_s < _SO_FAR_S else sentence
+    return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
 
 
 def _counted(count: float) -> str:
@@ -240,71 +237,69 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     survivors, born = sites.survivors[row], sites.born_in_window[row]
     if sites.never_freed[row]:
         return (
-            f"(nearly) nothing made here has been freed ({blocks(survivors)}) and it keeps "
-            "the same pace; a container that only grows would look the same"
+            f"almost nothing allocated here is ever freed ({blocks(survivors)}), at a steady "
+            "pace; a container that only grows would look the same"
         )
     one_in = max(1, round(born / max(survivors, 1)))
-    share = f"1 in {one_in:,}" if one_in > 1 else f"{survivors / max(born, 1):.0%}"
+    share = f"1 in {one_in:,}" if one_in > 1 else format_percent(survivors / max(born, 1), 0)
     lives = sites.most_live_s[row]
     others = (
-        f", while the others were gone within {format_duration(_rounded(lives))}"
+        f", while the others were freed within {format_duration(_rounded(lives))}"
         if math.isfinite(lives)
         else ""
     )
-    return f"of the blocks made here {share} was never freed ({blocks(survivors)}){others}"
+    return f"{share} of the blocks allocated here is never freed ({blocks(survivors)}){others}"
 
 
 def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    held = f"{format_size(round(sites.alive_bytes[row]))} held and rising"
+    live = f"{format_size(round(sites.alive_bytes[row]))} live and rising"
     if sites.rising_only[row]:
         if sites.alive[row] <= 1.5:
-            return f"{held}; one block that is made again, bigger each time"
+            return f"{live}; one block, reallocated larger each time"
         if sites.alive[row] >= sites.born[row]:
-            return f"{held}; nothing made here was freed, but it is too uneven to be sure"
-        return f"{held}; old blocks still get freed, so it may level off"
+            return f"{live}; nothing allocated here was freed, but too unevenly to be sure"
+        return f"{live}; old blocks are still freed, so it may level off"
     if sites.replaces_old[row]:
         return (
-            f"{held}; as many blocks from before tracing began are freed, so it may be a "
-            "cache that was full then"
+            f"{live}; as many blocks from before tracing are freed, so it may be a cache "
+            "that was full then"
         )
-    if sites.watch_more_s[row] > 0:
-        return f"{held}; watching {format_duration(math.ceil(sites.watch_more_s[row]))} more"
-    return f"{held}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
+    if sites.verdict_in_s[row] > 0:
+        return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
+    return f"{live}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
     lost = 1 / max(float(sites.loss_share[row]), 1e-12)
     kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
     return (
-        f"cannot tell: about 1 in {round(lost):,} frees was lost, and this keeps "
-        f"1 in {round(max(kept, 1)):,}"
+        f"cannot tell: about 1 in {round(lost):,} frees was lost, and 1 in "
+        f"{round(max(kept, 1)):,} blocks allocated here stays"
     )
 
 
-def _watching(sites: Sites, row: int, blocks: Blocks) -> str:
+def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
     return f"{blocks(sites.alive[row])} stay, too few to tell"
 
 
 def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} made in the beginning, hardly any since"
+    return f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
 
 
 def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
-    share = sites.alive[row] / max(sites.born[row], 1)
-    return f"{blocks(sites.born[row])} made, {share:.2%} still alive; nothing old piles up"
+    share = format_percent(sites.alive[row] / max(sites.born[row], 1), 2)
+    return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
 
 
 def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return (
-        f"holds {format_size(round(sites.alive_bytes[row]))}; its lowest level is no longer rising"
-    )
+    return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
 
 
 _SENTENCES: Final = {
     Verdict.LEAKING: _leaking,
     Verdict.GROWING: _growing,
     Verdict.UNKNOWN: _unknown,
-    Verdict.WATCHING: _watching,
+    Verdict.DECIDING: _deciding,
     Verdict.START_UP: _start_up,
     Verdict.BUSY: _busy,
     Verdict.CACHE_OR_POOL: _cache,
@@ -313,22 +308,18 @@ _REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
 
 
 def _rounded(seconds: float) -> float:
-    """To two digits."""
+    """Rounds to two digits."""
     digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
     rounded = round(seconds, digits)
     return rounded if rounded < 10 else float(round(rounded))
 
 
-_HOLD_NS: Final = 9 * NS_PER_S
-"""A leak has to hold on two looks so far apart."""
-_LAPSE_NS: Final = 60 * NS_PER_S
-"""Leaks in bursts look uneven now and then, for so long at most."""
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _GROWING: Final = CODE_OF[Verdict.GROWING]
 
 
-class Memory:
-    """Of some sites, by number."""
+class VerdictHistory:
+    """What was said before of sites, by number; settles new verdicts by it."""
 
     def __init__(self) -> None:
         # Since when it looks like a leak (0: it does not), when it last did, whether it was
@@ -337,8 +328,8 @@ class Memory:
         self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
         self._onset_s = np.zeros(64)
-        self.taken_back = np.zeros(64, np.int64)
-        """How often each site was called leaking and then no longer."""
+        self.retracted = np.zeros(64, np.int64)
+        """How often each site's verdict leaking was retracted."""
 
     def grow(self, count: int) -> None:
         """Makes room for this many sites; at least doubles."""
@@ -346,7 +337,7 @@ class Memory:
         if count <= room:
             return
         more = max(count, 2 * room) - room
-        for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "taken_back"):
+        for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "retracted"):
             column = getattr(self, name)
             setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
 
@@ -360,9 +351,9 @@ class Memory:
         since[looks & (since == 0)] = now_ns
         self._looked_ns[numbers[looks]] = now_ns
         grows = (sites.code == _GROWING) & (sites.confidence > 0) & ~sites.replaces_old
-        lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= _LAPSE_NS)
-        called = lapse | (looks & (now_ns - since >= _HOLD_NS))
-        self.taken_back[numbers] += self._called[numbers] & ~called
+        lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= P.lapse_ns)
+        called = lapse | (looks & (now_ns - since >= P.hold_ns))
+        self.retracted[numbers] += self._called[numbers] & ~called
         # An onset is known best when it was not long ago.
         fresh = called & ~self._called[numbers]
         self._onset_s[numbers[fresh]] = sites.since_s[fresh]

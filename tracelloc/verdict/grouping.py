@@ -31,22 +31,11 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
-from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.survival import Mask
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask
 
-DEPTHS: Final = (1, 2, 3, 5, 8, 12)
-"""Innermost frames by which stacks are added up."""
-_FEWEST_NEW: Final = 4
-"""Blocks alive from the newer half of the time, for a sum to be worth judging."""
-_MOST_SUMS: Final = 1000
-EXPLAINED: Final = 0.7
-"""Of a sum's rate."""
-_ALIKE: Final = 0.8
-"""Of a sum's stacks that have made enough blocks to tell."""
-_ENOUGH: Final = 20
-"""Blocks made, to tell that a stack does not leak."""
-_MOST_FLAGGED: Final = 100
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
 _SUSPECT: Final = (_LEAKING, CODE_OF[Verdict.GROWING])
 
@@ -60,8 +49,8 @@ class Prefixes:
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._is_wrapper = is_wrapper
-        self._known: list[dict[Frames, int]] = [{} for _ in DEPTHS]
-        self._numbers = np.empty((0, len(DEPTHS)), np.int64)
+        self._known: list[dict[Frames, int]] = [{} for _ in P.prefix_depths]
+        self._numbers = np.empty((0, len(P.prefix_depths)), np.int64)
 
     def extend(self, stacks: Stacks, most: int) -> bool:
         """Numbers some more stacks. Whether there were any."""
@@ -80,14 +69,14 @@ class Prefixes:
         frames = frames or ()
         skipped = self.skipped(frames)
         row = []
-        for depth, known in zip(DEPTHS, self._known, strict=True):
+        for depth, known in zip(P.prefix_depths, self._known, strict=True):
             prefix = frames[: skipped + depth]
             enough = len(prefix) == skipped + depth
             row.append(known.setdefault(prefix, len(known)) if enough else -1)
         return row
 
     def skipped(self, frames: Frames) -> int:
-        """How many innermost frames only pass allocations on."""
+        """Number of innermost frames that only pass allocations on."""
         count = 0
         while count < len(frames) - 1 and self._is_wrapper(frames[count]):
             count += 1
@@ -109,21 +98,21 @@ class Groups:
         return len(self.keys)
 
     def members(self, group: int) -> Rows:
-        """A group's stacks."""
+        """Stacks of a group."""
         return self.order[self.starts[group] : self.ends[group]]
 
     def select(self, groups: Rows) -> Groups:
-        """Some of them."""
+        """The groups of some rows."""
         keys = [self.keys[group] for group in groups.tolist()]
         return Groups(self.order, self.starts[groups], self.ends[groups], keys)
 
     @property
     def sizes(self) -> Rows:
-        """How many stacks are in each."""
+        """Number of stacks of each group."""
         return self.ends - self.starts
 
     def only(self, stacks: Mask) -> Groups:
-        """The same groups without the other stacks; some may be empty, some equal."""
+        """Leaves out all other stacks; some groups may be empty then, some equal."""
         chosen = stacks[self.order]
         before = np.append(0, np.cumsum(chosen))
         return Groups(self.order[chosen], before[self.starts], before[self.ends], self.keys)
@@ -149,7 +138,7 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
     order = rows[np.lexsort(numbers[rows, ::-1].T)]
     starts, ends, levels = [], [], []
     # The deepest first: where depths don't differ, the most specific one stands.
-    for depth in reversed(range(len(DEPTHS))):
+    for depth in reversed(range(len(P.prefix_depths))):
         column = numbers[order, depth]
         cuts = np.flatnonzero(column[1:] != column[:-1]) + 1
         start, end = np.append(0, cuts), np.append(cuts, len(order))
@@ -165,12 +154,12 @@ def group_by_prefix(numbers: I64, rows: Rows) -> Groups:
 
 
 def worth_judging(groups: Groups, census: Census) -> Rows:
-    """Those that hold new blocks; the ones with most of them if there are too many."""
+    """Groups that hold new blocks; if there are too many, those with most."""
     newer = census.edges_s[:-1] >= census.now_s / 2
     new_blocks = groups.total(census.alive[newer].sum(axis=0).astype(np.float64))
-    kept = np.flatnonzero(new_blocks >= _FEWEST_NEW)
-    if len(kept) > _MOST_SUMS:
-        kept = kept[np.argsort(-new_blocks[kept], kind="stable")[:_MOST_SUMS]]
+    kept = np.flatnonzero(new_blocks >= P.sum_least_new)
+    if len(kept) > P.most_sums:
+        kept = kept[np.argsort(-new_blocks[kept], kind="stable")[: P.most_sums]]
     return kept
 
 
@@ -178,18 +167,18 @@ def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
     """How many of each group's stacks are suspects, and whether (nearly) all of them are."""
     suspect = np.isin(sites.code, _SUSPECT)
     count = groups.total(suspect.astype(np.float64))
-    told = groups.total(((sites.born >= _ENOUGH) | suspect).astype(np.float64))
-    return count, count >= _ALIKE * np.maximum(1, told)
+    told = groups.total(((sites.born >= P.sum_enough_births) | suspect).astype(np.float64))
+    return count, count >= P.sum_alike * np.maximum(1, told)
 
 
 def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[int]:
-    """Which groups to report; they have no stacks in common. ``sites``: the single stacks.
+    """Chooses groups to report; they have no stacks in common. ``sites``: the single stacks.
 
     ``alike``: groups whose stacks are to be one suspect even if they are suspects by themselves.
     """
     rates = of_groups.rate_bytes_per_min
     flagged = np.flatnonzero(np.isin(of_groups.code, _SUSPECT))
-    flagged = flagged[np.argsort(-rates[flagged], kind="stable")][:_MOST_FLAGGED]
+    flagged = flagged[np.argsort(-rates[flagged], kind="stable")][: P.most_flagged]
     # Outer groups (large) before the deeper ones in them.
     flagged = flagged[np.argsort(-groups.sizes[flagged], kind="stable")]
     suspect = np.isin(sites.code, _SUSPECT)
@@ -202,7 +191,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
         start, end = groups.starts[group], groups.ends[group]
         within = (groups.starts[flagged] >= start) & (groups.ends[flagged] <= end)
         inner = flagged[within & (flagged != group)]
-        least = EXPLAINED * rates[group]
+        least = P.sum_explained * rates[group]
         if covered[start:end].any() or clearer[group] or (rates[inner] >= least).any():
             continue
         by_groups = rates[_outermost(groups, inner)].sum()
@@ -213,7 +202,7 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
 
 
 def _outermost(groups: Groups, inner: Rows) -> list[int]:
-    """Those that are in no other one of them. The larger ones come first."""
+    """Groups that are in no other group; larger ones come first."""
     kept: list[int] = []
     for group in inner.tolist():
         start, end = groups.starts[group], groups.ends[group]
@@ -223,7 +212,7 @@ def _outermost(groups: Groups, inner: Rows) -> list[int]:
 
 
 def common_length(paths: Sequence[Frames]) -> int:
-    """How many first frames all of these share."""
+    """Number of first frames that all paths share."""
     # What the first and the last in order share, all share.
     low, high = min(paths), max(paths)
     return next(compress(count(), map(ne, low, high)), min(len(low), len(high)))
@@ -236,19 +225,10 @@ def shared_frame(stacks: Stacks, members: list[int]) -> int | None:
     return all_frames[0][shared - 1] if shared else None
 
 
-_KEPT_S: Final = 30.0
-_LIVES: Final = 4.0
-"""A block that is older than this, and than so many times the age that nearly all blocks of
-its stack die by, may be leaked."""
 _INNOCENT: Final = (CODE_OF[Verdict.CACHE_OR_POOL], CODE_OF[Verdict.START_UP])
-_ENOUGH_TO_JUDGE: Final = 12
-"""Blocks alive, for such a verdict on a stack to be relied upon."""
-_FEWEST_STACKS: Final = 4
-_MANY: Final = 8
-"""So many suspects below one function are rather one leak than so many."""
 
 
-class Callers:
+class SharedCallers:
     """All stacks in the order of their frames, the outermost first."""
 
     def __init__(self) -> None:
@@ -285,7 +265,7 @@ class Callers:
             return Groups(nothing, nothing, nothing, [])
         # Of two that are not neighbours, the least that any two between them share.
         shared = np.minimum.reduceat(np.array(self._shared), np.append(0, chosen[:-1] + 1))
-        nodes = [n for n in nodes_of(shared.tolist()) if n[1] - n[0] >= _FEWEST_STACKS]
+        nodes = [n for n in nodes_of(shared.tolist()) if n[1] - n[0] >= P.node_least_stacks]
         keys = [self._paths[chosen[start]][:depth] for start, _, depth in nodes]
         bounds = np.array(nodes, np.intp).reshape(-1, 3)
         return Groups(np.array(self._stacks)[chosen], bounds[:, 0], bounds[:, 1], keys)
@@ -310,16 +290,16 @@ def nodes_of(shared: list[int]) -> list[tuple[int, int, int]]:
 
 def may_leak(census: Census, sites: Sites) -> Mask:
     """Stacks that may have a part in a leak, however small."""
-    age_s = np.maximum(_KEPT_S, _LIVES * sites.most_live_s)
+    age_s = np.maximum(P.part_least_age_s, P.part_lifetimes * sites.most_live_s)
     begin, end = census.edges_s[:-1, None], census.edges_s[1:, None]
     older = np.clip((census.now_s - age_s - begin) / (end - begin), 0, 1)
     kept: F64 = (census.alive * older).sum(axis=0)
-    known = np.isin(sites.code, _INNOCENT) & (sites.alive >= _ENOUGH_TO_JUDGE)
+    known = np.isin(sites.code, _INNOCENT) & (sites.alive >= P.innocent_least_blocks)
     return (kept >= 0.5) & ~known
 
 
 def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Mask, Rows]:
-    """What may leak of each node, and two figures for each of these groups.
+    """Groups of what may leak of each node, and two figures for each of them.
 
     They are whether it is one leak even if its stacks are suspects by themselves, and how
     many stacks are below the node in all. Where only one inner node has such stacks, it
@@ -327,8 +307,8 @@ def parts_of_nodes(nodes: Groups, parts: Mask, sites: Sites) -> tuple[Groups, Ma
     """
     count, alike = suspects_in(nodes, sites)
     narrow = nodes.only(parts)
-    enough = np.flatnonzero(narrow.sizes >= _FEWEST_STACKS)
+    enough = np.flatnonzero(narrow.sizes >= P.node_least_stacks)
     span = narrow.starts[enough] * (len(narrow.order) + 1) + narrow.ends[enough]
     kept = enough[np.sort(np.unique(span, return_index=True)[1])]
-    one: Mask = alike & (count >= _MANY)
+    one: Mask = alike & (count >= P.node_many_suspects)
     return narrow.select(kept), one[kept], nodes.sizes[kept]

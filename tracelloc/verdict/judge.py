@@ -12,15 +12,11 @@ from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
 from tracelloc.text import NS_PER_S
-from tracelloc.verdict.findings import Findings, Group, Memory, Moment, list_suspects
+from tracelloc.verdict.findings import Findings, Group, Moment, VerdictHistory, list_suspects
 from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
-from tracelloc.verdict.split import Look, SplitLeaks, find_tied, shared_caller
-
-JUDGE_EVERY_NS: Final = 5 * NS_PER_S
-_MOST_SUSPECTS: Final = 200
-_SETTLED_S: Final = 30.0
-"""Blocks older than this tell what is lost."""
+from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
+from tracelloc.verdict.parameters import P
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +26,7 @@ class Losses:
     events: int
     """Lost allocations, frees and restores."""
     frees: int
-    """Of these, frees."""
+    """Lost frees among the events."""
     address_reuses: int
     """Addresses that were handed out and not seen to be freed."""
 
@@ -55,7 +51,7 @@ class Judge:
         """
         self._gaps = Gaps()
         self._due_ns = first_ns
-        self._stacks = Memory()
+        self._stacks = VerdictHistory()
         self._split_leaks = SplitLeaks(is_wrapper)
 
     def is_due(self, now_ns: int) -> bool:
@@ -75,7 +71,7 @@ class Judge:
         All of it is about the moment of the first part. The last one brings the findings; None
         while nothing has happened.
         """
-        self._due_ns = now_ns + JUDGE_EVERY_NS
+        self._due_ns = now_ns + P.judge_every_ns
         if cohorts.start_ns is None:
             yield None
             return
@@ -94,7 +90,7 @@ class Judge:
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None
         suspects, left_out = list_suspects(
-            sites, groups, self._stacks.taken_back, moment, _MOST_SUSPECTS
+            sites, groups, self._stacks.retracted, moment, P.most_suspects
         )
         yield Findings(
             moment=moment,
@@ -102,7 +98,7 @@ class Judge:
             suspect_of={m.stack: s for s in suspects for m in s.members},
             suspects_left_out=left_out,
             sites=sites,
-            taken_back=self._stacks.taken_back[:count].copy(),
+            retracted=self._stacks.retracted[:count].copy(),
         )
 
     def _circumstances(self, census: Census, moment: Moment, losses: Losses) -> Circumstances:
@@ -136,15 +132,15 @@ class Judge:
             # Each of them leaks, so all of them do.
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
-            taken_back = int(self._stacks.taken_back[rows].max())
-            found.append(Group.of(census, rows, together, frame, taken_back))
+            retracted = int(self._stacks.retracted[rows].max())
+            found.append(Group.of(census, rows, together, frame, retracted))
         return found
 
 
 def _loss_floor(census: Census, losses: bool) -> F64:
     if not losses:
         return np.zeros(census.stacks)
-    settled = census.edges_s[1:] <= census.now_s - _SETTLED_S
+    settled = census.edges_s[1:] <= census.now_s - P.loss_settled_s
     return common_share(
         census.alive[settled].sum(axis=0).astype(np.float64),
         census.born[settled].sum(axis=0).astype(np.float64),

@@ -1,7 +1,7 @@
 """What kind of memory a site's blocks are, judged by its figures alone, and how sure one can be.
 
 A *site* is a call stack, or several that share frames and are looked at as one. Sites that
-pile up survivors leak or grow (``rule``). Others are rising, start-up memory, busy, caches,
+pile up survivors leak or grow (``growth``). Others are rising, start-up memory, busy, caches,
 or unclear: the floor (the least that was outstanding from some moment on) rises where blocks
 are replaced but more and more are held: old ones die, so no survival tail is flat, and yet it
 grows. By Little's law (blocks held = births per second x mean lifetime) a rising load raises
@@ -19,17 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
-from tracelloc.verdict.rule import (
-    FEWEST_SURVIVORS,
-    LOSS_MARGIN,
-    NEVER_FREED,
-    Curve,
-    Growth,
-    Rows,
-    find_growth,
-    find_onset,
-)
-from tracelloc.verdict.survival import Mask, Tail, find_tails
+from tracelloc.verdict.growth import CumulativeCurve, Growth, Rows, find_growth, find_onset
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask, Tail, find_tails
 
 
 class Verdict(Enum):
@@ -39,14 +31,14 @@ class Verdict(Enum):
     """Blocks of nearly every generation survive, have stopped dying, at a pace that does
     not slow down, for long enough."""
     GROWING = "growing"
-    """It grows, but it is too early or there is too little to call it a leak."""
+    """Growing, but it is too early or there is too little to call it a leak."""
     CACHE_OR_POOL = "cache-or-pool"
-    """Blocks are kept and replaced; the lowest level no longer rises."""
+    """Blocks are kept and replaced; their minimum has stopped rising."""
     BUSY = "busy"
-    """Blocks live shortly; nothing old piles up."""
+    """Blocks are short-lived; none accumulate."""
     START_UP = "start-up"
-    """Nearly all of it was made in the beginning and stays."""
-    WATCHING = "watching"
+    """Nearly all of it was allocated at the start and stays."""
+    DECIDING = "deciding"
     """Too little has been seen to say anything."""
     UNKNOWN = "unknown"
     """Too much is missing to say anything: lost events."""
@@ -54,7 +46,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known of one site at one moment."""
+    """The verdict on one site at one moment, and its figures."""
 
     verdict: Verdict
     rate_bytes_per_min: float
@@ -65,14 +57,14 @@ class Judgement:
     """Chance that it really is a leak, 0 to 1; 0 unless leaking or growing."""
     evidence: str
     """One plain sentence, without the verdict's name."""
-    watch_more_s: float
-    """How much longer to watch before it can be called leaking; 0 if that is not the hindrance."""
+    verdict_in_s: float
+    """Seconds until it can be called leaking; 0 unless only time is missing."""
     never_freed: bool
-    """Nothing made here has been freed: a container that only grows would look the same."""
+    """Nothing allocated here has been freed: a container that only grows would look the same."""
     survivors: int
     """Blocks (sampled ones, where blocks are sampled) that the rate is made of."""
-    taken_back: int
-    """How often it was called leaking and then no longer."""
+    retracted: int
+    """How often the verdict leaking was retracted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +75,7 @@ class Member:
     """Index of ``stacks.Stacks``."""
     rate_bytes_per_min: float
     share: float
-    """Of the suspect's rate, 0 to 1."""
+    """Share of the suspect's rate, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,33 +96,9 @@ class Suspect:
         return self.members[0].stack
 
 
-WATCH_FIRST_S: Final = 60.0
-"""Before, little can be said of what does not grow."""
-_STEP: Final = 1.08
-"""By which factor the floor rises at least from one quarter of the time to the next."""
-_LAST_STEP: Final = 1.02
-"""And in the last eighth: what has stopped rising does not rise."""
-_RISE: Final = 1.25
-_LEAST_RISE_BYTES: Final = 2048
-_RISING_FROM_S: Final = 30.0
-"""Before, nearly everything rises."""
-_LIVES: Final = 0.05
-"""A site with blocks that live shorter than this part of the time watched just churns."""
-_FEW_BLOCKS: Final = 8
-_BULK: Final = 0.8
-_START_UP_S: Final = 15.0
-_START_UP_PART: Final = 0.15
-_START_UP_KEPT: Final = 0.7
-_SHORT_LIFE_S: Final = 12.0
-_MOST_FREED: Final = 0.97
-_TAIL_AGE_S: Final = 10.0
-_FEWEST_TO_WATCH: Final = 2
-_ENOUGH_TO_JUDGE: Final = 12
-
-
 @dataclass(frozen=True, slots=True)
-class Others:
-    """A row per site."""
+class NonLeaks:
+    """Sites that do not leak by the rule of windows: a row per site."""
 
     rising: Mask
     """The floor rises, beyond what the load explains."""
@@ -141,25 +109,25 @@ class Others:
     """A few old survivors, also new ones: too few to say that all is well."""
 
 
-def look_at_others(population: Population, tail: Tail, loss_share: F64) -> Others:
+def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:
     """Looks at every site, whether it leaks or not."""
     now_s = population.now_s
     alive = population.alive.sum(axis=1)
     born = population.born.sum(axis=1)
     life_s = alive / np.maximum(born / now_s, 1e-9)
     rising, rate = _rising(population, life_s, alive)
-    early_s = max(_START_UP_S, _START_UP_PART * now_s)
-    bytes_until = Curve(population.edges_s, population.alive_bytes)
+    early_s = max(P.start_up_s, P.start_up_part * now_s)
+    bytes_until = CumulativeCurve(population.edges_s, population.alive_bytes)
     moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
     early = bytes_until.between(moments)[:, 0]
-    in_bulk = early > _BULK * np.maximum(population.alive_bytes.sum(axis=1), 1)
+    in_bulk = early > P.start_up_bulk * np.maximum(population.alive_bytes.sum(axis=1), 1)
     freed = 1 - alive / np.maximum(born, 1)
-    kept = np.where(tail.found, tail.kept, freed < 1 - _START_UP_KEPT)
-    return Others(
+    kept = np.where(tail.found, tail.kept, freed < 1 - P.start_up_kept)
+    return NonLeaks(
         rising=rising,
         rise_bytes_per_min=rate,
-        start_up=in_bulk & (kept >= _START_UP_KEPT) & (freed < 0.5),
-        busy=(life_s < _SHORT_LIFE_S) | (freed > _MOST_FREED),
+        start_up=in_bulk & (kept >= P.start_up_kept) & (freed < 0.5),
+        busy=(life_s < P.busy_lifetime_s) | (freed > P.busy_freed),
         unclear=_unclear(population, tail, born, loss_share),
     )
 
@@ -171,34 +139,34 @@ def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]
     moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
     at = np.searchsorted(population.edges_s, moments, side="right") - 1
     one, two, three, four = lowest_from[:, at].T
-    births = Curve(population.edges_s, population.born).at(
+    births = CumulativeCurve(population.edges_s, population.born).at(
         np.tile(now_s * np.array([1, 2, 3, 4]) / 4, (len(alive), 1))
     )
     second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
     load = np.maximum(1, fourth / np.maximum(second, 1))
     rising: Mask = (
-        (four > _LAST_STEP * three)
-        & (three > _STEP * two)
-        & (two > _STEP * one)
-        & (three > _RISE * load * one)
-        & (three - one > _LEAST_RISE_BYTES)
-        & (now_s >= _RISING_FROM_S)
-        & ((life_s > _LIVES * now_s) | (alive <= _FEW_BLOCKS))
+        (four > P.floor_last_step * three)
+        & (three > P.floor_step * two)
+        & (two > P.floor_step * one)
+        & (three > P.floor_rise * load * one)
+        & (three - one > P.floor_least_rise_bytes)
+        & (now_s >= P.floor_from_s)
+        & ((life_s > P.floor_least_lifetime * now_s) | (alive <= P.floor_few_blocks))
     )
     return rising, (three - one) / max(now_s / 2, 1e-3) * 60
 
 
 def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:
     now_s = population.now_s
-    end_s = now_s - np.maximum(tail.age_s, _TAIL_AGE_S)
+    end_s = now_s - np.maximum(tail.age_s, P.unclear_age_s)
     moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
-    older, newer = Curve(population.edges_s, population.alive).between(moments).T
+    older, newer = CumulativeCurve(population.edges_s, population.alive).between(moments).T
     old = older + newer
     unclear: Mask = (
-        (old >= _FEWEST_TO_WATCH)
-        & (old < _ENOUGH_TO_JUDGE)
+        (old >= P.unclear_least_old)
+        & (old < P.unclear_below_old)
         & (newer >= 0.5)
-        & (old > LOSS_MARGIN * loss_share * born)
+        & (old > P.loss_margin * loss_share * born)
     )
     return unclear
 
@@ -208,21 +176,11 @@ Codes = npt.NDArray[np.uint8]
 VERDICTS: Final = tuple(Verdict)
 """The verdict of each code."""
 CODE_OF: Final = {verdict: np.uint8(code) for code, verdict in enumerate(VERDICTS)}
-PART: Final = 500
-"""Sites judged at a time: some 10 ms."""
-_STRANGERS_SHARE: Final = 0.5
-"""So many frees of old blocks for each survivor, and a site may be a cache that was full
-when tracing began: what it replaces was never seen to be made."""
-_INCOMPLETE: Final = 0.7
-"""Confidence is less once events were lost."""
-_SAMPLING_ERROR: Final = 0.5
-"""And where n samples stand for all blocks, by so many times their relative error, 1 / sqrt(n)."""
-_QUANTILE: Final = 0.99
 
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What else there is to know at this moment."""
+    """Circumstances of a look: what is known of losses and sampling."""
 
     loss_share: float
     """Share of frees that are known to be lost."""
@@ -234,20 +192,20 @@ class Circumstances:
     """Blocks are samples: counts are of samples, bytes are scaled."""
 
     def select(self, rows: Rows) -> Circumstances:
-        """For some of the sites."""
+        """The circumstances of some sites."""
         return replace(self, loss_floor=self.loss_floor[rows])
 
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """What is known of each site: a column per figure, a row per site."""
+    """Judged sites: a column per figure, a row per site."""
 
     code: Codes
     """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
     rate_bytes_per_min: F64
     since_s: F64
     confidence: F64
-    watch_more_s: F64
+    verdict_in_s: F64
     never_freed: Mask
     rising_only: Mask
     """Growing by its floor: old blocks still get freed."""
@@ -285,8 +243,8 @@ def judge_in_parts(
 ) -> Generator[None, None, Sites]:
     """Judges some sites, lets others have a turn, and so on."""
     parts = []
-    for start in range(0, count, PART):
-        rows = np.arange(start, min(start + PART, count))
+    for start in range(0, count, P.sites_at_a_time):
+        rows = np.arange(start, min(start + P.sites_at_a_time, count))
         parts.append(judge_sites(population_of(rows), circumstances.select(rows)))
         yield None
     return Sites.concatenate(parts)
@@ -297,25 +255,26 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
-    others = look_at_others(population, tail, loss_share)
+    others = find_non_leaks(population, tail, loss_share)
     since_s, rate = _since(population, growth)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
-    never_freed = growth.survivors >= NEVER_FREED * growth.born
-    replaces_old = growth.leaking & never_freed & (growth.strangers_share >= _STRANGERS_SHARE)
+    never_freed = growth.survivors >= P.never_freed * growth.born
+    frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
+    replaces_old = growth.leaking & never_freed & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     alive = population.alive.sum(axis=1)
     rising_only = others.rising & ~growth.growing
     if circumstances.sampled:
         # Few samples may stand for a lot, and that may be chance.
-        rising_only &= alive >= FEWEST_SURVIVORS
+        rising_only &= alive >= P.least_survivors
     certainty = _certainty(growth, loss_share, circumstances)
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
         since_s=since_s,
         confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
-        watch_more_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
+        verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=never_freed & growth.growing,
         rising_only=rising_only,
         replaces_old=replaces_old,
@@ -333,17 +292,17 @@ def _codes(  # noqa: PLR0917
     leaking: Mask,
     growing: Mask,
     growth: Growth,
-    others: Others,
+    others: NonLeaks,
     population: Population,
     circumstances: Circumstances,
 ) -> Codes:
-    """The first that holds."""
-    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < WATCH_FIRST_S)
+    """Verdict codes: the first condition that holds."""
+    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
     return np.select(
         [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
         [
             CODE_OF[verdict]
-            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.WATCHING,
+            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.DECIDING,
                             Verdict.START_UP, Verdict.BUSY)
         ],
         CODE_OF[Verdict.CACHE_OR_POOL],
@@ -351,14 +310,14 @@ def _codes(  # noqa: PLR0917
 
 
 def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
-    """What is left of the confidence: not all events, or not all blocks, may be known."""
+    """Factor of the confidence, for lost events and sampled blocks."""
     survivors = np.maximum(growth.survivors, 1)
     # So many of the survivors may be blocks whose frees were lost.
     certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
     if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
-        certainty *= _INCOMPLETE
+        certainty *= P.lost_events_confidence
     if circumstances.sampled:
-        certainty *= 1 - _SAMPLING_ERROR / np.sqrt(survivors)
+        certainty *= 1 - P.sampling_confidence_loss / np.sqrt(survivors)
     return certainty
 
 
@@ -370,7 +329,9 @@ def _since(population: Population, growth: Growth) -> tuple[F64, F64]:
         chosen, end_s = population.select(rows), growth.end_s[rows]
         since[rows] = find_onset(chosen, growth.start_s[rows], end_s)
         from_s = np.maximum(since[rows], growth.start_s[rows])
-        kept = Curve(chosen.edges_s, chosen.alive_bytes).between(np.stack([from_s, end_s], axis=1))
+        kept = CumulativeCurve(chosen.edges_s, chosen.alive_bytes).between(
+            np.stack([from_s, end_s], axis=1)
+        )
         rate[rows] = kept[:, 0] / np.maximum(end_s - from_s, 1e-3) * 60
     return since, rate
 
@@ -379,7 +340,7 @@ def _quantile_of_lives(population: Population) -> F64:
     """The upper bound of the class up to which nearly all deaths are."""
     freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
     longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
-    allowed = (1 - _QUANTILE) * freed
+    allowed = (1 - P.lifetime_quantile) * freed
     classes = np.count_nonzero(longer > allowed[:, None], axis=1)
     bounds = np.append(LIFETIME_EDGES_S, np.inf)
     quantile: F64 = bounds[classes]

@@ -7,26 +7,14 @@ in common gives their size: a lost free hits all busy sites alike, a leak does n
 
 from __future__ import annotations
 
-from typing import Final
-
 import numpy as np
 
 from tracelloc.heap.cohorts import F64
-from tracelloc.text import NS_PER_S
-
-_BUSY: Final = 1000
-"""Births that make a site busy enough to take part."""
-_QUANTILE: Final = 0.25
-_IMPLAUSIBLE: Final = 0.1
-"""A share above this is no loss: these sites keep blocks."""
-_SAME_GAP_NS: Final = 60 * NS_PER_S
-"""Losses that follow each other more closely are one gap."""
-_LASTING_NS: Final = 120 * NS_PER_S
-"""A gap this long is no gap any more, but how things are."""
+from tracelloc.verdict.parameters import P
 
 
 class Gaps:
-    """When events were lost, so that what was counted before is not relied upon.
+    """Gaps in the events: counts from before a gap are not relied upon.
 
     After a gap, the count starts afresh: only blocks born since can be survivors. Where
     losses never cease that would be for ever, so there the loss's share is allowed for.
@@ -42,14 +30,14 @@ class Gaps:
         if lost <= self._lost:
             return
         self._lost = lost
-        if self._until_ns is None or now_ns - self._until_ns > _SAME_GAP_NS:
+        if self._until_ns is None or now_ns - self._until_ns > P.gap_ns:
             self._from_ns = now_ns
         self._until_ns = now_ns
 
     @property
     def last(self) -> bool:
-        """Whether losses go on and on."""
-        return self._until_ns is not None and self._until_ns - self._from_ns > _LASTING_NS
+        """Whether losses never cease."""
+        return self._until_ns is not None and self._until_ns - self._from_ns > P.lasting_gap_ns
 
     def clean_from_ns(self) -> int | None:
         """From when on nothing is missing; None: from the start, but for what goes on."""
@@ -62,7 +50,7 @@ def common_share(alive: F64, born: F64) -> F64:
     0 where there are no others that are busy.
     """
     share_of = np.zeros(len(born))
-    busy = np.flatnonzero(born >= _BUSY)
+    busy = np.flatnonzero(born >= P.loss_least_births)
     if len(busy) == 0:
         return share_of
     share = alive[busy] / born[busy]
@@ -72,8 +60,8 @@ def common_share(alive: F64, born: F64) -> F64:
     total = until[-1]
 
     def quantile(own_weight: F64, own_until: F64) -> F64:
-        """Of all but the site with this weight, which is found at that sum of weights."""
-        goal = _QUANTILE * (total - own_weight)
+        """Quantile of all but the site with this weight, which is found at that sum of weights."""
+        goal = P.loss_quantile * (total - own_weight)
         before = np.searchsorted(until, goal)
         after = np.searchsorted(until, goal + own_weight)
         at = np.where(goal <= own_until - own_weight, before, after)
@@ -82,5 +70,5 @@ def common_share(alive: F64, born: F64) -> F64:
 
     share_of[:] = quantile(np.zeros(1), np.full(1, total))
     share_of[busy[order]] = quantile(weight, until) if len(busy) > 1 else 0.0
-    share_of[share_of > _IMPLAUSIBLE] = 0.0
+    share_of[share_of > P.loss_most_share] = 0.0
     return share_of

@@ -61,7 +61,7 @@ def root_name(stack: NamedStack) -> str:
 
 
 def outer_steps(stack: NamedStack, index: int) -> list[Step]:
-    """What stands above the frames: the root module, or why there are no frames."""
+    """Steps above the frames: the root module, or why there are no frames."""
     if stack.frames:
         return [Step(root_name(stack), None)]
     reason = "[no call stack]" if index == NO_STACK else "[call stack lost]"
@@ -69,7 +69,7 @@ def outer_steps(stack: NamedStack, index: int) -> list[Step]:
 
 
 def steps(stack: NamedStack, index: int) -> list[Step]:
-    """What is shown of a stack, its root module first, the allocating function last.
+    """Shown steps of a stack, its root module first, the allocating function last.
 
     Filtered frames are left out, collapsed runs are one step called ``[label]``.
     """
@@ -134,7 +134,7 @@ class Merger:
         return nodes
 
     def merged(self) -> Merged:
-        """What has been added so far."""
+        """The merged stacks that were added so far."""
         if self._merged is None:
             depth = np.array(self._depths, np.int64)
             order = np.argsort(depth, kind="stable")
@@ -160,7 +160,7 @@ class CallTree(Merged):
     def of(
         cls, merged: Merged, ends: I64, stacks: Iterable[int], weights: Mapping[Metric, I64]
     ) -> CallTree:
-        """Stacks by index, with the node that each ends in and what each weighs."""
+        """Makes a tree of stacks: the node that each ends in, and what each weighs."""
         own = {metric: merged.own_of(ends, column) for metric, column in weights.items()}
         ending: list[int | None] = [None] * len(merged)
         for node, index in zip(ends.tolist(), stacks, strict=True):
@@ -176,7 +176,7 @@ _NO_NODE: Final = -1
 
 
 class LiveTree:
-    """Nodes are only ever added, and keep their numbers, until filters change."""
+    """A call tree that is kept from snapshot to snapshot; nodes keep their numbers."""
 
     def __init__(
         self,

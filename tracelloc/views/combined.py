@@ -16,7 +16,7 @@ from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
 from tracelloc.views.naming import Namer, Namers
-from tracelloc.views.process import losses_line
+from tracelloc.views.processfacts import losses_line
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
 
@@ -38,7 +38,7 @@ def profile_of(
     progress: Progress | None = None,
     patience_s: float | None = None,
 ) -> Profile:
-    """The snapshot with names; waits for them, at most ``patience_s``.
+    """Makes the profile of a snapshot; waits for names at most ``patience_s``.
 
     Without ``freed`` only stacks that hold a block.
     """
@@ -66,13 +66,13 @@ def profile_of(
         files=_files(namer, addresses),
         notes=_notes(snapshot),
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
-        series=(*snapshot.past_bytes, (snapshot.elapsed_ns, snapshot.live_bytes)),
+        series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=target_facts(snapshot),
     )
 
 
 def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
-    """What a stack has mapped, under a frame that says so and keeps it apart from blocks."""
+    """A sample of what a stack has mapped, under the frame ``MAPPED``."""
     stat = StackStat(
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )
@@ -132,14 +132,14 @@ def trace_profiles(
 
 
 def since(before: Profile | None, now: Profile) -> Profile:
-    """What a process has more than before; None: it was not there then."""
+    """Difference of a process to before; all of it if it was not there then."""
     return difference(replace(now, samples=()) if before is None else before, now)
 
 
 def joined(profiles: Sequence[Profile]) -> Profile:
     """The profile of a trace: that of its only process, or all of them in one.
 
-    Each stack then begins with its process, and stacks are numbered anew. There are no
+    Each stack then begins with its process, and stacks are renumbered. There are no
     ``files``: in different processes different ones are at the same addresses.
     """
     whole = profiles[0]
@@ -171,7 +171,7 @@ def joined(profiles: Sequence[Profile]) -> Profile:
 
 
 def _sample_of(sample: Sample, profile: Profile, name: str, first_index: int) -> Sample:
-    """The same, of a process among others."""
+    """A sample of a process among others."""
     stat = replace(sample.stat, index=first_index + sample.stat.index)
     stack = _begun_by(sample.stack, name)
     return replace(sample, stat=stat, stack=stack, pid=profile.target.pid)
@@ -191,7 +191,7 @@ def _begun_by(stack: NamedStack, process: str) -> NamedStack:
 
 
 def difference(before: Profile, after: Profile) -> Profile:
-    """What ``after`` has more, stack by stack.
+    """Subtracts profiles stack by stack: what ``after`` has more.
 
     Stacks are the same if what is shown of them has the same names and files; lines and
     addresses may differ, as they do between two runs or builds.

@@ -12,21 +12,23 @@ import numpy as np
 
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
-from tracelloc.snapshots.activity import ThreadActivity
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.text import NS_PER_S, plural, printable
-from tracelloc.views.process import memory_facts
-from tracelloc.views.suspects import Caller, NamedSuspect
+from tracelloc.views.processfacts import memory_facts
+from tracelloc.views.suspects import FunctionShare, NamedSuspect
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (
     ("tid", "tid"), ("name", "name"),
     ("allocated_bytes", "allocated_bytes"), ("allocations", "allocated_count"),
     ("freed_bytes", "freed_bytes"), ("frees", "freed_count"),
-    ("remote_freed_bytes", "remote_freed_bytes"), ("remote_frees", "remote_freed_count"),
-    ("handed_bytes", "handed_bytes"), ("handed_allocations", "handed_count"),
+    ("freed_for_others_bytes", "freed_for_others_bytes"),
+    ("frees_for_others", "freed_for_others_count"),
+    ("freed_by_others_bytes", "freed_by_others_bytes"),
+    ("frees_by_others", "freed_by_others_count"),
 )  # fmt: skip
 _FLOW: Final = (
     ("from_tid", "maker_tid"), ("to_tid", "ender_tid"), ("bytes", "size_bytes"),
@@ -57,11 +59,11 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "lost_events": snapshot.losses.events,
         "live_allocations_bounds": snapshot.count_bounds,
         "overflows": snapshot.losses.overflows,
-        "spilled_events": snapshot.losses.spilled_events,
+        "overflow_map_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
-        "allocators": found_json(snapshot.allocators),
+        "malloc_libraries": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,
-        "dear_probes": list(snapshot.overhead.dear_probes),
+        "slow_probes": list(snapshot.overhead.dear_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
@@ -89,8 +91,8 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "confidence": round(judgement.confidence, 4),
         "evidence": judgement.evidence,
         "never_freed": judgement.never_freed,
-        "watch_more_s": round(judgement.watch_more_s, 3),
-        "taken_back": judgement.taken_back,
+        "verdict_in_s": round(judgement.verdict_in_s, 3),
+        "retracted": judgement.retracted,
         "group": _group(named),
     }
 
@@ -114,7 +116,7 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
     }
 
 
-def _shares(callers: Sequence[Caller]) -> list[dict[str, Any]]:
+def _shares(callers: Sequence[FunctionShare]) -> list[dict[str, Any]]:
     return [{"name": each.name, "share": round(each.share, 4)} for each in callers]
 
 
@@ -135,9 +137,9 @@ def _suspect_count(snapshot: Snapshot) -> int | None:
 
 
 def stack_facts(stack: NamedStack) -> list[dict[str, Any]]:
-    """Its frames, innermost first."""
+    """Frames of a stack, innermost first."""
     return [
-        frame_facts(frame) | {"filtered": hidden, "label": label}
+        frame_facts(frame) | {"hidden": hidden, "label": label}
         for frame, hidden, label in zip(stack.frames, stack.hidden, stack.all_labels, strict=True)
     ]
 
@@ -149,7 +151,7 @@ def frame_facts(frame: Frame, attributes: Sequence[str] = _FRAME) -> dict[str, A
 
 
 def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """When most was outstanding, and how much; zeros before anything was."""
+    """The high-water mark of live bytes and its time; zeros before any allocation."""
     peak = snapshot.peak
     if peak is None:
         return {"bytes": 0, "allocations": 0, "ago_s": 0.0, "stacks": 0}
@@ -162,7 +164,7 @@ def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """Blocks that were freed soon after by the thread that had made them."""
+    """Temporary allocations: freed almost at once by the thread that had allocated them."""
     totals, soon = snapshot.totals, snapshot.soon
     return {
         "allocations": int(totals.temporary_count.sum()),
@@ -198,14 +200,14 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
-    """The stack with this index, innermost frame first, runs of filtered frames as a number."""
+    """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
         yield f"        [the call stack {reason}]"
         return
     for part in stack.parts():
         if part.frame is None:
-            yield f"         ({part.count} filtered out)"
+            yield f"         ({plural(part.count, 'frame')} hidden)"
             continue
         if part.label is None:
             text = format_frame(part.frame)
@@ -217,8 +219,9 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
 
 
 def format_frame(frame: Frame) -> str:
-    """``name+0x32/0x76 in FILE (file:line)``; ``???`` without a name, the reason without a file.
+    """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
+    Without a name it is ``???``; without a file, the reason is given.
     Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
@@ -236,7 +239,7 @@ def format_frame(frame: Frame) -> str:
 
 
 def where(frame: Frame) -> str:
-    """`` in FILE (file:line)``, as far as it is known."""
+    """Formats the place of a frame: `` in FILE (file:line)``, as far as it is known."""
     text = f" in {printable(frame.module)}" if frame.module else ""
     if frame.file:
         text += f" ({printable(frame.file)}{'' if frame.line is None else f':{frame.line}'})"

@@ -36,7 +36,7 @@ def frame_name(frame: Frame) -> str:
 
 
 class Symbols(Protocol):
-    """Who knows the names of addresses: a ``Symbolizer``, or several as one."""
+    """Names of addresses: a ``Symbolizer``, or several as one."""
 
     @property
     def version(self) -> int: ...
@@ -61,7 +61,7 @@ class Namer:
         self._stacks: dict[int, tuple[tuple[int, ...], tuple[int, int], NamedStack]] = {}
 
     def copy(self) -> Namer:
-        """The same names and rules, for another thread."""
+        """A copy with its own filters, for another thread."""
         return Namer(self.symbols, self.filters.copy(), short_names=self._short_names)
 
     def with_symbols(self, symbols: Symbols) -> Namer:
@@ -111,7 +111,7 @@ class Namer:
 
 
 def _end_of_partial(why: str) -> Frame:
-    """What stands for the frames that are missing at the outer end."""
+    """A frame that stands for those missing at the outer end."""
     name = f"[partial: {why}]"
     return Frame(0, name, None, None, None, None, None)
 
@@ -141,11 +141,11 @@ class MergedSymbols:
         return sum(symbols.waiting for symbols in list(self._asked.values()))
 
     def place(self, _address: int) -> Unresolved:
-        """In different processes, different files are at an address."""
+        """No place: different processes have different files at an address."""
         return Unresolved.UNMAPPED
 
     def _owned(self, address: int) -> tuple[Symbols | None, int, int]:
-        """Who is to be asked for an address, and by which; None: nobody has it any more."""
+        """The symbolizer of an address, and the address there; None: no process has it any more."""
         found = self._locations.owner(address)
         if found is None:
             return None, address, address
@@ -194,7 +194,7 @@ class Symbolizers:
         self._symbolizers: dict[int, Symbolizer] = {}
 
     def of(self, number: int) -> Symbolizer:
-        """That of a process."""
+        """The symbolizer of a process."""
         with self._lock:
             if number not in self._symbolizers:
                 first = next(iter(self._symbolizers.values()), None)
@@ -216,7 +216,7 @@ class Namers:
     def __init__(self, symbolizers: Symbolizers, filters: Filters, *, short_names: bool) -> None:
         """See ``Namer``."""
         self.filters = filters
-        """Of all of them; may be changed from the thread that uses the namers."""
+        """Filters of all namers; may be changed from the thread that uses the namers."""
         self.patience_s = REPORT_PATIENCE_S
         """How long reports wait for names."""
         self._symbolizers = symbolizers
@@ -224,7 +224,7 @@ class Namers:
         self._namers: dict[int, Namer] = {}
 
     def of(self, target: Target) -> Namer:
-        """That of a process."""
+        """The namer of a process."""
         number = target.number
         namer = self._namers.get(number)
         if namer is None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from tracelloc.views.suspects import NamedSuspect
 
 
-class Unit(Enum):
-    """What a figure counts. The value is for people."""
+class FigureUnit(Enum):
+    """Unit of a figure. The value is for people."""
 
     BYTES = "bytes"
     BLOCKS = "blocks"
@@ -30,7 +30,7 @@ class Unit(Enum):
 
     def format(self, value: int) -> str:
         """A figure in words; without its time if it is a rate."""
-        return f"{value:,}" if self is Unit.BLOCKS else format_size(value)
+        return f"{value:,}" if self is FigureUnit.BLOCKS else format_size(value)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,8 +40,8 @@ class Figure:
     name: str
     """In JSON and CSV files."""
     attribute: str
-    """Of ``StackStat``."""
-    unit: Unit = Unit.BYTES
+    """Attribute of ``StackStat``."""
+    unit: FigureUnit = FigureUnit.BYTES
     sample_type: str | None = None
     """In pprof files; None: they don't have it."""
     of_freed: bool = True
@@ -57,19 +57,19 @@ class Figure:
 
 # fmt: off
 FIGURES: Final = (
-    Figure("bytes", "live_bytes", Unit.BYTES, "inuse_space", of_freed=False, optional=False),
-    Figure("allocations", "live_count", Unit.BLOCKS, "inuse_objects",
+    Figure("bytes", "live_bytes", FigureUnit.BYTES, "inuse_space", of_freed=False, optional=False),
+    Figure("allocations", "live_count", FigureUnit.BLOCKS, "inuse_objects",
            of_freed=False, optional=False),
-    Figure("allocated_bytes", "allocated_bytes", Unit.BYTES, "alloc_space", optional=False),
-    Figure("allocated", "allocated_count", Unit.BLOCKS, "alloc_objects", optional=False),
-    Figure("growth_bytes_per_min", "growth_bytes_per_min", Unit.RATE,
+    Figure("allocated_bytes", "allocated_bytes", FigureUnit.BYTES, "alloc_space", optional=False),
+    Figure("allocated", "allocated_count", FigureUnit.BLOCKS, "alloc_objects", optional=False),
+    Figure("growth_bytes_per_min", "growth_bytes_per_min", FigureUnit.RATE,
            of_freed=False, optional=False),
-    Figure("peak_bytes", "peak_bytes", Unit.BYTES, "peak_space"),
-    Figure("peak_allocations", "peak_count", Unit.BLOCKS),
+    Figure("peak_bytes", "peak_bytes", FigureUnit.BYTES, "peak_space"),
+    Figure("peak_allocations", "peak_count", FigureUnit.BLOCKS),
     Figure("temporary_bytes", "temporary_bytes"),
-    Figure("temporary_allocations", "temporary_count", Unit.BLOCKS, "temporary_objects"),
+    Figure("temporary_allocations", "temporary_count", FigureUnit.BLOCKS, "temporary_objects"),
     Figure("remote_freed_bytes", "remote_bytes"),
-    Figure("remote_frees", "remote_count", Unit.BLOCKS),
+    Figure("remote_frees", "remote_count", FigureUnit.BLOCKS),
 )
 """In the order in which files have them."""
 (
@@ -82,40 +82,38 @@ FIGURES: Final = (
 class Metric(Enum):
     """What a stack weighs. The value is the name for users; ``noun`` goes after a figure."""
 
-    BYTES = "bytes", LIVE_BYTES, "outstanding"
-    BLOCKS = "blocks", LIVE_COUNT, "outstanding blocks"
-    ALLOCATED = "allocated", ALLOCATED_BYTES, "allocated"
-    GROWTH = "growth", GROWTH_PER_MIN, "growth"
-    PEAK = "peak", PEAK_BYTES, "outstanding at the peak"
-    TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations"
+    BYTES = "bytes", LIVE_BYTES, "live", "live bytes"
+    BLOCKS = "blocks", LIVE_COUNT, "live blocks", "live blocks"
+    ALLOCATED = "allocated", ALLOCATED_BYTES, "allocated", "allocated bytes"
+    GROWTH = "growth", GROWTH_PER_MIN, "growth", "bytes/min of growth"
+    PEAK = "peak", PEAK_BYTES, "live at the peak", "live bytes at the peak"
+    TEMPORARY = "temporary", TEMPORARY_COUNT, "temporary allocations", "temporary allocations"
 
     figure: Figure
     noun: str
+    title: str
+    """Name that stands alone: ``live bytes``."""
 
-    def __new__(cls, name: str, figure: Figure, noun: str) -> Metric:
+    def __new__(cls, name: str, figure: Figure, noun: str, title: str) -> Metric:
         """A member of this name."""
         metric = object.__new__(cls)
         metric._value_ = name
         metric.figure = figure
         metric.noun = noun
+        metric.title = title
         return metric
 
     @property
-    def unit(self) -> Unit:
-        """What its figures count."""
+    def unit(self) -> FigureUnit:
+        """Unit of the figures."""
         return self.figure.unit
 
     @property
     def heading(self) -> str:
-        """Above a narrow column."""
+        """Title of a narrow column."""
         if self is Metric.BYTES:
             return self.noun
-        return f"{self.value}/min" if self.unit is Unit.RATE else str(self.value)
-
-    @property
-    def title(self) -> str:
-        """Standing alone: the noun with its unit."""
-        return self.noun if self.unit is Unit.BLOCKS else f"{self.unit.value} {self.noun}"
+        return f"{self.value}/min" if self.unit is FigureUnit.RATE else str(self.value)
 
     def of(self, stat: StackStat) -> int:
         """The weight of one stack."""
@@ -137,18 +135,18 @@ class Sample:
     stat: StackStat
     stack: NamedStack
     before: StackStat | None = None
-    """Of a difference: what the earlier profile had."""
+    """Figures of the earlier profile, in a difference."""
     verdict: str | None = None
     """What kind of memory it is; None if nobody looked."""
     pid: int | None = None
-    """Of several processes' samples, whose it is; None: the profile's target's."""
+    """Process of the sample, where there are several; None: the profile's target."""
 
     def weight(self, metric: Metric) -> int:
-        """What it has, or has more; negative only in differences and for growth."""
+        """Weight of the sample; negative only in differences and for growth."""
         return metric.of(self.stat)
 
     def after(self, metric: Metric) -> int:
-        """What it has in the end: of a difference, in the later profile."""
+        """Weight in the end: in a difference, that in the later profile."""
         return self.weight(metric) + (0 if self.before is None else metric.of(self.before))
 
 
@@ -175,7 +173,7 @@ class Profile:
     """How long it was traced; of a difference, the time between the two."""
     sample_bytes: int | None
     samples: Sequence[Sample]
-    """By outstanding bytes, largest first."""
+    """By live bytes, largest first."""
     files: Sequence[MappedFile] = ()
     """By address."""
     notes: Sequence[str] = ()
@@ -183,7 +181,7 @@ class Profile:
     suspects: Sequence[NamedSuspect] = ()
     """What leaks or may leak, the best first; none in differences and in profiles from files."""
     series: Sequence[tuple[int, int]] = ()
-    """(time since tracing began in ns, outstanding bytes then), oldest first."""
+    """(time since tracing began in ns, live bytes then), oldest first."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """The figures of the whole target, as JSON reports have them; empty if unknown."""
     has_modules: bool = True
@@ -201,10 +199,10 @@ class Profile:
         return not metric.figure.optional or any(s.after(metric) for s in self.samples)
 
     def total(self, metric: Metric) -> int:
-        """Of all stacks."""
+        """The sum over all stacks."""
         return sum(sample.weight(metric) for sample in self.samples)
 
 
 def figures_of(stat: StackStat) -> dict[str, int]:
-    """As files have them."""
+    """Figures by the names that files use."""
     return {figure.name: figure.of(stat) for figure in FIGURES}

@@ -13,23 +13,31 @@ from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
-from tracelloc.text import NS_PER_S, format_duration, format_roughly, format_size, plural, printable
-from tracelloc.verdict.judgement import CODE_OF, WATCH_FIRST_S, Codes, Judgement, Suspect, Verdict
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
+from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
+from tracelloc.verdict.parameters import P
 from tracelloc.views.naming import Namer, frame_name
 
 _CALLERS_LISTED: Final = 5
 _STACKS_NAMED: Final = 64
-"""Of a group, so many stacks are named for their callers: those with the largest shares."""
+"""Stacks of a group that are named for their callers: those with the largest shares."""
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """Who calls the function that the stacks of a suspect share, or is called by it."""
+class FunctionShare:
+    """A caller or callee of the function that the stacks of a suspect share."""
 
     name: str
     """Not harmless yet."""
     share: float
-    """Of the suspect's rate, 0 to 1."""
+    """Share of the suspect's rate, 0 to 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +51,14 @@ class NamedSuspect:
     """The one with the largest share."""
     shared: Frame | None
     """The outermost frame that all its stacks share; None for a single stack."""
-    callers: Sequence[Caller]
-    """Of the shared frame, the largest share first; empty for a single stack."""
-    callees: Sequence[Caller]
-    """And whom it calls there."""
+    callers: Sequence[FunctionShare]
+    """Callers of the shared frame, the largest share first; empty for a single stack."""
+    callees: Sequence[FunctionShare]
+    """Functions that the shared frame calls."""
 
     @property
     def judgement(self) -> Judgement:
-        """What is said of it."""
+        """The judgement of the suspect."""
         return self.suspect.judgement
 
     @property
@@ -72,7 +80,7 @@ def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
 def name_suspects(
     snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
 ) -> list[NamedSuspect]:
-    """With what names there are by now."""
+    """Names suspects, as far as names are known by now."""
     found = []
     for suspect in suspects:
         stack = namer.stack(snapshot, suspect.stack)
@@ -91,7 +99,7 @@ def name_suspects(
 
 
 def _position(stack: NamedStack, address: int) -> int | None:
-    """Of the outermost frame shown that is at this address or further in; of any, if none is."""
+    """Position of the outermost shown frame at this address or further in; else of any frame."""
     found = None
     for at, frame in enumerate(stack.frames):
         if frame.address == address:
@@ -102,7 +110,9 @@ def _position(stack: NamedStack, address: int) -> int | None:
     return next(shown, found)
 
 
-def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Sequence[Caller]:
+def _beside(
+    snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int
+) -> Sequence[FunctionShare]:
     """Functions next to the shared frame: ``way`` 1 is outwards, -1 inwards."""
     assert suspect.frame is not None
     shares: defaultdict[str, float] = defaultdict(float)
@@ -112,7 +122,7 @@ def _beside(snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int) -> Seq
         if at is not None:
             shares[_next_shown(stack, at, way)] += member.share
     ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(Caller(name, share) for name, share in ranked)
+    return tuple(FunctionShare(name, share) for name, share in ranked)
 
 
 def _next_shown(stack: NamedStack, at: int, way: int) -> str:
@@ -129,7 +139,7 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
     findings = snapshot.findings
     if findings is None:
         return None
-    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.WATCHING])
+    codes = np.full(len(snapshot.totals), CODE_OF[Verdict.DECIDING])
     known = findings.codes[: len(codes)]
     codes[: len(known)] = known
     for suspect in findings.suspects:
@@ -148,13 +158,16 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """``leaking 9.50 KiB/min since 10m ago, confidence 97%``; ``about`` marks estimates."""
+    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates."""
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
-    sure = f", confidence {judgement.confidence:.0%}" if judgement.confidence else ""
-    unsure = "" if judgement.verdict is Verdict.LEAKING else ", not sure yet"
+    confidence = format_percent(judgement.confidence, 0)
+    if judgement.verdict is Verdict.LEAKING:
+        sure = f", confidence {confidence}"
+    else:
+        sure = ", possible leak" + (f" ({confidence})" if judgement.confidence else "")
     return (
         f"{judgement.verdict.value} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
-        f"since {format_roughly(since_s)} ago{sure}{unsure}"
+        f"for {format_duration(since_s)}{sure}"
     )
 
 
@@ -162,9 +175,9 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     """Why, and what a group shares, harmless to print."""
     judgement = named.judgement
     yield judgement.evidence
-    if judgement.taken_back:
-        times = plural(judgement.taken_back, "time")
-        yield f"called leaking before, and taken back {times}"
+    if judgement.retracted:
+        times = plural(judgement.retracted, "time")
+        yield f"verdict leaking retracted {times} before"
     if named.shared is None:
         return
     count = len(named.suspect.members)
@@ -172,13 +185,16 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     yield f"these {count} stacks share {printable(frame_name(named.shared))}: {rate}/min"
     for how, others in (("called by", named.callers), ("through", named.callees)):
         if len(others) > 1:
-            listed = [f"{printable(c.name)} {c.share:.0%}" for c in others[:_CALLERS_LISTED]]
+            listed = [
+                f"{printable(c.name)} {format_percent(c.share, 0)}"
+                for c in others[:_CALLERS_LISTED]
+            ]
             more = len(others) - len(listed)
             yield f"{how} {', '.join(listed)}{f' and {more} more' if more else ''}"
 
 
 def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
-    """``2 leak suspects out of 7: 3 leaking, 4 growing``. ``left_out``: known by number only."""
+    """Formats ``2 leak suspects out of 7: 2 leaking``. ``left_out``: known by number only."""
     out_of = f" out of {len(suspects) + left_out}" if shown < len(suspects) + left_out else ""
     leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in suspects)
     growing = len(suspects) + left_out - leaking
@@ -187,23 +203,23 @@ def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
-    """What is put up with; None if nothing is."""
+    """What the user's suppressions hide; None if they hide nothing."""
     suppressed = None if snapshot.findings is None else snapshot.findings.suppressed
     if suppressed is None or not suppressed.stacks:
         return None
     return (
         f"suppressed {plural(suppressed.stacks, 'suspect stack')}: "
         f"{format_size(round(suppressed.rate_bytes_per_min))}/min, "
-        f"{format_size(suppressed.live_bytes)} outstanding"
+        f"{format_size(suppressed.live_bytes)} live"
     )
 
 
 def nobody_line(snapshot: Snapshot) -> str | None:
-    """What to say if there is no suspect; None if nothing can be said."""
+    """One line if there is no suspect; None before the first verdicts."""
     findings = snapshot.findings
     if findings is None or findings.suspects:
         return None
-    left_s = WATCH_FIRST_S - findings.moment.watched_s
+    left_s = P.first_verdict_s - findings.moment.watched_s
     if left_s > 0:
-        return f"no leak suspects yet, watching {format_duration(max(1, round(left_s)))} more"
+        return f"no leak suspects yet, first verdict in {format_duration(max(1, round(left_s)))}"
     return "no leak suspects so far"

@@ -228,7 +228,7 @@ class Page {
     }
     $('figures').replaceChildren(...rows);
     const path = tree.path(node).slice(0, -1);
-    $('stacktitle').textContent = path.length > 1 ? (this.isInverted ? 'what it calls, to the allocation' : 'called by') : '';
+    $('stacktitle').textContent = path.length > 1 ? (this.isInverted ? 'callees, down to the allocation' : 'called by') : '';
     $('stack').replaceChildren(...path.slice(1).map((each) => {
       const item = element('li', tree.nameOf(each));
       item.style.borderLeftColor = this.palette.byModule(each);
@@ -362,7 +362,7 @@ class Page {
       this.load(await answer.json());
       this.refresh();
     } catch {
-      $('notes').textContent = 'tracelloc does not answer: these are the last figures';
+      $('notes').textContent = 'tracelloc no longer answers: these are its last figures';
     }
   }
 }

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.dwarf.forms import DAMAGE, TOMBSTONES, U16, U64, DwarfError, reason_of, sleb, uleb
-from tracelloc.dwarf.info import DebugInfo, Unit
+from tracelloc.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.dwarf.lineheader import LineHeader, file_name, read_header
 from tracelloc.dwarf.ranges import UnitIndex
 
@@ -59,7 +59,7 @@ def _plain_instructions(opcode_base: int, operand_counts: bytes) -> re.Pattern[b
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LineRows:
     """A sequence that has been run. A row holds from its address to the next one's."""
 
     address: npt.NDArray[np.uint64]
@@ -88,7 +88,7 @@ class LineProgram:
         places.sort()
         self._start = np.array([address for address, _, _ in places], np.uint64)
         self._place = [(begin, end) for _, begin, end in places]
-        self._rows: OrderedDict[int, Rows] = OrderedDict()
+        self._rows: OrderedDict[int, LineRows] = OrderedDict()
         self._names: dict[tuple[int, str], str | None] = {}
 
     def find(self, address: int) -> tuple[int, int] | None:
@@ -116,7 +116,7 @@ class LineProgram:
                 found.append((int(rows.address[0]), int(rows.address[-1])))
         return found
 
-    def _run(self, at: int) -> Rows:
+    def _run(self, at: int) -> LineRows:
         rows = self._rows.get(at)
         if rows is not None:
             self._rows.move_to_end(at)
@@ -130,7 +130,7 @@ class LineProgram:
 
 
 def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
-    """Of each sequence: the address it begins with, where in the data it begins and ends.
+    """Start address of each sequence, and where in the data it begins and ends.
 
     Those of code that the linker left out are passed over, and a last one without end.
     """
@@ -160,7 +160,7 @@ def _sequences(header: LineHeader) -> list[tuple[int, int, int]]:
     return found
 
 
-def _run(header: LineHeader, at: int, end: int) -> Rows:
+def _run(header: LineHeader, at: int, end: int) -> LineRows:
     """Runs one sequence."""
     data, unit = header.data, header.instruction_bytes
     base, span, first_line = header.opcode_base, header.line_range, header.line_base
@@ -213,8 +213,8 @@ def _run(header: LineHeader, at: int, end: int) -> Rows:
     return _columns(addresses, files, lines)
 
 
-def _columns(addresses: array[int], files: array[int], lines: array[int]) -> Rows:
-    rows = Rows(
+def _columns(addresses: array[int], files: array[int], lines: array[int]) -> LineRows:
+    rows = LineRows(
         np.frombuffer(addresses, np.uint64),
         np.frombuffer(files, np.uint64).astype(np.uint32),
         np.frombuffer(lines, np.int64).astype(np.uint32),
@@ -222,7 +222,7 @@ def _columns(addresses: array[int], files: array[int], lines: array[int]) -> Row
     # Rows that go backwards only come from damaged files; a search needs them in order.
     if np.any(rows.address[1:] < rows.address[:-1]):
         order = np.argsort(rows.address, kind="stable")
-        return Rows(rows.address[order], rows.file[order], rows.line[order])
+        return LineRows(rows.address[order], rows.file[order], rows.line[order])
     return rows
 
 
@@ -244,7 +244,7 @@ Chain = tuple[SourceFrame, ...]
 
 
 _KEPT_BYTES: Final = 1 << 25
-"""Of line programs: those last asked for stay in memory."""
+"""Bytes of line programs kept in memory: those last asked for."""
 
 
 class LineIndex:
@@ -256,13 +256,13 @@ class LineIndex:
         self._kept_bytes = 0
         self._index: UnitIndex | None = None
 
-    def units(self, addresses: Sequence[int]) -> list[Unit | None]:
+    def units(self, addresses: Sequence[int]) -> list[DebugUnit | None]:
         """The unit that covers each address; never raises."""
         if self._index is None:
             self._index = UnitIndex(self._info, self._rows_of)
         return self._index.find(np.array(addresses, np.uint64))
 
-    def line_in(self, unit: Unit, address: int) -> tuple[str | None, int | None]:
+    def line_in(self, unit: DebugUnit, address: int) -> tuple[str | None, int | None]:
         """File and line of an address in a unit, None where not known; never raises."""
         try:
             program = self._program(unit)
@@ -275,16 +275,16 @@ class LineIndex:
             return None, None
         return name, (row[1] or None) if name is not None else None
 
-    def file_name(self, unit: Unit, number: int) -> str | None:
+    def file_name(self, unit: DebugUnit, number: int) -> str | None:
         """The path of a file by its number in a unit's line program. Raises DAMAGE."""
         program = self._program(unit)
         return program.file_name(number, unit.root.comp_dir) if program is not None else None
 
-    def _rows_of(self, unit: Unit) -> list[tuple[int, int]]:
+    def _rows_of(self, unit: DebugUnit) -> list[tuple[int, int]]:
         program = self._program(unit)
         return program.ranges() if program is not None else []
 
-    def _program(self, unit: Unit) -> LineProgram | None:
+    def _program(self, unit: DebugUnit) -> LineProgram | None:
         """A unit's line program, None if it has none or a damaged one."""
         offset = unit.root.line_offset
         if offset is None:

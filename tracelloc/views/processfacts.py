@@ -1,4 +1,4 @@
-"""What is said of a whole process: its memory, what the allocator wastes, what tracing misses.
+"""Memory, waste, overhead and losses of a whole process, as text and JSON.
 
 What the process has grown by since tracing began is compared with the blocks that it has
 allocated since and still holds, with what the allocator adds to each of them: rounding up
@@ -21,47 +21,54 @@ from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.blocks import UsableSizes
-from tracelloc.snapshots.losses import Losses
+from tracelloc.snapshots.histograms import TotalWaste, Waste, total_waste
+from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import TotalWaste, Waste, total_waste
 from tracelloc.target.found import main_allocator
 from tracelloc.target.procfs import base_name
 from tracelloc.target.residency import Limit, Memory
 from tracelloc.target.usable import Formula, formula_for, header_bytes
-from tracelloc.text import NS_PER_S, format_roughly, format_size, plural, printable
+from tracelloc.text import (
+    NS_PER_S,
+    format_estimate,
+    format_percent,
+    format_size,
+    plural,
+    printable,
+)
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.suspects import suspects_of
 
 _NOTABLE_BYTES: Final = 1 << 20
 """Growth below this is not taken apart: pages and rounding are as large."""
-_EXPLAINED: Final = 0.7
+_MOSTLY_TRACED: Final = 0.7
 _MORE_THAN_ALL: Final = 1.3
 _SLOPE_NS: Final = 60 * NS_PER_S
 """Growth of resident memory is judged over this time at least."""
 _FARTHEST_S: Final = 30 * 86400.0
-"""What is further away is not foretold."""
+"""Nothing further away is forecast."""
 
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where resident memory comes from, in bytes."""
+    """Accounts for resident memory, in bytes."""
 
     growth_bytes: int
-    """Of memory in use since tracing began, what is swapped out included."""
+    """Growth of memory in use since tracing began, swapped pages included."""
     traced_bytes: int
-    """Outstanding blocks."""
+    """Bytes of live blocks."""
     overhead_bytes: int | None
-    """What the allocator adds to them; None if that is not known of it."""
+    """Overhead of the malloc library on them; None if unknown."""
     mapped_bytes: int | None
-    """What is kept of the ranges that it has mapped by itself; None if they are not traced."""
-    explained: float | None
-    """Share of the growth; None if there is hardly any."""
+    """Resident bytes of its own mappings; None if they are not traced."""
+    traced_share: float | None
+    """Traced bytes as a share of the growth; None if there is hardly any growth."""
     sentence: str
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When memory will have run out."""
+    """When memory will run out."""
 
     limit: Limit
     rate_bytes_per_min: float
@@ -71,17 +78,17 @@ class Forecast:
 
     @property
     def sentence(self) -> str:
-        """For people."""
-        whose = "what leaks" if self.by_leaks else "memory in use"
+        """The forecast as a sentence."""
+        whose = "leaks" if self.by_leaks else "memory growth"
         return (
             f"at {format_size(round(self.rate_bytes_per_min))}/min of {whose}, the "
             f"{self.limit.what}'s limit of {format_size(self.limit.size_bytes)} is reached in "
-            f"{format_roughly(self.left_s)}"
+            f"{format_estimate(self.left_s)}"
         )
 
 
 def forecast(snapshot: Snapshot) -> Forecast | None:
-    """By what leaks, if anything does; else by how memory in use has grown lately.
+    """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
     None if it does not grow, or would take longer than a month.
     """
@@ -104,18 +111,18 @@ def forecast(snapshot: Snapshot) -> Forecast | None:
 
 def _slope_per_min(memory: Memory) -> float:
     """Over the newer half of what is known, if that is long enough; else 0."""
-    if len(memory.past) < 2:
+    if len(memory.history) < 2:
         return 0.0
-    last_ns, last = memory.past[-1]
-    middle_ns = (memory.past[0][0] + last_ns) // 2
-    from_ns, first = next(point for point in memory.past if point[0] >= middle_ns)
+    last_ns, last = memory.history[-1]
+    middle_ns = (memory.history[0][0] + last_ns) // 2
+    from_ns, first = next(point for point in memory.history if point[0] >= middle_ns)
     if last_ns - from_ns < _SLOPE_NS:
         return 0.0
     return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S
 
 
 def account(snapshot: Snapshot) -> Account | None:
-    """None if the process's memory was never seen."""
+    """Compares memory growth with traced blocks; None if memory was never seen."""
     memory = snapshot.memory
     if memory is None:
         return None
@@ -129,13 +136,13 @@ def account(snapshot: Snapshot) -> Account | None:
         traced_bytes=traced,
         overhead_bytes=overhead,
         mapped_bytes=mapped,
-        explained=known / growth if growth >= _NOTABLE_BYTES else None,
+        traced_share=known / growth if growth >= _NOTABLE_BYTES else None,
         sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
     )
 
 
 def _overhead(snapshot: Snapshot) -> int | None:
-    """What the allocator adds to outstanding blocks; None if that is not known of it."""
+    """Overhead of the malloc library on live blocks; None if unknown."""
     sizes = snapshot.usable
     if sizes is not None and sizes.has_sizes and snapshot.blocks is not None:
         blocks = snapshot.blocks
@@ -150,7 +157,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
 
 
 def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
-    """As if the blocks of a stack were all of their mean size; unknown roundings are left out."""
+    """Overhead if a stack's blocks were all of their mean size; unknown roundings are left out."""
     holding = totals.live_count > 0
     counts, held = totals.live_count[holding], totals.live_bytes[holding]
     mean = np.ceil(np.maximum(held, 0) / counts).astype(np.uint64)
@@ -160,13 +167,13 @@ def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
 
 
 def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overhead: int) -> str:
-    """``known``: bytes of blocks and mappings, ``overhead``: of it, the allocator's."""
+    """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
     what = f"traced blocks{' and mappings' if memory.mapped_bytes else ''}"
     added = ""
     if overhead >= _NOTABLE_BYTES:
-        added = f", {format_size(overhead)} of it added by the allocator"
+        added = f", {format_size(overhead)} of it overhead of the malloc library"
     traced = f"{what} hold {format_size(known)}{added}"
     if growth < _NOTABLE_BYTES:
         untouched = known >= _NOTABLE_BYTES + max(0, growth)
@@ -174,22 +181,20 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overh
     share = known / growth
     if share > _MORE_THAN_ALL:
         return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
-    explained = f"{rss}, {signed}: {what} explain {min(share, 1):.0%}{added}"
-    return explained if share >= _EXPLAINED else f"{explained}; {_elsewhere(memory, known)}"
+    part = format_percent(min(share, 1), 0)
+    traced = f"{rss}, {signed}, {part} of it in {what}{added}"
+    return traced if share >= _MOSTLY_TRACED else f"{traced}; {_elsewhere(memory, known)}"
 
 
 def _replaced(snapshot: Snapshot) -> str:
     freed = snapshot.losses.oddities.unmatched_frees
     if not freed:
-        return ": some of it has not been touched yet"
-    return (
-        f": not all touched yet, or in the place of {plural(freed, 'block')} "
-        "from before that were freed"
-    )
+        return ": partly not resident yet"
+    return ": partly not resident yet, or reusing memory freed earlier"
 
 
 def _elsewhere(memory: Memory, known: int) -> str:
-    """What else has grown most."""
+    """Names what else has grown most."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
@@ -200,19 +205,19 @@ def _elsewhere(memory: Memory, known: int) -> str:
     untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
         f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
-        f"allocator caches{untraced} or another allocator"
+        f"allocator caches{untraced} or another malloc library"
     )
 
 
 def memory_lines(snapshot: Snapshot) -> Iterator[str]:
-    """Where memory comes from and when it will have run out, as far as that can be said."""
+    """Sentences on where memory comes from and when it runs out."""
     for found in (account(snapshot), forecast(snapshot)):
         if found is not None:
             yield found.sentence
 
 
 def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The same for programs: bytes and seconds; {} if the process's memory was never seen."""
+    """Memory figures in JSON: bytes and seconds; {} if the process's memory was never seen."""
     memory, found, ahead = snapshot.memory, account(snapshot), forecast(snapshot)
     if memory is None or found is None:
         return {}
@@ -225,9 +230,9 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
         "pss_bytes": memory.pss_bytes,
         "growth_bytes": found.growth_bytes,
         "traced_bytes": found.traced_bytes,
-        "allocator_overhead_bytes": found.overhead_bytes,
+        "malloc_overhead_bytes": found.overhead_bytes,
         "mapped_bytes": found.mapped_bytes,
-        "explained_share": None if found.explained is None else round(found.explained, 4),
+        "traced_share": None if found.traced_share is None else round(found.traced_share, 4),
         "explanation": found.sentence,
         "limit": None if limit is None else limit.what,
         "limit_bytes": None if limit is None else limit.size_bytes,
@@ -238,8 +243,8 @@ def memory_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def waste_text(waste: Waste, about: str) -> str:
-    """Of a bin, a size or a stack. ``about``: ``~`` before estimates."""
-    known = f"{about}{format_size(waste.waste_bytes)} wasted ({waste.share:.1%})"
+    """Wasted bytes of a bin, a size or a stack. ``about``: ``~`` before estimates."""
+    known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
     unknown = f"{about}{waste.unknown_count} of unknown usable size"
@@ -247,7 +252,7 @@ def waste_text(waste: Waste, about: str) -> str:
 
 
 def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
-    """Of all blocks, with how their sizes became known and what speaks against them."""
+    """Usable and wasted bytes of all blocks, how they are known, and what speaks against them."""
     return printable(", ".join(_parts(sizes, total, about)))
 
 
@@ -267,13 +272,13 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
 
 
 def why_uncertain(sizes: UsableSizes) -> str | None:
-    """What speaks against usable sizes; None if nothing does."""
+    """Why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
-        return f"those of {main.provider.value} in {base_name(main.file)} are not known"
+        return f"sizes of {main.provider.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)
-        return f"all blocks are taken for {main.provider.value}'s, there is also {others}"
+        return f"all blocks are counted as {main.provider.value}'s, but there is also {others}"
     return None
 
 
@@ -289,30 +294,32 @@ _LOSS_TEXTS = {
     Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
-_MOST_DEAR = 4
-"""Names of dear probes in a line."""
+_MOST_SLOW = 4
+"""Names of slow probes in a line."""
 
 
 def overhead_line(overhead: Overhead) -> str:
-    """What tracing costs the target, and which probes cost more than they could."""
+    """One line on the overhead of tracing, and on slow probes."""
     parts = [f"{overhead.events_per_s:.0f} events/s"]
     if overhead.probe_share is not None:
-        parts.append(f"probes take about {overhead.probe_share:.1%} of the target's CPU time")
+        parts.append(
+            f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
+        )
     if overhead.dear_probes:
-        shown = [printable(name) for name in overhead.dear_probes[:_MOST_DEAR]]
+        shown = [printable(name) for name in overhead.dear_probes[:_MOST_SLOW]]
         more = len(overhead.dear_probes) - len(shown)
         if more:
             shown.append(f"and {more} more")
-        parts.append(f"dear probes: {', '.join(shown)}")
+        parts.append(f"slow probes: {', '.join(shown)}")
     return ", ".join(parts)
 
 
 def losses_line(snapshot: Snapshot) -> str:
-    """What was missed, in one line: the three standing figures, then whatever else isn't 0."""
+    """One line on what was missed: three standing figures, then all others that are not 0."""
     losses = snapshot.losses
     parts = [
         f"lost {plural(losses.events, 'event')}",
-        f"{plural(losses.oddities.unmatched_frees, 'free')} of earlier allocations",
+        f"{plural(losses.oddities.unmatched_frees, 'unmatched free')}",
         f"{plural(snapshot.truncated_stacks, 'truncated stack')}",
     ]
     if snapshot.broken_stacks:
@@ -324,26 +331,24 @@ def losses_line(snapshot: Snapshot) -> str:
         parts.append(_overflows(losses))
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        parts.append(
-            f"at least {least} and at most {most} allocations are outstanding, bytes unknown"
-        )
+        parts.append(f"at least {least} and at most {most} live allocations, bytes unknown")
     elif losses.events:
-        parts.append("outstanding figures are not certain")
+        parts.append("live figures are uncertain")
     return ", ".join(parts)
 
 
-def _overflows(losses: Losses) -> str:
-    """How it went when the reader fell behind."""
+def _overflows(losses: LossCounts) -> str:
+    """What happened while the reader fell behind."""
     text = (
         f"{plural(losses.overflows, 'overflow')} of the event buffer, "
-        f"{plural(losses.spilled_events, 'event')} kept aside"
+        f"{plural(losses.spilled_events, 'event')} in the overflow map"
     )
     if losses.events:
         return f"{text} or lost"
-    return f"{text}: figures are exact, peaks meanwhile unseen"
+    return f"{text}: figures are exact, but peaks meanwhile were not seen"
 
 
-def _rare_losses(losses: Losses) -> Iterator[str]:
+def _rare_losses(losses: LossCounts) -> Iterator[str]:
     for counter, (one, many) in _LOSS_TEXTS.items():
         count = losses.counters[counter]
         if count:

@@ -1,4 +1,4 @@
-"""What threads did and what the peak was made of, as snapshots have it: in whole blocks."""
+"""Activity of threads, and the peak, in whole blocks as snapshots have it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tracelloc.heap.totals import Totals
 
 @dataclass(frozen=True, slots=True)
 class ThreadWork:
-    """What one thread has done since tracing began. Bytes are as requested."""
+    """Allocations and frees of one thread since tracing began. Bytes are as requested."""
 
     tid: int
     """0: of no thread that is known."""
@@ -24,14 +24,15 @@ class ThreadWork:
     allocated_bytes: int
     allocated_count: int
     freed_bytes: int
-    """By this thread, whoever had allocated them; as the next."""
+    """Freed by this thread, whoever had allocated it."""
     freed_count: int
-    remote_freed_bytes: int
-    """Of these, allocated by others."""
-    remote_freed_count: int
-    handed_bytes: int
-    """Of those that it allocated, freed by others."""
-    handed_count: int
+    """Blocks freed by this thread, whoever had allocated them."""
+    freed_for_others_bytes: int
+    """Freed by this thread, allocated by others."""
+    freed_for_others_count: int
+    freed_by_others_bytes: int
+    """Allocated by this thread, freed by others."""
+    freed_by_others_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class ThreadFlow:
 
 @dataclass(frozen=True, slots=True)
 class ThreadActivity:
-    """Who allocates and who frees."""
+    """Which threads allocate and which free."""
 
     threads: tuple[ThreadWork, ...]
     """By what they allocated, most bytes first. Only those that did anything."""
@@ -56,7 +57,7 @@ class ThreadActivity:
 
     @property
     def freed_count(self) -> int:
-        """By all threads."""
+        """Blocks freed by all threads."""
         return sum(thread.freed_count for thread in self.threads)
 
     @property
@@ -66,12 +67,12 @@ class ThreadActivity:
 
     @property
     def remote_freed_bytes(self) -> int:
-        """The same in bytes."""
+        """Bytes that another thread freed than had allocated them."""
         return sum(flow.size_bytes for flow in self.flows)
 
     @property
     def remote_share(self) -> float:
-        """Of all blocks that were freed; 0 to 1."""
+        """Share of all frees that were by another thread; 0 to 1."""
         return self.remote_freed_count / max(self.freed_count, 1)
 
 
@@ -79,20 +80,20 @@ def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> T
     """Threads and flows in whole blocks; ``totals`` tell what counts are in."""
     whole, sums = totals.whole_number, table.threads()
     tids = sums.tid.tolist()
-    handed: dict[int, tuple[int, int]] = {}
-    remote: dict[int, tuple[int, int]] = {}
+    by_others: dict[int, tuple[int, int]] = {}
+    for_others: dict[int, tuple[int, int]] = {}
     flows = []
     for (maker, ender), flow in table.flows().items():
         if not flow.count:
             continue
         flows.append(ThreadFlow(tids[maker], tids[ender], whole(flow.count), flow.size_bytes))
-        for way, row in ((handed, maker), (remote, ender)):
-            count, size_bytes = way.get(row, (0, 0))
-            way[row] = count + flow.count, size_bytes + flow.size_bytes
+        for sums_of, row in ((by_others, maker), (for_others, ender)):
+            count, size_bytes = sums_of.get(row, (0, 0))
+            sums_of[row] = count + flow.count, size_bytes + flow.size_bytes
     threads = []
     for row in np.flatnonzero(sums.allocated_count | sums.freed_count).tolist():
-        handed_count, handed_bytes = handed.get(row, (0, 0))
-        remote_count, remote_bytes = remote.get(row, (0, 0))
+        by_others_count, by_others_bytes = by_others.get(row, (0, 0))
+        for_others_count, for_others_bytes = for_others.get(row, (0, 0))
         threads.append(
             ThreadWork(
                 tid=tids[row],
@@ -101,10 +102,10 @@ def activity_of(table: LiveTable, totals: Totals, names: Mapping[int, str]) -> T
                 allocated_count=whole(int(sums.allocated_count[row])),
                 freed_bytes=int(sums.freed_bytes[row]),
                 freed_count=whole(int(sums.freed_count[row])),
-                remote_freed_bytes=remote_bytes,
-                remote_freed_count=whole(remote_count),
-                handed_bytes=handed_bytes,
-                handed_count=whole(handed_count),
+                freed_for_others_bytes=for_others_bytes,
+                freed_for_others_count=whole(for_others_count),
+                freed_by_others_bytes=by_others_bytes,
+                freed_by_others_count=whole(by_others_count),
             )
         )
     threads.sort(key=lambda thread: (-thread.allocated_bytes, thread.tid))
@@ -116,7 +117,7 @@ _Record = TypeVar("_Record", ThreadWork, ThreadFlow)
 
 
 def merged_activity(parts: Sequence[ThreadActivity]) -> ThreadActivity | None:
-    """Of several processes; None without any. What is of no known thread is one row."""
+    """Activity of several processes in one; None without any. Unknown threads are one row."""
     if not parts:
         return None
     names = {tid: name for part in parts for tid, name in part.names.items()}

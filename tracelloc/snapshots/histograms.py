@@ -1,6 +1,6 @@
-"""Outstanding blocks by size, age and thread, one stack's details, and what allocators waste.
+"""Histograms of live blocks by size, age and thread, details of a stack, and wasted bytes.
 
-Waste is what the allocator gives beyond what was asked for.
+Waste is what the malloc library gives beyond what was asked for.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import Blocks
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.snapshots.analysis import ALL, Amounts, Limits, amounts, choose, held_by
 from tracelloc.snapshots.blocks import Usable
 from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import NS_PER_S
 
 
 @dataclass(frozen=True, slots=True)
 class Waste:
-    """Of some blocks. Where blocks were sampled, estimates."""
+    """Bytes that some blocks waste; estimates where blocks were sampled."""
 
     usable_bytes: int
     """What the program could use, of the blocks of which that is known."""
@@ -34,23 +34,23 @@ class Waste:
 
     @property
     def share(self) -> float:
-        """Of the usable bytes; 0 to 1."""
+        """Wasted share of the usable bytes; 0 to 1."""
         return self.waste_bytes / max(self.usable_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class StackWaste:
-    """What the blocks of one call stack waste."""
+    """Bytes wasted by the blocks of one call stack."""
 
     index: int
-    """Of the stack."""
+    """Index of the stack."""
     count: int
     waste: Waste
 
 
 @dataclass(frozen=True, slots=True)
 class TotalWaste:
-    """Of some blocks, and how their sizes became known."""
+    """Bytes that blocks waste, and how their usable sizes became known."""
 
     waste: Waste
     read_count: int
@@ -87,7 +87,7 @@ def waste_by(
 def total_waste(
     blocks: Blocks, sample_bytes: int | None, usable: Usable, header_bytes: int
 ) -> TotalWaste:
-    """Of all these blocks. ``header_bytes``: what each takes beside its usable bytes."""
+    """Sums the waste of blocks. ``header_bytes``: what each takes beside its usable bytes."""
     alike = np.zeros(len(blocks), np.intp)
     (waste,) = waste_by(alike, 1, blocks, sample_bytes, usable)
     assert waste is not None
@@ -121,7 +121,7 @@ _AGE_STEPS_NS: Final = np.array(AGE_STEPS_S, np.int64) * NS_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Bin:
-    """What lies between two limits: bytes of a size, or nanoseconds of an age."""
+    """A bin of a histogram, between two sizes in bytes or two ages in ns."""
 
     low: int
     high: int | None
@@ -201,7 +201,7 @@ def age_bins(blocks: Blocks, now_ns: int, sample_bytes: int | None = None) -> li
 
 @dataclass(frozen=True, slots=True)
 class ThreadStat:
-    """What blocks one thread has allocated that are outstanding."""
+    """Live blocks that one thread has allocated."""
 
     tid: int
     name: str | None
@@ -209,14 +209,14 @@ class ThreadStat:
     live_bytes: int
     live_count: int
     share: float
-    """Of the bytes of all threads; 0 to 1."""
+    """Share of the bytes of all threads; 0 to 1."""
     bytes_per_min: int | None
     """By how much it has grown since an earlier moment; None without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadsBefore:
-    """Outstanding bytes per thread at an earlier moment."""
+    """Live bytes per thread at an earlier moment."""
 
     now_ns: int
     live_bytes: Mapping[int, int]
@@ -256,7 +256,7 @@ def threads_of(
 
 
 def threads_then(stats: list[ThreadStat], now_ns: int) -> ThreadsBefore:
-    """To compare later ones with."""
+    """What later tables of threads are compared with."""
     return ThreadsBefore(now_ns, {stat.tid: stat.live_bytes for stat in stats})
 
 
@@ -269,7 +269,7 @@ def _per_min(size: int, tid: int, now_ns: int, before: ThreadsBefore | None) -> 
 
 @dataclass(frozen=True, slots=True)
 class StackDetails:
-    """Everything about one stack. Ages in ns; None where there is nothing to say."""
+    """Figures of one stack. Ages in ns; None where there is nothing to say."""
 
     index: int
     live_bytes: int
@@ -290,7 +290,7 @@ class StackDetails:
 
     @property
     def freed_share(self) -> float | None:
-        """Of the blocks it ever allocated; None if there were none."""
+        """Freed share of the blocks it ever allocated; None if there were none."""
         return self.freed_count / self.allocated_count if self.allocated_count else None
 
 
@@ -300,7 +300,7 @@ def stack_details(
     names: Mapping[int, str],
     limits: Limits = ALL,
 ) -> StackDetails:
-    """One stack. Spreads are of its blocks within limits, and need a snapshot with blocks."""
+    """Details of one stack; histograms of its blocks within limits need a snapshot with blocks."""
     now_ns, sampled, totals = snapshot.now_ns, snapshot.sample_bytes, snapshot.totals
     blocks = Blocks.empty()
     if snapshot.blocks is not None:
@@ -336,10 +336,10 @@ def _mean(ages: np.ndarray[tuple[int], np.dtype[np.int64]], amount: Amounts) -> 
 
 @dataclass(frozen=True, slots=True)
 class ThreadRow:
-    """One thread."""
+    """A thread with its live blocks and its activity."""
 
     held: ThreadStat
-    """The outstanding blocks that it has allocated."""
+    """Live blocks that it has allocated."""
     work: ThreadWork
     """What it has done since tracing began."""
 

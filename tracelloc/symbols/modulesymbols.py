@@ -22,8 +22,8 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.dwarf.lines import SourceFrame
-from tracelloc.dwarf.source import SourceLines
+from tracelloc.dwarf.lineprogram import SourceFrame
+from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, RawTable, Symbol, SymbolTable
 from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file, open_inside
 from tracelloc.elf.plt import plt_functions
@@ -74,7 +74,7 @@ class PerfMap:
 
     @property
     def path(self) -> PurePosixPath:
-        """In the target's own root, by the PID that the target has for itself."""
+        """Path of the file in the target's own root, by its own PID."""
         return PurePosixPath(f"/tmp/perf-{self._inner_pid}.map")  # noqa: S108
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class PerfMap:
 
     def _distrust(self, status: os.stat_result) -> str | None:
         if not stat.S_ISREG(status.st_mode):
-            return "it is no regular file"
+            return "it is not a regular file"
         if status.st_uid not in self._users:
             return "it belongs to another user"
         if status.st_mode & stat.S_IWOTH:
@@ -148,7 +148,7 @@ class PerfMap:
 
 
 class ModuleSymbols:
-    """What is known of one mapped file: loaded when asked for, once. Thread safe."""
+    """Names and lines of one mapped file, loaded on demand, once. Thread safe."""
 
     def __init__(self, module: Module, roots: Sequence[Path]) -> None:
         """``roots``: directories that stand for ``/`` when debug files are searched."""
@@ -174,7 +174,7 @@ class ModuleSymbols:
 
     @cached_property
     def debug_file(self) -> DebugFile | None:
-        """Its separate debug file."""
+        """The separate debug file of the module."""
         with self._lock:
             return find_debug_file(self._elf, self.module.path, self._roots, self.troubles)
 

@@ -8,9 +8,7 @@ from typing import Any, Final
 
 from rich.text import Text
 
-from tracelloc.snapshots.activity import ThreadActivity, ThreadFlow
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.spread import (
+from tracelloc.snapshots.histograms import (
     Bin,
     ThreadRow,
     ThreadsBefore,
@@ -24,25 +22,27 @@ from tracelloc.snapshots.spread import (
     threads_then,
     total_waste,
 )
-from tracelloc.text import NS_PER_S, about_of, format_size
-from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Bar, Cell, Column, Heading, Rows, Table, crop, percent, span
-from tracelloc.ui.view import BASIC, Selection, Settings, Sorting, Source, View
-from tracelloc.views.process import waste_line
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
+from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
+from tracelloc.ui.stackviews import growth_cell
+from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
+from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection
+from tracelloc.views.processfacts import waste_line
 
 MOST_SIZES: Final = 32
 _BY_BYTES: Final = Sorting("bytes")
 
 
 def columns(label: str) -> tuple[Column, ...]:
-    """Those of a histogram. What it is sorted by is what bars and shares are of."""
+    """Columns of a histogram. Bars and shares are of the column that it is sorted by."""
     return (
         Column("label", label, 16, sorts=False),
         Column("bytes", "bytes", 9),
         Column("count", "blocks", 11),
         Column("share", "share", 7, sorts=False),
         Column("wasted", "wasted", 9, from_width=76, sorts=False),
-        Column("waste", "of it", 7, from_width=76, sorts=False),
+        Column("waste", "share", 7, from_width=76, sorts=False),
         Column("bar", "", 0, sorts=False),
     )
 
@@ -52,7 +52,7 @@ def bar_rows(
     label: Callable[[Bin], str],
     sorting: Sorting = _BY_BYTES,
     empty: str = "",
-) -> Rows:
+) -> TableRows:
     """A row per bin, the key is (low, high, headings above it); a string is a heading.
 
     Shares are of what stands before the first heading.
@@ -85,19 +85,19 @@ def bar_rows(
             "label": lambda: label(row),
             "bytes": lambda: format_size(row.size_bytes),
             "count": lambda: f"{row.count:,}",
-            "share": lambda: percent(value(row) / max(total, 1)),
+            "share": lambda: format_percent(value(row) / max(total, 1)),
             "wasted": lambda: _wasted(row, lambda waste: format_size(waste.waste_bytes), "?"),
-            "waste": lambda: _wasted(row, lambda waste: percent(waste.share), ""),
+            "waste": lambda: _wasted(row, lambda waste: format_percent(waste.share), ""),
         }[column]()
         return text if row.count else Text(text, "dim")
 
     knows_waste = any(row.waste is not None for row in bars.values())
     without = () if knows_waste else ("wasted", "waste")
-    return Rows(order, cell, sorting.column, empty=empty, without=without)
+    return TableRows(order, cell, sorting.column, empty=empty, without=without)
 
 
 def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
-    """Of blocks whose usable sizes are known."""
+    """A figure of the blocks whose usable sizes are known."""
     waste = row.waste
     if waste is None or not row.count:
         return ""
@@ -107,10 +107,10 @@ def _wasted(row: Bin, figure: Callable[[Waste], str], unknown: str) -> str:
 def size_rows(
     bins: Sequence[Bin], frequent: Sequence[Bin] = (), waste: str | None = None
 ) -> list[Bin | str]:
-    """By powers of two, then by the exact sizes that hold most, then what is wasted in all."""
+    """Rows by powers of two, then exact sizes with most bytes, then the waste."""
     rows: list[Bin | str] = [*bins]
     if frequent:
-        rows.append("exact sizes that hold most")
+        rows.append("exact sizes with most bytes")
         rows += frequent
     if waste is not None and rows:
         rows.append(waste)
@@ -141,26 +141,22 @@ def age_label(ages: Bin) -> str:
 
 
 def _time(age_ns: int) -> str:
-    """Limits of bins are whole numbers of one unit."""
-    seconds = age_ns // NS_PER_S
-    for length, unit in ((86_400, "d"), (3600, "h"), (60, "m")):
-        if seconds >= length and seconds % length == 0:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s" if seconds < 60 else span(seconds)
+    """A limit of a bin."""
+    return format_duration(age_ns // NS_PER_S)
 
 
-def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
-    """Usable sizes are asked for once per snapshot."""
+def _make_sizes(source: Source) -> Callable[[ViewSelection], TableRows]:
+    """Makes the rows of sizes; usable sizes are read once per snapshot."""
     measured: tuple[Snapshot, Snapshot] | None = None
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         nonlocal measured
         snapshot, settings = selection.snapshot, selection.settings
         blocks = selection.blocks(settings.all_limits)
         sampled, sizes, waste = snapshot.sample_bytes, None, None
         if snapshot.merged is not None:
             # Read sizes are known by address: in each process another block is there.
-            waste = "what the allocator adds is known of single processes only (9)"
+            waste = "overhead of the malloc library: choose a single process (9)"
         else:
             if measured is None or measured[0] is not snapshot:
                 measured = snapshot, source.measured(snapshot)
@@ -177,7 +173,7 @@ def _make_sizes(source: Source) -> Callable[[Selection], Rows]:
     return rows
 
 
-def _make_ages(selection: Selection) -> Rows:
+def _make_ages(selection: ViewSelection) -> TableRows:
     snapshot, settings = selection.snapshot, selection.settings
     blocks = selection.blocks(settings.all_limits)
     bins = age_bins(blocks, snapshot.now_ns, snapshot.sample_bytes)
@@ -217,15 +213,15 @@ AGES: Final = View(
 
 
 COLUMNS: Final = (
-    Column("bytes", "outstanding", 13),
+    Column("bytes", "live", 13),
     Column("growth", "growth/min", 12),
     Column("thread", "thread", 7, descending=False),
     Column("share", "share", 7, from_width=76, sorts=False),
     Column("count", "blocks", 10, from_width=76),
     Column("allocated", "allocated", 9, from_width=98),
     Column("freed", "freed", 8, from_width=98),
-    Column("remote", "of others", 9, from_width=119),
-    Column("handed", "handed on", 9, from_width=119),
+    Column("for_others", "for others", 10, from_width=119),
+    Column("by_others", "by others", 9, from_width=119),
     Column("name", "name", 16, right=False, descending=False),
     Column("bar", "", 0, from_width=130, sorts=False),
 )
@@ -237,20 +233,20 @@ _FIGURES: Final[dict[str, Callable[[ThreadRow], Any]]] = {
     "count": lambda row: row.held.live_count,
     "allocated": lambda row: row.work.allocated_bytes,
     "freed": lambda row: row.work.freed_bytes,
-    "remote": lambda row: row.work.remote_freed_bytes,
-    "handed": lambda row: row.work.handed_bytes,
+    "for_others": lambda row: row.work.freed_for_others_bytes,
+    "by_others": lambda row: row.work.freed_by_others_bytes,
     "name": lambda row: _name(row.tid, row.name),
 }
-_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": percent}
+_FORMATS: Final[dict[str, Callable[[Any], str]]] = {"thread": str, "share": format_percent}
 _FLOWS: Final = 3
 """Shown of each kind."""
 
 
-def maker(_source: Source) -> Callable[[Selection], Rows]:
+def maker(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes a row per thread. Growth is since it first made rows of these settings."""
     before: tuple[object, ThreadsBefore] | None = None
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         nonlocal before
         snapshot, settings = selection.snapshot, selection.settings
         key = settings.search, settings.all_limits, settings.difference, settings.verdicts
@@ -276,7 +272,7 @@ def maker(_source: Source) -> Callable[[Selection], Rows]:
 
 def table_rows(
     threads: Sequence[ThreadRow], activity: ThreadActivity | None, sorting: Sorting, about: str
-) -> Rows:
+) -> TableRows:
     """The table; the key is the thread's id. ``about`` is ``~`` if figures are estimates."""
     by_tid = {row.tid: row for row in threads}
     figure = _FIGURES[sorting.column]
@@ -302,20 +298,17 @@ def table_rows(
     footer: list[Callable[[Any], str]] = []
     if activity is not None:
         footer = [lambda _: _sharing(activity, about), lambda tid: _flows(activity, tid, about)]
-    return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
+    return TableRows(order, cell, sorting.column, sorting.descending, footer=footer)
 
 
 def _sharing(activity: ThreadActivity, about: str) -> str:
     size, count = format_size(activity.remote_freed_bytes), f"{activity.remote_freed_count:,}"
-    share = percent(activity.remote_share)
-    return (
-        f" freed by other threads: {about}{size} in {about}{count} blocks, "
-        f"{share} of all that were freed"
-    )
+    share = format_percent(activity.remote_share)
+    return f" freed by other threads: {about}{size} in {about}{count} blocks, {share} of all frees"
 
 
 def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
-    """The largest of a thread."""
+    """The largest flows of a thread."""
     if tid is None:
         return ""
 
@@ -335,14 +328,14 @@ def _flows(activity: ThreadActivity, tid: int | None, about: str) -> str:
 
 
 def _name(tid: int, name: str | None) -> str:
-    """What can't be assigned to a thread has the id 0."""
+    """Name of a thread; the id 0 stands for unknown threads."""
     if name is not None:
         return name
     return "[ended]" if tid else "[unknown]"
 
 
 def _only(tid: int, settings: Settings) -> Settings | None:
-    """What this thread allocated; of nobody's, there are no blocks to be shown."""
+    """Settings for the blocks of one thread; None for unknown threads."""
     return replace(settings, limits=replace(settings.limits, tid=tid)) if tid else None
 
 

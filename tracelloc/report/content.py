@@ -1,8 +1,8 @@
 """A section of one report: its lines and its JSON fields, from one computation.
 
-A section is a function from a ``Request`` to a ``Part``, which ``sections`` has in its list.
-It is worked out before any stack has a name; then the stacks of all parts are named
-together, and the parts are written as text or as JSON.
+A section is a function from a ``Request`` to a ``SectionContent``; ``sections`` lists them. It
+runs before any stack has a name; then the stacks of all sections are named together, and
+the contents are written as text or as JSON.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from tracelloc.heap.totals import I64
-from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import about_of, format_size, plural
+from tracelloc.snapshots.snapshot import Snapshot, StackStat
+from tracelloc.text import about_of, format_percent, format_size, plural
 from tracelloc.views.facts import stack_facts, stack_lines
 from tracelloc.views.naming import Namer
 
 
 @dataclass(frozen=True, slots=True)
 class ReportStyle:
-    """What reports hold."""
+    """Options of reports: entries per section, and which sections."""
 
     top: int
     """Entries per section."""
@@ -36,21 +36,21 @@ class ReportStyle:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a report is to be of."""
+    """The snapshot, names and options that a report is made from."""
 
     snapshot: Snapshot
     namer: Namer
     style: ReportStyle
     mark: Snapshot | None = None
-    """For what has come since."""
+    """Snapshot of the mark that growth is counted from."""
 
     @property
     def about(self) -> str:
-        """What goes before figures."""
+        """The mark of estimates, ``~``, or nothing."""
         return about_of(self.snapshot.sample_bytes)
 
     def amount(self, size_bytes: int, count: int, one: str = "allocation") -> str:
-        """``1.5 MiB in 20 allocations``."""
+        """Formats an amount: ``1.5 MiB in 20 allocations``."""
         return f"{self.about}{format_size(size_bytes)} in {self.about}{plural(count, one)}"
 
 
@@ -59,10 +59,10 @@ class Entry:
     """A call stack with its figures."""
 
     stack: int
-    """Its index."""
+    """Index of the stack."""
     text: str
     facts: dict[str, Any]
-    """For JSON, without the stack."""
+    """JSON fields, without the stack."""
     label: str | None = None
     """Stands before the text; None: the entry's number."""
     more: Sequence[str] = ()
@@ -70,7 +70,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class SectionContent:
     """Lines and fields of a section, and a list of entries that ends both."""
 
     lines: Sequence[str]
@@ -85,11 +85,11 @@ class Part:
         return {entry.stack for entry in self.listed}
 
     def entries(self, given: Request) -> Sequence[Entry]:  # noqa: ARG002 - of those with names
-        """The list, once stacks have names."""
+        """Entries of the section, once stacks have names."""
         return self.listed
 
     def text(self, given: Request) -> Iterator[str]:
-        """The section as lines."""
+        """Yields the section as lines of text."""
         yield from self.lines
         for number, entry in enumerate(self.entries(given)):
             yield f"{f'  {number:>4}' if entry.label is None else entry.label}: {entry.text}"
@@ -97,7 +97,7 @@ class Part:
             yield from stack_lines(given.namer.stack(given.snapshot, entry.stack), entry.stack)
 
     def json(self, given: Request) -> dict[str, Any]:
-        """The section as fields."""
+        """Returns the section as JSON fields."""
         if self.key is None:
             return self.facts
         entries = [
@@ -111,7 +111,12 @@ class Part:
         return {**self.facts, self.key: entries}
 
 
+def share_of_allocations(stat: StackStat, count: int) -> str:
+    """Formats a share of a stack's allocations: ``1.2 % of its allocations``."""
+    return f"{format_percent(count / max(stat.allocated_count, 1))} of its allocations"
+
+
 def largest(column: I64, top: int) -> tuple[int, list[int]]:
-    """How many stacks have any, and those that have most, the first of equal ones first."""
+    """Number of stacks with a nonzero figure, and the indices of the largest."""
     having = np.flatnonzero(column)
     return len(having), having[np.lexsort((having, -column[having]))][:top].tolist()

@@ -88,7 +88,7 @@ class Pusher:
         self._since_s = time.time()
         self._failing = False
         self.dropped = 0
-        """Profiles that it will never get."""
+        """Profiles that were dropped."""
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._work, name="push", daemon=True)
         self._opener = urllib.request.build_opener(_NoRedirect)
@@ -146,7 +146,7 @@ class Pusher:
         self._since_s = until_s
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
-        """What is allocated adds up over time at the server: only what is new is sent."""
+        """Keeps only new allocations: the server adds them up over time."""
         samples = []
         for sample in profile.samples:
             stat, key = sample.stat, (profile.target.number, sample.stat.index)
@@ -175,7 +175,7 @@ class Pusher:
                 continue
             if self._failing:
                 self._failing = False
-                self._say(f"{self._config.url} takes profiles again")
+                self._say(f"{self._config.url} accepts profiles again")
         return True
 
     def _fail(self, trouble: str) -> None:
@@ -206,7 +206,7 @@ class Pusher:
                 answer.read(1 << 16)
         except urllib.error.HTTPError as error:
             with error:
-                return f"it answers {error.code} {error.reason}", error.code in (408, 429) or (
+                return f"it answered {error.code} {error.reason}", error.code in (408, 429) or (
                     error.code >= 500
                 )
         except urllib.error.URLError as error:
@@ -259,7 +259,7 @@ class ProfileSource:
         self._made: tuple[TraceSnapshot | None, Sequence[Profile]] = None, ()
 
     def profiles(self) -> Sequence[Profile]:
-        """Of each process, as it was a moment ago. Raises what the trace died of."""
+        """Profiles of each process, as it was a moment ago. Raises what the trace died of."""
         with self._lock:
             trace = self._take()
             if self._made[0] is not trace:
@@ -271,7 +271,7 @@ class ProfileSource:
 
 
 class Sharing:
-    """Whatever was asked for of the two."""
+    """The endpoint and the push of one trace, as far as requested."""
 
     def __init__(
         self, listen: ListenAddress | None, push: PushConfig | None, say: Callable[[str], None]
@@ -288,7 +288,7 @@ class Sharing:
         source = ProfileSource(take, namers)
         if self._listener is not None:
             self._endpoint = Endpoint(self._listener, source.profiles)
-            public = "" if self._endpoint.is_loopback else "; whoever can reach it can read it"
+            public = "" if self._endpoint.is_loopback else "; anyone who can reach it can read it"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)
@@ -296,7 +296,7 @@ class Sharing:
             self._say(f"pushing to {self._push.url}")
 
     def close(self) -> None:
-        """Before snapshots can no longer be taken. May be called twice."""
+        """Stops both; call while snapshots can still be taken. May be called twice."""
         if self._pusher is not None:
             self._pusher.close()
             self._pusher = None

@@ -22,7 +22,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
-from tracelloc.ui.table import clean
+from tracelloc.ui.tableview import clean
 from tracelloc.views.naming import NamedStack, Namer, frame_name
 
 Mask = npt.NDArray[np.bool_]
@@ -35,7 +35,7 @@ _NO_IDS: Final = np.zeros(0, np.intp)
 
 
 class Search:
-    """What is looked for: a regular expression, or just text if it is none."""
+    """A search: a regular expression, or plain text if it is not one."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -47,7 +47,7 @@ class Search:
             self.pattern = re.compile(re.escape(text), flags)
 
     def matches(self, text: str) -> bool:
-        """Whether it occurs."""
+        """Whether the search finds something in the text."""
         return self.pattern.search(text, 0, LONGEST_SUBJECT) is not None
 
 

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
-from typing import Final
 
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
-from tracelloc.verdict.findings import Group, Memory
+from tracelloc.verdict.findings import Group, VerdictHistory
 from tracelloc.verdict.grouping import (
-    EXPLAINED,
-    Callers,
     Groups,
     Key,
     Prefixes,
+    SharedCallers,
     choose,
     common_length,
     group_by_prefix,
@@ -32,34 +30,10 @@ from tracelloc.verdict.grouping import (
     suspects_in,
     worth_judging,
 )
-from tracelloc.verdict.judgement import (
-    CODE_OF,
-    PART,
-    WATCH_FIRST_S,
-    Circumstances,
-    Sites,
-    Verdict,
-    judge_in_parts,
-)
-from tracelloc.verdict.rule import Rows
-from tracelloc.verdict.survival import Mask
-
-_MOST: Final = 50
-"""Leaking stacks that are compared with each other, by rate."""
-_PART: Final = 10
-"""Of these at a time: some milliseconds."""
-_OWN_FRAMES: Final = 4
-"""Innermost frames that stacks of one object may have for themselves."""
-_ONSETS_S: Final = 10.0
-_ONSETS_PART: Final = 0.05
-"""Onsets agree within so many seconds, or this part of the time since."""
-_SETTLED_S: Final = 30.0
-"""Younger blocks may still be freed."""
-_FEWEST_SLICES: Final = 8
-_CHI_SQUARED: Final = 0.35
-"""For each degree of freedom; 1 is expected of leaks that have nothing to do with each other."""
-_RATIO: Final = 0.02
-"""Objects have whole numbers of parts: by how much the ratio of two may be off."""
+from tracelloc.verdict.growth import Rows
+from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict, judge_in_parts
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask
 
 
 def find_tied(
@@ -67,7 +41,9 @@ def find_tied(
 ) -> Generator[None, None, list[Rows]]:
     """Stacks that leak together, two at least in each list. ``free``: in no group yet."""
     leaking = free[sites.code[free] == CODE_OF[Verdict.LEAKING]]
-    order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][:_MOST]
+    order = leaking[np.argsort(-sites.rate_bytes_per_min[leaking], kind="stable")][
+        : P.tied_most_stacks
+    ]
     rows = [
         _Row(census.alive[:, row], float(sites.since_s[row]), stacks.frames(row) or ())
         for row in order.tolist()
@@ -80,7 +56,7 @@ def find_tied(
                 break
         else:
             tied.append([at])
-        if at % _PART == 0:
+        if at % P.tied_at_a_time == 0:
             yield None
     return [np.sort(order[others]) for others in tied if len(others) > 1]
 
@@ -97,20 +73,20 @@ class _Row:
 
 def _belong_together(census: Census, one: _Row, two: _Row) -> bool:
     since_s = census.now_s - min(one.since_s, two.since_s)
-    if abs(one.since_s - two.since_s) > max(_ONSETS_S, _ONSETS_PART * since_s):
+    if abs(one.since_s - two.since_s) > max(P.tied_onset_s, P.tied_onset_part * since_s):
         return False
     frames = one.frames, two.frames
     shared = shared_callers(frames)
-    if not shared or max(map(len, frames)) - shared > _OWN_FRAMES:
+    if not shared or max(map(len, frames)) - shared > P.tied_own_frames:
         return False
     edges = census.edges_s
     whole = edges[:-1] >= max(one.since_s, two.since_s)
-    whole &= edges[1:] <= census.now_s - _SETTLED_S
+    whole &= edges[1:] <= census.now_s - P.tied_settled_s
     return in_proportion(one.alive[whole], two.alive[whole])
 
 
 def shared_callers(stacks: tuple[Frames, ...]) -> int:
-    """How many outermost frames all of these have in common."""
+    """Number of outermost frames that all stacks have in common."""
     return common_length([frames[::-1] for frames in stacks])
 
 
@@ -125,20 +101,20 @@ def in_proportion(one: F64 | I64, two: F64 | I64) -> bool:
     """Whether one row of counts is a whole multiple of the other, closer than by chance."""
     both = one + two
     counted = both > 0
-    if np.count_nonzero(counted) < _FEWEST_SLICES or not one.any() or not two.any():
+    if np.count_nonzero(counted) < P.tied_least_slices or not one.any() or not two.any():
         return False
     ratio = max(one.sum(), two.sum()) / min(one.sum(), two.sum())
-    if abs(ratio - round(ratio)) > _RATIO * ratio:
+    if abs(ratio - round(ratio)) > P.tied_ratio * ratio:
         return False
     one, both = one[counted], both[counted]
     share = one.sum() / both.sum()
     chi_squared = ((one - share * both) ** 2 / (share * (1 - share) * both)).sum()
-    return bool(chi_squared < _CHI_SQUARED * (len(both) - 1))
+    return bool(chi_squared < P.tied_chi_squared * (len(both) - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known at one moment of all single stacks."""
+    """All single stacks, judged at one moment."""
 
     census: Census
     sites: Sites
@@ -154,18 +130,18 @@ class SplitLeaks:
     def __init__(self, is_wrapper: Callable[[int], bool]) -> None:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._prefixes = Prefixes(is_wrapper)
-        self._callers = Callers()
+        self._callers = SharedCallers()
         self._functions = _Sums()
         self._nodes = _Sums()
 
     def find(self, look: Look) -> Generator[None, None, list[Group]]:
-        """Those that are leaking or growing, in parts."""
+        """Finds leaking or growing groups, in parts."""
         functions = yield from self._by_innermost_frames(look)
         nodes = yield from self._by_outermost_frames(look)
         return most_specific(functions, nodes, may_leak(look.census, look.sites))
 
     def _by_innermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
-        while self._prefixes.extend(look.stacks, PART):
+        while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
         rows = np.flatnonzero(look.census.born.any(axis=0))
         if not len(rows):
@@ -177,9 +153,9 @@ class SplitLeaks:
         return (yield from self._functions.find(groups, alike, groups.sizes, look, shared_frame))
 
     def _by_outermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
-        while self._callers.extend(look.stacks, look.census.stacks, PART):
+        while self._callers.extend(look.stacks, look.census.stacks, P.sites_at_a_time):
             yield None
-        if look.census.now_s < WATCH_FIRST_S:
+        if look.census.now_s < P.first_verdict_s:
             return []
         parts = may_leak(look.census, look.sites)
         yield None
@@ -199,10 +175,10 @@ class _Sums:
     """Judges groups of one kind, with what was said of them before."""
 
     def __init__(self) -> None:
-        self._memory = Memory()
+        self._memory = VerdictHistory()
         self._number_of: dict[Key, int] = {}
         self._leaking: set[Key] = set()
-        """Those that were reported as leaking."""
+        """Groups that were reported as leaking."""
 
     def find(
         self,
@@ -217,7 +193,7 @@ class _Sums:
         """
         if not len(groups):
             return []
-        judged, taken_back = yield from self._judge(groups, look)
+        judged, retracted = yield from self._judge(groups, look)
         # What was one leak does not fall apart once its parts can be told to leak, too.
         alike |= np.array([key in self._leaking for key in groups.keys])
         found = []
@@ -226,7 +202,7 @@ class _Sums:
             members = np.sort(groups.members(at))
             frame = frame_of(look.stacks, members.tolist())
             one = judged.select(np.array([at]))
-            group = Group.of(look.census, members, one, frame, int(taken_back[at]))
+            group = Group.of(look.census, members, one, frame, int(retracted[at]))
             found.append(replace(group, sharing=int(sizes[at])))
             yield None
         leaking = judged.code == CODE_OF[Verdict.LEAKING]
@@ -234,7 +210,7 @@ class _Sums:
         return found
 
     def _judge(self, groups: Groups, look: Look) -> Generator[None, None, tuple[Sites, I64]]:
-        """What the sums are, and how often each was called leaking and then no longer."""
+        """Judges the sums; also how often each verdict was retracted."""
         sums = yield from look.census.sums(groups.order, groups.starts, groups.ends)
         floor = groups.largest(look.circumstances.loss_floor)
         circumstances = replace(look.circumstances, loss_floor=floor)
@@ -244,11 +220,11 @@ class _Sums:
         self._memory.grow(len(known))
         judged = self._memory.settle(judged, numbers, look.now_ns)
         yield None
-        return judged, self._memory.taken_back[numbers]
+        return judged, self._memory.retracted[numbers]
 
 
 def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> list[Group]:
-    """Of what was found by innermost and by outermost frames, that which says more.
+    """Chooses between groups by innermost and by outermost frames.
 
     Where the two have stacks in common, a function stands, unless it explains too little of
     the node, or is shared by more stacks than the node is. Then the node has to explain
@@ -260,10 +236,10 @@ def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> li
         same = [each for each in kept if np.isin(each.stacks, node.stacks).any()]
         rate = sum(each.rate_bytes_per_min for each in same)
         smaller = all(node.sharing < each.sharing for each in same)
-        explains = node.rate_bytes_per_min >= EXPLAINED * rate or all(
+        explains = node.rate_bytes_per_min >= P.sum_explained * rate or all(
             np.count_nonzero(parts[each.stacks]) < len(each.stacks) / 2 for each in same
         )
-        if rate < EXPLAINED * node.rate_bytes_per_min or (smaller and explains):
+        if rate < P.sum_explained * node.rate_bytes_per_min or (smaller and explains):
             kept = [each for each in kept if not any(each is other for other in same)]
             kept.append(node)
     return kept

@@ -1,6 +1,6 @@
 """The test for a leak: windows of time in which survivors pile up at a steady pace.
 
-Each window ends where the survival tail begins (``survival``): what was born later is too
+Each window ends where the survival tail begins (``survivaltail``): what was born later is too
 young to tell. It is cut into six chunks of equal length, and its survivors (blocks born in
 a chunk that are alive) have to come from nearly every chunk, at a pace that does not slow
 down, corrected by how much the process did at the time. Several windows are tried, the
@@ -15,49 +15,16 @@ All times in seconds since tracing began.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, I64, Population
-from tracelloc.verdict.survival import Mask, Tail
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask, Tail
 
 Rows = npt.NDArray[np.intp]
-
-CHUNKS: Final = 6
-_FEWEST_CHUNKS: Final = 5
-_FRACTIONS: Final = (0.0, 1 / 3, 1 / 2, 2 / 3, 3 / 4)
-"""Windows that begin at these parts of the time watched."""
-_LENGTHS_S: Final = (320.0, 200.0, 130.0, 60.0, 30.0)
-"""And such that are so long: leaks that begin late in a long session."""
-FEWEST_SURVIVORS: Final = 6
-_FEWEST_NEW: Final = 2
-"""In a window, and in its newer half."""
-_SLACK: Final = 1.3
-"""Standard errors by which a pace may fall short."""
-_PACE: Final = 0.7
-"""The second half keeps at least this part of the first half's survivors."""
-_LARGEST_CORRECTION: Final = 3.0
-"""By how much a falling load may excuse fewer survivors."""
-_GROWING_BLOCKS: Final = 2.5
-"""Few blocks that become so much larger from half to half are one container."""
-_FEW_BLOCKS: Final = 20
-LOSS_MARGIN: Final = 3.0
-"""Survivors must be so many times more than lost frees could leave behind."""
-MOSTLY_FREED: Final = 0.5
-NEVER_FREED: Final = 0.9
-"""Shares of a window's blocks that survive: below the first and above the second are
-sites that free most, and that free (nearly) nothing."""
-_WATCH_S: Final = (110.0, 150.0, 270.0)
-"""How long to watch where most, some, or none of the blocks are freed."""
-_TAILS: Final = 1.5
-"""And at least so many times the tail's age."""
-_CONFIDENCE: Final = 0.4
-"""Least confidence for calling it a leak."""
-MOST_CONFIDENT: Final = 0.97
-MOST_CONFIDENT_NEVER_FREED: Final = 0.80
-"""Caps: births and deaths cannot tell a leak from a container that only grows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +36,7 @@ class Growth:
     growing: Mask
     """All but the time watched (or the confidence) holds. Includes ``leaking``."""
     doubtful: Mask
-    """It would be growing, but lost frees could leave as many blocks behind."""
+    """Would be growing, but lost frees could leave as many blocks behind."""
     start_s: F64
     end_s: F64
     """The window."""
@@ -79,12 +46,12 @@ class Growth:
     confidence: F64
     watch_s: F64
     """How long the window has to be."""
-    strangers_share: F64
+    old_frees_per_survivor: F64
     """Frees of blocks from before the start for each survivor, in the newer half."""
 
     @classmethod
     def none(cls, sites: int) -> Growth:
-        """No growth anywhere."""
+        """A table without growth."""
         columns: dict[str, Any] = {field.name: np.zeros(sites) for field in fields(cls)}
         for name in ("leaking", "growing", "doubtful"):
             columns[name] = np.zeros(sites, np.bool_)
@@ -96,8 +63,8 @@ class Growth:
             getattr(self, field.name)[sites] = getattr(other, field.name)[rows]
 
 
-class Curve:
-    """What was born until a moment, as a line between the slices' edges."""
+class CumulativeCurve:
+    """Births until a moment, linear between the slices' edges."""
 
     def __init__(self, edges_s: F64, per_slice: F64) -> None:
         """``per_slice``: a row per site, if it is not of the whole process; perhaps several
@@ -122,18 +89,18 @@ class Curve:
         return value
 
     def between(self, time_s: F64, sites: Rows | None = None) -> F64:
-        """From each moment to the next."""
+        """Increase from each moment to the next."""
         return np.diff(self.at(time_s, sites), axis=-1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Curves:
-    """What the windows are cut from."""
+    """Cumulative curves that windows are cut from."""
 
-    sites: Curve
+    sites: CumulativeCurve
     """Blocks alive, their bytes, and blocks born."""
-    load: Curve
-    strangers: Curve
+    load: CumulativeCurve
+    old_frees: CumulativeCurve
 
 
 def find_growth(
@@ -147,16 +114,16 @@ def find_growth(
     none = Growth.none(len(loss_share))
     end_s = np.maximum(population.now_s - tail.age_s, clean_from_s + 1e-3)
     halves = np.linspace(np.full(len(end_s), clean_from_s), end_s, 3, axis=1)
-    older, newer = Curve(population.edges_s, population.alive).between(halves).T
+    older, newer = CumulativeCurve(population.edges_s, population.alive).between(halves).T
     # No window can hold more than these.
-    enough = (older + newer >= FEWEST_SURVIVORS) & (newer >= _FEWEST_NEW)
+    enough = (older + newer >= P.least_survivors) & (newer >= P.least_new_survivors)
     sites = np.flatnonzero(tail.found & enough)
     chosen, end_s = population.select(sites), end_s[sites]
     tables = np.stack([chosen.alive, chosen.alive_bytes, chosen.born])
     curves = _Curves(
-        Curve(population.edges_s, tables),
-        Curve(population.edges_s, population.load),
-        Curve(population.edges_s, population.strangers),
+        CumulativeCurve(population.edges_s, tables),
+        CumulativeCurve(population.edges_s, population.load),
+        CumulativeCurve(population.edges_s, population.strangers),
     )
     steady = np.flatnonzero(~_slows_down(curves, clean_from_s, end_s))
     if not len(steady):
@@ -174,9 +141,9 @@ def find_growth(
 
 
 def _starts(clean_from_s: float, end_s: F64) -> F64:
-    """Where windows begin: a row per site, the widest first."""
-    fractions = clean_from_s + np.array(_FRACTIONS) * (end_s - clean_from_s)[:, None]
-    lengths = np.maximum(end_s[:, None] - np.array(_LENGTHS_S), clean_from_s)
+    """Starts of windows: a row per site, the widest first."""
+    fractions = clean_from_s + np.array(P.window_fractions) * (end_s - clean_from_s)[:, None]
+    lengths = np.maximum(end_s[:, None] - np.array(P.window_lengths_s), clean_from_s)
     return np.concatenate([fractions, lengths], axis=1)
 
 
@@ -184,7 +151,7 @@ def _try_windows(  # noqa: PLR0917
     curves: _Curves, sites: Rows, tail: Tail, start_s: F64, end_s: F64, loss_share: F64
 ) -> Growth:
     """One window per row; ``sites`` says of which site."""
-    steps = np.arange(CHUNKS + 1) / CHUNKS
+    steps = np.arange(P.window_parts + 1) / P.window_parts
     length_s = np.maximum(end_s - start_s, 1e-3)
     moments = start_s[:, None] + length_s[:, None] * steps
     survivors, size_bytes, born = curves.sites.between(moments, sites)
@@ -192,24 +159,28 @@ def _try_windows(  # noqa: PLR0917
     count, births = first + second, born.sum(axis=1)
     share = count / np.maximum(births, 1)
     correction = _correction(*_halves(curves.load.between(moments)))
-    few_stay = share < MOSTLY_FREED
+    few_stay = share < P.mostly_freed
     correction[few_stay] = np.maximum(correction, _correction(*_halves(born)))[few_stay]
     grows = (
-        (np.count_nonzero(survivors >= 0.5, axis=1) >= _FEWEST_CHUNKS)
-        & (second >= _FEWEST_NEW)
-        & (second * correction >= _PACE * first - _SLACK * np.sqrt(0.5 * first + second))
-        & (count >= FEWEST_SURVIVORS)
+        (np.count_nonzero(survivors >= 0.5, axis=1) >= P.window_least_parts)
+        & (second >= P.least_new_survivors)
+        & (
+            second * correction
+            >= P.least_pace * first - P.pace_slack * np.sqrt(0.5 * first + second)
+        )
+        & (count >= P.least_survivors)
         & ~_one_container(count, first, second, *_halves(size_bytes))
     )
-    above_loss = count >= LOSS_MARGIN * loss_share * births
+    above_loss = count >= P.loss_margin * loss_share * births
     watch_s = np.maximum(
-        np.select([few_stay, share < NEVER_FREED], _WATCH_S[:2], _WATCH_S[2]), _TAILS * tail.age_s
+        np.select([few_stay, share < P.never_freed], P.watch_s[:2], P.watch_s[2]),
+        P.watch_tails * tail.age_s,
     )
     pace = second * correction / np.maximum(first, 1)
     confidence = _confidence(count, pace, tail.kept, length_s, share)
-    old_frees = _halves(curves.strangers.between(moments))[1]
+    old_frees = _halves(curves.old_frees.between(moments))[1]
     return Growth(
-        leaking=grows & above_loss & (length_s >= watch_s) & (confidence >= _CONFIDENCE),
+        leaking=grows & above_loss & (length_s >= watch_s) & (confidence >= P.least_confidence),
         growing=grows & above_loss,
         doubtful=grows & ~above_loss,
         start_s=start_s,
@@ -218,36 +189,36 @@ def _try_windows(  # noqa: PLR0917
         born=births,
         confidence=confidence,
         watch_s=watch_s,
-        strangers_share=old_frees / np.maximum(second, 1),
+        old_frees_per_survivor=old_frees / np.maximum(second, 1),
     )
 
 
 def _halves(chunks: F64) -> tuple[F64, F64]:
-    half = CHUNKS // 2
+    half = P.window_parts // 2
     return chunks[:, :half].sum(axis=1), chunks[:, half:].sum(axis=1)
 
 
 def _correction(first: F64, second: F64) -> F64:
-    """By how much less is to be expected, since less was done."""
-    return np.clip(first / np.maximum(second, 1), 1, _LARGEST_CORRECTION)
+    """Factor by which fewer survivors are expected, as the load fell."""
+    return np.clip(first / np.maximum(second, 1), 1, P.most_load_correction)
 
 
 def _one_container(
     count: F64, first: F64, second: F64, first_bytes: F64, second_bytes: F64
 ) -> Mask:
     """Whether these are a container's chunks, each much larger than the one before."""
-    larger: Mask = second_bytes / np.maximum(second, 1) > _GROWING_BLOCKS * (
+    larger: Mask = second_bytes / np.maximum(second, 1) > P.container_growth * (
         first_bytes / np.maximum(first, 1)
     )
-    return (count < _FEW_BLOCKS) & larger
+    return (count < P.container_most_blocks) & larger
 
 
 def _confidence(count: F64, pace: F64, kept: F64, length_s: F64, share: F64) -> F64:
     """More survivors, a steadier pace, a flatter tail and a longer watch are worth more."""
     base = (1 - np.exp(-count / 6)) * np.minimum(1, 0.5 + 0.5 * pace) * np.sqrt(kept)
-    some_freed = np.minimum(MOST_CONFIDENT, base * (1 - np.exp(-1.6 * length_s / 120)))
-    none_freed = np.minimum(MOST_CONFIDENT_NEVER_FREED, base * (1 - np.exp(-length_s / 450)))
-    confidence: F64 = np.where(share < NEVER_FREED, some_freed, none_freed)
+    some_freed = np.minimum(P.most_confidence, base * (1 - np.exp(-1.6 * length_s / 120)))
+    none_freed = np.minimum(P.most_confidence_never_freed, base * (1 - np.exp(-length_s / 450)))
+    confidence: F64 = np.where(share < P.never_freed, some_freed, none_freed)
     return confidence
 
 
@@ -256,11 +227,11 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     moments = from_s + (end_s - from_s)[:, None] * np.array([1 / 8, 1 / 4, 1 / 2, 1])
     lengths_s = np.diff(moments, axis=1)
     survivors, _, born = curves.sites.between(moments)
-    few_stay = survivors.sum(axis=1) < MOSTLY_FREED * born.sum(axis=1)
+    few_stay = survivors.sum(axis=1) < P.mostly_freed * born.sum(axis=1)
     load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
 
     def correction(before: int, now: int) -> F64:
-        """As if the load had never fallen since: the process's, or the site's own."""
+        """Correction for a load that has fallen since: the process's, or the site's own."""
         whole = _rate_correction(load[:, before], load[:, now])
         own = _rate_correction(own_load[:, before], own_load[:, now])
         return np.where(few_stay, np.maximum(whole, own), whole)
@@ -268,28 +239,18 @@ def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
     one, two, three = (survivors / lengths_s).T
     error_two, error_three = (np.sqrt(survivors) / lengths_s).T[1:]
     after_one, after_two, middle = correction(0, 2), correction(1, 2), correction(0, 1)
-    slower: Mask = three * after_two < 0.75 * two - _SLACK * np.hypot(
+    slower: Mask = three * after_two < 0.75 * two - P.pace_slack * np.hypot(
         error_three * after_two, 0.75 * error_two
     )
-    ever_slower: Mask = (three * after_one < 0.65 * one - _SLACK * error_three * after_one) & (
-        two * middle < 0.9 * one - _SLACK * error_two * middle
-    )
+    ever_slower: Mask = (
+        three * after_one < 0.65 * one - P.pace_slack * error_three * after_one
+    ) & (two * middle < 0.9 * one - P.pace_slack * error_two * middle)
     return slower | ever_slower
 
 
 def _rate_correction(before: F64, now: F64) -> F64:
-    corrected: F64 = np.clip(before / np.maximum(now, 1e-9), 1, _LARGEST_CORRECTION)
+    corrected: F64 = np.clip(before / np.maximum(now, 1e-9), 1, P.most_load_correction)
     return corrected
-
-
-_SAME_PACE: Final = 0.6
-"""It leaked already as long as it kept at least this part of the later pace."""
-_BULK: Final = 8.0
-"""A slice that holds so many times more is start-up memory."""
-_SLOWER: Final = 0.4
-"""What comes before the onset has less than this part of the pace after it."""
-_DEVIATION: Final = 1.3
-"""Standard errors by which survivors lag behind a steady pace, for there to be an onset."""
 
 
 def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
@@ -298,7 +259,7 @@ def find_onset(population: Population, start_s: F64, end_s: F64) -> F64:
     ``start_s``, ``end_s``: the window in which it was found to leak.
     """
     edges = np.minimum(population.edges_s, end_s[:, None])
-    until = Curve(population.edges_s, population.alive).at(edges)
+    until = CumulativeCurve(population.edges_s, population.alive).at(edges)
     first = np.searchsorted(population.edges_s, start_s + 1e-9, side="right") - 1
     first = _walk_back(until, edges, np.clip(first, 0, edges.shape[1] - 2))
     onset: F64 = edges[np.arange(len(end_s)), _cut(until, edges, first)]
@@ -317,10 +278,10 @@ def _walk_back(until: F64, edges: F64, first: I64) -> I64:
     for _ in range(kept.shape[1]):
         before = np.maximum(at - 1, 0)
         here, length = kept[rows, before], lengths[rows, before]
-        walking &= (at > 0) & (here <= _BULK * np.maximum(pace * length, 1))
+        walking &= (at > 0) & (here <= P.onset_bulk * np.maximum(pace * length, 1))
         total += np.where(walking, here, 0)
         walked += np.where(walking, length, 0)
-        walking &= total >= _SAME_PACE * pace * walked
+        walking &= total >= P.onset_same_pace * pace * walked
         at = np.where(walking, before, at)
         # Only as far back as something was kept.
         since = np.where(walking & (here > 0), at, since)
@@ -340,7 +301,7 @@ def _cut(until: F64, edges: F64, first: I64) -> I64:
     moment = edges[rows, at]
     before = (until[rows, at] - base) / np.maximum(moment - begin, 1e-9)
     after = (until[:, -1] - until[rows, at]) / np.maximum(edges[:, -1] - moment, 1e-9)
-    late = (lag[rows, at] > _DEVIATION * np.sqrt(count)) & (before < _SLOWER * after)
+    late = (lag[rows, at] > P.onset_deviation * np.sqrt(count)) & (before < P.onset_slower * after)
     cut: I64 = np.where(late, at, first)
     # Nothing was kept in the slices before the first block.
     kept = np.append(np.diff(until, axis=1) > 0, np.zeros((len(rows), 1), np.bool_), axis=1)

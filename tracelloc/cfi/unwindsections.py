@@ -67,7 +67,7 @@ def scan(entries: Entries) -> Index:
 
 
 _MOST_BYTES: Final = 128 << 20
-"""Of one table. libLLVM-14's has 5 MB. What lies beyond in ``.eh_frame`` is not there."""
+"""Bytes of a table that are read at most; the rest is ignored. libLLVM-14's has 5 MB."""
 
 Table = tuple[Entries, Index]
 

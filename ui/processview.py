@@ -11,8 +11,8 @@ from rich.text import Text
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
 from tracelloc.text import about_of, format_size
-from tracelloc.ui.stacks import growth_cell
-from tracelloc.ui.table import Cell, Column, Rows, Table, clean
+from tracelloc.ui.stackviews import growth_cell
+from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean
 from tracelloc.ui.view import Settings, Sorting, View
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.profile import Metric
@@ -35,7 +35,7 @@ def _leaks(one: Snapshot) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ProcessLine:
     """A row: one process, all of them, or some that have ended."""
 
     key: Hashable
@@ -61,7 +61,7 @@ _FIGURES: Final[dict[str, tuple[Callable[[Snapshot], int], Callable[[int, str], 
 
 
 def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
-    """By the number of the parent, None if that is not traced; in the order of their start."""
+    """Children by their parent's number, None if it is not traced; in order of start."""
     numbers: dict[int, int] = {}
     children: dict[int | None, list[Snapshot]] = {}
     for one in trace.processes:
@@ -71,7 +71,7 @@ def _children(trace: TraceSnapshot) -> dict[int | None, list[Snapshot]]:
     return children
 
 
-def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
+def process_lines(trace: TraceSnapshot, settings: Settings) -> list[ProcessLine]:
     """A line for all, then each process below its parent.
 
     Of those that have ended, what nobody asks about is one line per parent, after the others:
@@ -81,34 +81,34 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
     families: dict[int, list[Snapshot]] = {}
     """Processes that have nothing to show any more, with their descendants."""
     for one in reversed(trace.processes):
-        kin = [families.get(child.target.number) for child in children.get(one.target.number, ())]
+        nested = [families.get(c.target.number) for c in children.get(one.target.number, ())]
         is_quiet = one.target.has_ended and one.target.number != settings.process
-        if is_quiet and not settings.shows_ended and None not in kin and not _leaks(one):
-            families[one.target.number] = [one, *(each for part in kin for each in part or ())]
+        if is_quiet and not settings.shows_ended and None not in nested and not _leaks(one):
+            families[one.target.number] = [one, *(each for part in nested for each in part or ())]
     families.pop(trace.root.target.number, None)
 
-    def below(parent: int | None, depth: int) -> list[Line]:
+    def below(parent: int | None, depth: int) -> list[ProcessLine]:
         mine = children.get(parent, ())
         folded = [one for child in mine for one in families.get(child.target.number, ())]
         if len(folded) == 1:
             folded = []
         shown = [
-            Line(one.target.number, one.target.command, (one,), depth)
+            ProcessLine(one.target.number, one.target.command, (one,), depth)
             for one in mine
             if not (folded and one.target.number in families)
         ]
         if folded:
             name = f"{len(folded):,} ended (E opens)"
-            shown.append(Line(("ended", parent), name, folded, depth))
+            shown.append(ProcessLine(("ended", parent), name, folded, depth))
         return shown
 
     lines = []
     if len(trace.processes) > 1:
         together = f"all {len(trace.processes):,} processes"
-        lines.append(Line(ALL_PROCESSES, together, trace.processes))
+        lines.append(ProcessLine(ALL_PROCESSES, together, trace.processes))
     if 0 < len(trace.living) < len(trace.processes):
         running = f"{len(trace.living):,} running processes"
-        lines.append(Line(RUNNING_PROCESSES, running, trace.living))
+        lines.append(ProcessLine(RUNNING_PROCESSES, running, trace.living))
     waiting = below(None, 0)[::-1]
     while waiting:
         line = waiting.pop()
@@ -118,14 +118,14 @@ def process_lines(trace: TraceSnapshot, settings: Settings) -> list[Line]:
     return lines
 
 
-def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
+def process_rows(trace: TraceSnapshot, settings: Settings) -> TableRows:
     """The table; in the order of a tree if sorted by name. All together come first."""
     sorting = settings.sorting
     lines = process_lines(trace, settings)
     by_key = {line.key: line for line in lines}
     is_tree = sorting.column == "name"
 
-    def value(line: Line, column: str) -> int:
+    def value(line: ProcessLine, column: str) -> int:
         return sum(map(_FIGURES[column][0], line.ones))
 
     together = [line for line in lines if isinstance(line.key, int) and line.key < 0]
@@ -154,11 +154,11 @@ def process_rows(trace: TraceSnapshot, settings: Settings) -> Rows:
 
     footer = [lambda _key: total_line(trace)]
     order = [line.key for line in (*together, *others)]
-    return Rows(order, cell, sorting.column, sorting.descending, footer=footer)
+    return TableRows(order, cell, sorting.column, sorting.descending, footer=footer)
 
 
 def total_line(trace: TraceSnapshot) -> str:
-    """All of them together."""
+    """The line of sums over all processes."""
     size = format_size(sum(one.live_bytes for one in trace.processes))
     count, untraced = len(trace.processes), trace.untraced_count
     more = f"; {untraced:,} more not traced" if untraced else ""

@@ -14,26 +14,14 @@ of the survival of all classes from there on, as far as ages have been seen.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, LIFETIMES, Population
+from tracelloc.verdict.parameters import P
 
 Mask = npt.NDArray[np.bool_]
-
-FEWEST_AT_RISK: Final = 3
-"""A hazard is not estimated from fewer blocks."""
-_KEPT: Final = 0.7
-"""The tail is flat where at least this share of the blocks is never freed."""
-_FEWEST_OLD: Final = 4
-_DEAD_SHARE: Final = 0.35
-"""Most deaths beyond the tail's age, for each block that is alive beyond it."""
-_SHORTEST_S: Final = 2.0
-"""Ages below are not told apart well enough by slices of a second."""
-_LONGEST_SHARE: Final = 0.4
-"""The tail's age is at most this part of the time watched."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +35,14 @@ class Tail:
     """The share of blocks of that age that is never freed, by estimate."""
 
     def select(self, rows: npt.NDArray[np.intp]) -> Tail:
-        """Of some of the sites."""
+        """The rows of some sites."""
         return Tail(self.found[rows], self.age_s[rows], self.kept[rows])
 
 
 def ages_reached(population: Population) -> F64:
     """Blocks alive that are at least as old as each class begins: a row per site.
 
-    Births are taken as spread evenly over their slice.
+    Births count as evenly distributed over their slice.
     """
     starts, ends = population.edges_s[:-1], population.edges_s[1:]
     born_by = population.now_s - LIFETIME_EDGES_S
@@ -73,7 +61,7 @@ def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
     at_risk = reached + deaths
     censored = reached - np.append(reached[:, 1:], np.zeros((len(reached), 1)), axis=1)
     hazard = lifetimes / np.maximum(1, at_risk - censored / 2)
-    hazard = np.where(at_risk >= FEWEST_AT_RISK, np.minimum(1, hazard), 0)
+    hazard = np.where(at_risk >= P.tail_least_at_risk, np.minimum(1, hazard), 0)
     return np.exp(-np.cumsum(hazard[:, ::-1], axis=1)[:, ::-1])
 
 
@@ -84,11 +72,11 @@ def find_tails(population: Population) -> Tail:
     kept = kept_from(reached, deaths, population.lifetimes)
     age_s = LIFETIME_EDGES_S
     flat = (
-        (age_s >= _SHORTEST_S)
-        & (age_s <= _LONGEST_SHARE * population.now_s)
-        & (kept >= _KEPT)
-        & (reached >= _FEWEST_OLD)
-        & (deaths <= _DEAD_SHARE * reached)
+        (age_s >= P.tail_least_age_s)
+        & (age_s <= P.tail_most_age_share * population.now_s)
+        & (kept >= P.tail_least_kept)
+        & (reached >= P.tail_least_old)
+        & (deaths <= P.tail_most_deaths * reached)
     )
     found: Mask = np.any(flat, axis=1)
     at = np.where(found, flat.argmax(axis=1), LIFETIMES - 1)

@@ -45,7 +45,7 @@ class Trouble(Enum):
     SELF = "tracelloc itself"
     BITS = "32-bit program"
     REFUSED = "may not be inspected"
-    NO_ALLOCATOR = "no allocator that is known"
+    NO_ALLOCATOR = "no known malloc library"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,13 @@ class ProcessInfo:
 
     pid: int
     command: str
-    """Its short name (comm)."""
+    """Short name (comm)."""
     arguments: str
-    """Its command line; the short name if it has none."""
+    """Command line; the short name if there is none."""
     user: str
     rss_bytes: int
     growth_bytes_per_min: int
-    """Of resident memory, over the last minute, or since it was first seen."""
+    """Growth of resident memory over the last minute, or since it was first seen."""
     allocator: str | None
     """Where it has one: ``malloc in libc.so.6``. None: none found, or not looked for yet."""
     trouble: Trouble | None
@@ -286,7 +286,7 @@ def by_growth(info: ProcessInfo) -> tuple[int, int, int]:
 
 
 def matching(infos: Iterable[ProcessInfo], text: str) -> list[ProcessInfo]:
-    """Those in which each of some words occurs, in any case: command line, user, PID, state."""
+    """Processes in which each of some words occurs, in any case: command line, user, PID, state."""
     words = [re.escape(word) for word in text.split()]
     tests = [re.compile(word, re.IGNORECASE) for word in words]
     return [info for info in infos if all(test.search(_text_of(info)) for test in tests)]
@@ -337,7 +337,7 @@ def find_target(name: str, root: Path = PROC) -> int:
 
 
 def _processes(root: Path) -> Iterator[Process]:
-    """Those that could be meant, by PID."""
+    """Processes that a name could mean, by PID."""
     for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
         process = Process(pid, root)
         with suppress(TracellocError):

@@ -27,11 +27,11 @@ Piece = tuple[str, str | Style | None]
 Content = TypeVar("Content")
 
 LIST_KEYS: Final = (
-    ("up,k", "cursor", -1, "Row above"),
-    ("down,j", "cursor", 1, "Row below"),
+    ("up,k", "cursor", -1, "Previous row"),
+    ("down,j", "cursor", 1, "Next row"),
     ("pageup,ctrl+b", "page", -1, "Page up"),
     ("pagedown,ctrl+f", "page", 1, "Page down"),
-    ("home,g", "edge", -1, "First row, and stay there"),
+    ("home,g", "edge", -1, "First row (pinned to the top)"),
     ("end,G", "edge", 1, "Last row"),
 )
 """Keys, action, its argument, what it does: in every list."""
@@ -40,7 +40,7 @@ LIST_KEYS: Final = (
 def bindings(
     screen: str, keys: Iterable[tuple[str, str, str, str]], shown: Container[str], first: str = ""
 ) -> list[Binding]:
-    """Those of a screen by (key, action, word, sentence); ``shown``: in its footer.
+    """Bindings of a screen from (key, action, word, sentence); ``shown``: those in its footer.
 
     ``first``: at once, so that what is typed behind it goes where it puts the focus.
     """
@@ -93,7 +93,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             Binding(keys, f"{action}({step})", text, show=False, tooltip=text)
             for keys, action, step, text in LIST_KEYS
         ),
-        Binding("enter", "choose", "Open", show=False, tooltip="Details of the row"),
+        Binding("enter", "choose", "Open", show=False, tooltip="Open the row"),
     ]
     header_lines = 0
     footer_lines = 0
@@ -203,7 +203,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self._mouse_down = True
 
     def on_mouse_up(self) -> None:
-        """And for a moment after it."""
+        """Holds the rows for a moment after a click."""
         self._mouse_down = False
         self.hold()
 

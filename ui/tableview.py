@@ -15,8 +15,8 @@ from typing import Final
 from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
-from tracelloc.text import NS_PER_S, format_size, printable
-from tracelloc.ui.lines import LineView, Piece, RowMessage
+from tracelloc.text import format_size, printable
+from tracelloc.ui.lineview import LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that are looked at for drawing: no terminal shows more."""
@@ -28,7 +28,7 @@ _LEVELS: Final = "▁▂▃▄▅▆▇█"
 
 
 def crop(name: str, width: int) -> str:
-    """At most ``width`` cells, every character harmless, with an ellipsis where cut."""
+    """Crops text to at most ``width`` cells, all harmless, with an ellipsis where cut."""
     if width <= 0:
         return ""
     most = _PER_CELL * width + _PER_CELL
@@ -41,13 +41,13 @@ def crop(name: str, width: int) -> str:
 
 
 def fit(name: str, width: int) -> str:
-    """Exactly ``width`` cells, at the left."""
+    """Fits text to exactly ``width`` cells, left-aligned."""
     text = crop(name, width)
     return text + " " * (width - cell_len(text))
 
 
 def right(name: str, width: int) -> str:
-    """Exactly ``width`` cells, at the right."""
+    """Fits text to exactly ``width`` cells, right-aligned."""
     text = crop(name, width)
     return " " * (width - cell_len(text)) + text
 
@@ -74,7 +74,7 @@ def sparkline(values: Sequence[float], width: int) -> str:
 
 
 def signed_size(size_bytes: int) -> str:
-    """``+1.10 MiB``, ``-3 B``; zero has no sign."""
+    """Formats a size with its sign: ``+1.10 MiB``, ``-3 B``; zero has none."""
     return f"+{format_size(size_bytes)}" if size_bytes > 0 else format_size(size_bytes)
 
 
@@ -83,32 +83,13 @@ def trend(change: float) -> str:
     return "▲" if change > 0 else "▼" if change < 0 else "="
 
 
-def percent(share: float) -> str:
-    """``14.5 %``; as wide as any other up to ``100.0 %`` when set to the right of 7 cells."""
-    return f"{100 * share:.1f} %"
-
-
-def span(seconds: float) -> str:
-    """A time between two moments in two units at most: ``0.4 s``, ``6 m 02 s``, ``3 h 05 m``."""
-    if seconds < 10:
-        return f"{max(seconds, 0):.1f} s"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} m {whole % 60:02} s"
-    if whole < 86_400:
-        return f"{whole // 3600} h {whole % 3600 // 60:02} m"
-    return f"{whole // 86_400} d {whole % 86_400 // 3600:02} h"
-
-
 def clean(name: str) -> str:
     """A name of the target as it may be drawn: one line, nothing that steers a terminal."""
     return printable(name[:LONGEST_NAME])
 
 
 def short_count(count: float) -> str:
-    """At most five cells: ``12``, ``9.21k``, ``104k``, ``2.20M``; below ten with a tenth."""
+    """Formats a count in five cells at most: ``12``, ``9.21k``, ``104k``; below ten a tenth."""
     if count < 0:
         return "-" + short_count(-count)
     if count < 9.95 and count != int(count):
@@ -121,14 +102,8 @@ def short_count(count: float) -> str:
     raise AssertionError
 
 
-def clock(span_ns: float) -> str:
-    """``00:12:41`` since something began."""
-    seconds = int(max(0.0, span_ns / NS_PER_S))
-    return f"{seconds // 3600:02}:{seconds % 3600 // 60:02}:{seconds % 60:02}"
-
-
 def gauge(share: float, width: int) -> str:
-    """``▓▓▓▓░░`` for a share of 0 to 1."""
+    """Draws a share of 0 to 1: ``▓▓▓▓░░``."""
     full = round(width * min(1.0, max(0.0, share)))
     return "▓" * full + "░" * (width - full)
 
@@ -166,8 +141,8 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """What a table shows."""
+class TableRows:
+    """Rows of a table: their order, cells and notes."""
 
     order: Sequence[Hashable]
     """A key per row, in the order of the rows."""
@@ -176,14 +151,14 @@ class Rows:
     sorted_by: str = ""
     descending: bool = True
     empty: str = ""
-    """What to say if there are no rows."""
+    """Text for no rows."""
     without: Collection[str] = ()
-    """Columns that have nothing to say."""
+    """Columns to leave out."""
     footer: Sequence[Callable[[Hashable | None], str]] = ()
     """Lines below the rows, about the key under the cursor."""
 
 
-class Table(LineView[Rows]):
+class Table(LineView[TableRows]):
     """Rows under a line of titles. See the module."""
 
     class SortAsked(RowMessage):
@@ -193,14 +168,14 @@ class Table(LineView[Rows]):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
-        self._rows = Rows((), lambda _key, _column: "")
+        self._rows = TableRows((), lambda _key, _column: "")
         self._key: Hashable | None = None
         self._at_top = True
         """The cursor has not been moved: it stays on the first row, whichever that is."""
 
     @property
     def key(self) -> Hashable | None:
-        """Of the row under the cursor; None if it is a heading, or there are no rows."""
+        """Key of the row under the cursor; None on a heading and without rows."""
         return None if isinstance(self._key, Heading) else self._key
 
     @property
@@ -208,7 +183,7 @@ class Table(LineView[Rows]):
         """The keys in the order they are shown in."""
         return self._rows.order
 
-    def show(self, content: Rows, *, at_once: bool = False) -> None:
+    def show(self, content: TableRows, *, at_once: bool = False) -> None:
         """Shows these rows. Their order waits while someone is at it, unless ``at_once``."""
         at_once = at_once or not len(self.order)
         if not at_once and self.is_held:
@@ -216,7 +191,7 @@ class Table(LineView[Rows]):
             self.refresh()
         self.when_free(lambda: self._take(content), at_once=at_once)
 
-    def _take(self, rows: Rows) -> None:
+    def _take(self, rows: TableRows) -> None:
         offset = self.cursor - round(self.scroll_target_y)
         self._rows = rows
         if self._at_top or self._key is None:
@@ -245,7 +220,7 @@ class Table(LineView[Rows]):
         super().move_to(row)
 
     def action_edge(self, step: int) -> None:
-        """To the last row, or to the first, and stays on whichever is first."""
+        """Moves to the last row, or to the first and stays on whichever is first."""
         super().action_edge(step)
         self._at_top = step < 0
 
@@ -265,11 +240,11 @@ class Table(LineView[Rows]):
         super().rows_changed()
 
     def row_count(self) -> int:
-        """Keys."""
+        """Number of rows."""
         return len(self.order)
 
     def empty_text(self) -> str:
-        """Why there are no rows."""
+        """Text for a table without rows."""
         return crop(f" {self._rows.empty}", self.width)
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:

@@ -20,32 +20,37 @@ from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.text import NS_PER_S, about_of, format_size, plural
-from tracelloc.ui.naming import Search, place
+from tracelloc.text import (
+    NS_PER_S,
+    about_of,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+)
 from tracelloc.ui.picture import Details, Picture
-from tracelloc.ui.table import (
+from tracelloc.ui.stacknames import Search, place
+from tracelloc.ui.tableview import (
     Cell,
     Column,
-    Rows,
     Table,
+    TableRows,
     clean,
-    percent,
     short_count,
     signed_size,
-    span,
     sparkline,
     trend,
 )
-from tracelloc.ui.view import Selection, Sorting, Source, View
+from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 from tracelloc.verdict.judgement import VERDICTS, Verdict
 from tracelloc.views.facts import format_frame
 from tracelloc.views.naming import NamedStack, frame_name
 from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
 MOST_ROWS: Final = 10_000
-"""Nobody scrolls further; searching looks at everything."""
+"""Rows of a table: nobody scrolls further, and searches look at everything."""
 STACK_COLUMNS: Final = (
-    Column("bytes", "outstanding", 13),
+    Column("bytes", "live", 13),
     Column("share", "share", 6, from_width=96, sorts=False),
     Column("count", "blocks", 9, from_width=84),
     Column("growth", "growth/min", 12),
@@ -53,14 +58,14 @@ STACK_COLUMNS: Final = (
     Column("rate", "alloc/s", 9, from_width=108),
     Column("age", "mean age", 10, from_width=100),
     Column("temporary", "temporary", 10, from_width=132),
-    Column("past", "past", 8, from_width=90, sorts=False),
-    Column("name", "allocated by", 0, right=False, descending=False),
+    Column("history", "history", 8, from_width=90, sorts=False),
+    Column("name", "allocated in", 0, right=False, descending=False),
 )
 GROWING: Final = "bold red"
 SHRINKING: Final = "green"
 FOUND: Final = "bold reverse"
 VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
-"""Of the others: dim."""
+"""Styles of verdicts; others are dim."""
 _SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
 _HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
 
@@ -77,7 +82,7 @@ def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
 
 
 def verdict_cell(verdict: Verdict | None) -> Text:
-    """One word."""
+    """The verdict in one word."""
     if verdict is None:
         return Text("-", "dim")
     return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
@@ -94,7 +99,7 @@ def name_cell(name: str, search: str) -> Cell:
     return text
 
 
-def spread(values: Sequence[int], width: int) -> Sequence[int]:
+def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
     """``width`` of the values, evenly over the whole time, the newest among them."""
     if len(values) <= width:
         return values
@@ -102,10 +107,10 @@ def spread(values: Sequence[int], width: int) -> Sequence[int]:
     return [values[round(n * last / (width - 1))] for n in range(width)]
 
 
-def stack_rows(selection: Selection) -> Rows:
+def stack_rows(selection: ViewSelection) -> TableRows:
     """A row per stack; the key is its index."""
     snapshot, settings = selection.snapshot, selection.settings
-    past = snapshot.history.held()[1]
+    history = snapshot.history.held()[1]
     labels, verdicts = selection.labels, selection.verdicts
     columns = _columns(selection)
 
@@ -117,10 +122,10 @@ def stack_rows(selection: Selection) -> Rows:
             found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])
             return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
-        if column == "past":
-            held = past[key].tolist() if key < len(past) else []
+        if column == "history":
+            held = history[key].tolist() if key < len(history) else []
             now = int(snapshot.totals.live_bytes[key])
-            return Text(sparkline(spread([*held, now], 8), 8), "dim")
+            return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
         values, written = columns[column]
         return written(values[key].item())
 
@@ -134,13 +139,13 @@ def stack_rows(selection: Selection) -> Rows:
         # Equal ones stay in the order of their size.
         rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
     order = rows[:MOST_ROWS].tolist()
-    return Rows(order, cell, sorting.column, sorting.descending, selection.why_empty)
+    return TableRows(order, cell, sorting.column, sorting.descending, selection.why_empty)
 
 
 def _columns(
-    selection: Selection,
+    selection: ViewSelection,
 ) -> dict[str, tuple[npt.NDArray[Any], Callable[[Any], str]]]:
-    """What rows can be sorted by, and how it is written where that is the cell's text."""
+    """Columns that rows can be sorted by, and their formats."""
     snapshot, figures, change = selection.snapshot, selection.figures, selection.change
     about = about_of(snapshot.sample_bytes)
     return {
@@ -150,13 +155,13 @@ def _columns(
         else (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (snapshot.growth_per_min, signed_size),
-        "share": (figures.share, percent),
+        "share": (figures.share, format_percent),
         "rate": (figures.allocations_per_s, short_count),
         "age": (
             figures.mean_age_ns,
-            lambda value: span(value / NS_PER_S) if value >= 0 else "-",
+            lambda value: format_duration(value / NS_PER_S) if value >= 0 else "-",
         ),
-        "temporary": (snapshot.totals.temporary_share, percent),
+        "temporary": (snapshot.totals.temporary_share, format_percent),
     }
 
 
@@ -180,8 +185,8 @@ FRAME_COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
-    """One row: a frame, a run that was taken together, or a number of hidden frames."""
+class FrameLine:
+    """A row of a stack: a frame, a collapsed run, or a number of hidden frames."""
 
     frame: Frame | None
     text: str
@@ -189,24 +194,24 @@ class Line:
     """Shown only because everything is."""
 
 
-def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[Line]:
+def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:
     """The rows of a stack. ``everything``: hidden frames as well."""
     if not stack.frames:
-        return [Line(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
+        return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
     if everything:
         return [
-            Line(frame, _name(frame), hidden)
+            FrameLine(frame, _name(frame), hidden)
             for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
         ]
     lines = []
     for part in stack.parts():
         if part.frame is None:
-            lines.append(Line(None, f"({plural(part.count, 'frame')} hidden)", True))
+            lines.append(FrameLine(None, f"({plural(part.count, 'frame')} hidden)", True))
         elif part.label is not None:
             frames = plural(part.count, "frame")
-            lines.append(Line(part.frame, f"[{clean(part.label)}] ({frames})"))
+            lines.append(FrameLine(part.frame, f"[{clean(part.label)}] ({frames})"))
         else:
-            lines.append(Line(part.frame, _name(part.frame)))
+            lines.append(FrameLine(part.frame, _name(part.frame)))
     return lines
 
 
@@ -217,7 +222,7 @@ def _name(frame: Frame) -> str:
     return f"{name} [inlined]" if frame.inlined else name
 
 
-def frame_rows(lines: list[Line]) -> Rows:
+def frame_rows(lines: list[FrameLine]) -> TableRows:
     """The table of frames; the key is the number of the row."""
 
     def cell(key: Hashable, column: str) -> Cell:
@@ -232,7 +237,7 @@ def frame_rows(lines: list[Line]) -> Rows:
         where = place(line.frame)
         return f"…{where[-27:]}" if len(where) > 28 else where
 
-    return Rows(range(len(lines)), cell, empty="")
+    return TableRows(range(len(lines)), cell, empty="")
 
 
 def stack_text(stack: NamedStack) -> str:
@@ -293,19 +298,19 @@ BLOCK_COLUMNS: Final = (
     Column("age", "age", 9),
     Column("address", "address", 14, right=False, from_width=76),
     Column("thread", "thread", 18, right=False, from_width=100),
-    Column("name", "allocated by", 0, right=False, descending=False),
+    Column("name", "allocated in", 0, right=False, descending=False),
 )
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
-"""Of all blocks. Other columns sort the largest."""
+"""Orders of all blocks. Other columns sort the largest."""
 
 
-def block_rows(_source: Source) -> Callable[[Selection], Rows]:
+def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """Makes a row per block; the key is (address, index of the stack, number).
 
     Processes that were forked have blocks of the same address and stack: these are numbered.
     """
 
-    def rows(selection: Selection) -> Rows:
+    def rows(selection: ViewSelection) -> TableRows:
         settings, labels = selection.settings, selection.labels
         sorting = settings.sorting
         left = replace(selection.snapshot, blocks=selection.unlimited_blocks())
@@ -340,10 +345,10 @@ def block_rows(_source: Source) -> Callable[[Selection], Rows]:
             if column == "bytes":
                 return format_size(block.size_bytes)
             if column == "age":
-                return span(block.age_ns / NS_PER_S)
+                return format_duration(block.age_ns / NS_PER_S)
             return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
 
-        return Rows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
+        return TableRows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
 
     return rows
 

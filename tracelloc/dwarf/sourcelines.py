@@ -1,7 +1,7 @@
 """Source lines and inlined functions of one file, from wherever they can be had.
 
 An llvm-symbolizer is asked through a pipe only where functions are described in other files
-(.dwo, .dwp), which it follows. It decodes what a stranger wrote, as our user: it gets no
+(.dwo, .dwp), which it follows. It decodes untrusted files as our user: it gets no
 descriptor of ours, no variable that makes it ask the network, bounded memory, and only so
 much time.
 """
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.dwarf.forms import DAMAGE, reason_of
-from tracelloc.dwarf.info import DebugInfo, Unit
+from tracelloc.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.dwarf.inlines import InlineReader
-from tracelloc.dwarf.lines import Chain, LineIndex, SourceFrame
+from tracelloc.dwarf.lineprogram import Chain, LineIndex, SourceFrame
 from tracelloc.elf import ElfFile
 from tracelloc.elf.sections import SectionError
 
@@ -218,7 +218,7 @@ class DwarfDecoder:
             found[n] = self._chain(unit, address)
         return found
 
-    def _chain(self, unit: Unit, address: int) -> Chain:
+    def _chain(self, unit: DebugUnit, address: int) -> Chain:
         file, line = self._lines.line_in(unit, address)
         frames: list[SourceFrame] = []
         for call in self._inlines.chain(unit, address):
@@ -233,7 +233,7 @@ class DwarfDecoder:
             frames.append(SourceFrame(None, file, line, inlined=False))
         return tuple(frames)
 
-    def _file_name(self, unit: Unit, number: int) -> str | None:
+    def _file_name(self, unit: DebugUnit, number: int) -> str | None:
         try:
             return self._lines.file_name(unit, number)
         except DAMAGE as error:
@@ -241,7 +241,7 @@ class DwarfDecoder:
             return None
 
 
-def _split_path(unit: Unit) -> str | None:
+def _split_path(unit: DebugUnit) -> str | None:
     """The .dwo that describes a unit's functions, if this file does not. Never raises."""
     try:
         root = unit.root
@@ -301,7 +301,7 @@ class SourceLines:
         return self._decoder.reason or split or self._split_missing
 
     def close(self) -> None:
-        """Ends what runs for this file. May be asked again: it is started anew."""
+        """Ends what runs for this file. May be asked again: it is then started again."""
         with self._lock:
             if self._split is not None:
                 self._split.close()

@@ -1,0 +1,222 @@
+"""The numbers that verdicts depend on, with their units and what each is for.
+
+They were chosen on programs of known truth (``PROGRAMS`` in ``tests/corpus/programs.py`` and
+the recordings in ``tests/data/streams``) and checked on ``HELD_OUT``, which was written before
+and not looked at meanwhile. ``python -m tests.bench.verdicts`` measures precision, recall and
+the time to a verdict again; change a number only with its results.
+
+A *site* is a call stack, or several that are judged as one. The *floor* is the least that was
+live from some moment on. Times are on the target's clock, since tracing began.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.text import NS_PER_S
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictParameters:
+    """One set of numbers; ``P`` is the one in use."""
+
+    # The survival tail: the age from which on blocks of a site stop dying (``survivaltail``).
+
+    tail_least_at_risk: int = 3
+    """Blocks: a hazard is not estimated from fewer."""
+    tail_least_kept: float = 0.7
+    """Share of blocks never freed, by estimate, from which on a tail counts as flat."""
+    tail_least_old: int = 4
+    """Blocks alive beyond the tail's age."""
+    tail_most_deaths: float = 0.35
+    """Deaths beyond the tail's age, for each block that is alive beyond it."""
+    tail_least_age_s: float = 2.0
+    """Seconds: slices of a second don't tell lower ages apart well enough."""
+    tail_most_age_share: float = 0.4
+    """The tail's age, as a share of the time watched."""
+
+    # Windows of time in which survivors pile up (``growth``).
+
+    window_parts: int = 6
+    """Parts of a window in which survivors are counted: its generations."""
+    window_least_parts: int = 5
+    """Parts with survivors, for a window to show growth."""
+    window_fractions: tuple[float, ...] = (0.0, 1 / 3, 1 / 2, 2 / 3, 3 / 4)
+    """Beginnings of windows, as shares of the time watched."""
+    window_lengths_s: tuple[float, ...] = (320.0, 200.0, 130.0, 60.0, 30.0)
+    """Seconds: lengths of further windows, for leaks that begin late in a long session."""
+    least_survivors: int = 6
+    """Blocks that survive in a window."""
+    least_new_survivors: int = 2
+    """Blocks that survive in a window's newer half."""
+    least_pace: float = 0.7
+    """Survivors of a window's second half, as a share of the first half's."""
+    pace_slack: float = 1.3
+    """Standard errors by which a pace may fall short."""
+    most_load_correction: float = 3.0
+    """Factor by which a falling load may excuse fewer survivors."""
+    container_growth: float = 2.5
+    """Factor by which few blocks become larger from half to half if they are one container."""
+    container_most_blocks: int = 20
+    """Blocks: more are not one container that grows."""
+    loss_margin: float = 3.0
+    """Survivors, as a multiple of what lost frees could leave behind."""
+    mostly_freed: float = 0.5
+    """Surviving share of a window's blocks: below it, the site frees most of them."""
+    never_freed: float = 0.9
+    """Surviving share of a window's blocks: above it, the site frees almost none."""
+    watch_s: tuple[float, float, float] = (110.0, 150.0, 270.0)
+    """Seconds to watch before a leak is called one: where most, some, or none are freed."""
+    watch_tails: float = 1.5
+    """Times to watch, in ages of the survival tail, if that is longer."""
+    least_confidence: float = 0.4
+    """Confidence from which on growth is called a leak."""
+    most_confidence: float = 0.97
+    """Highest confidence in a leak."""
+    most_confidence_never_freed: float = 0.80
+    """Highest confidence where nothing is freed: a container that only grows looks the same."""
+
+    # When a leak began (``growth``).
+
+    onset_same_pace: float = 0.6
+    """Share of the later pace from which on the site was leaking already."""
+    onset_bulk: float = 8.0
+    """Multiple of the usual bytes of a slice: more in one slice is start-up memory."""
+    onset_slower: float = 0.4
+    """Pace before the onset, as a share of the pace after it, at most."""
+    onset_deviation: float = 1.3
+    """Standard errors by which survivors lag behind a steady pace where there is an onset."""
+
+    # What is no leak (``judgement``).
+
+    first_verdict_s: float = 60.0
+    """Seconds: before, little can be said of what does not grow."""
+    floor_step: float = 1.08
+    """Least factor by which a rising floor rises from one quarter of the time to the next."""
+    floor_last_step: float = 1.02
+    """Least factor by which it rises in the last eighth: it must not have stopped."""
+    floor_rise: float = 1.25
+    """Least factor by which it rises from the first to the third quarter."""
+    floor_least_rise_bytes: int = 2048
+    """Bytes by which it rises from the first to the third quarter."""
+    floor_from_s: float = 30.0
+    """Seconds: before, nearly every floor rises."""
+    floor_least_lifetime: float = 0.05
+    """Mean lifetime, as a share of the time watched: a site with a shorter one is churning."""
+    floor_few_blocks: int = 8
+    """Live blocks up to which a site is not churning, whatever its lifetimes."""
+    start_up_s: float = 15.0
+    """Seconds: the shortest start-up."""
+    start_up_part: float = 0.15
+    """Share of the time watched that is start-up, if that is longer."""
+    start_up_bulk: float = 0.8
+    """Share of live bytes that start-up memory has from the start-up."""
+    start_up_kept: float = 0.7
+    """Share of blocks that start-up memory keeps."""
+    busy_lifetime_s: float = 12.0
+    """Seconds: a site with a shorter mean lifetime is busy."""
+    busy_freed: float = 0.97
+    """Freed share of blocks above which a site is busy."""
+    unclear_age_s: float = 10.0
+    """Seconds: blocks older than this are old survivors, where no tail was found."""
+    unclear_least_old: int = 2
+    """Old survivors from which on a site is not yet called innocent."""
+    unclear_below_old: int = 12
+    """Old survivors that are enough to judge a site."""
+    old_cache_frees: float = 0.5
+    """Frees of blocks from before tracing for each survivor: the site may be a cache that was
+    full when tracing began, as what it replaces was never seen to be allocated."""
+    lost_events_confidence: float = 0.7
+    """Factor of the confidence once events were lost."""
+    sampling_confidence_loss: float = 0.5
+    """Confidence lost to sampling, in relative errors of n samples, 1 / sqrt(n)."""
+    lifetime_quantile: float = 0.99
+    """Share of freed blocks that had lived no longer than the lifetime that is reported."""
+
+    # Lost events (``loss``, ``judge``).
+
+    loss_least_births: int = 1000
+    """Births that make a site busy enough to show what share of frees is lost."""
+    loss_quantile: float = 0.25
+    """Quantile of the busy sites' surviving shares, by births, that counts as loss."""
+    loss_most_share: float = 0.1
+    """Surviving share above which it is no loss: these sites keep blocks."""
+    loss_settled_s: float = 30.0
+    """Seconds: only blocks older than this show what is lost."""
+    gap_ns: int = 60 * NS_PER_S
+    """Nanoseconds: losses that follow each other more closely are one gap."""
+    lasting_gap_ns: int = 120 * NS_PER_S
+    """Nanoseconds: a longer gap is how things are, and its share of frees is allowed for."""
+
+    # Verdicts over time, and their order (``findings``).
+
+    hold_ns: int = 9 * NS_PER_S
+    """Nanoseconds between two looks on which a leak has to hold."""
+    lapse_ns: int = 60 * NS_PER_S
+    """Nanoseconds for which a leak in bursts may look uneven before it is retracted."""
+    so_far_s: float = 180.0
+    """Seconds: before, reassuring verdicts are said of what was seen so far."""
+    ranking_least_confidence: float = 0.05
+    """Confidence that sites without one (their floor rises) have in the order of suspects."""
+
+    # Leaks that are split over many stacks (``grouping``).
+
+    prefix_depths: tuple[int, ...] = (1, 2, 3, 5, 8, 12)
+    """Innermost frames by which stacks are added up."""
+    sum_least_new: int = 4
+    """Live blocks from the newer half of the time, for a sum to be worth judging."""
+    sum_explained: float = 0.7
+    """Share of a sum's rate that its own suspects explain: then they are reported instead."""
+    sum_alike: float = 0.8
+    """Share of a sum's stacks that are suspects, if (nearly) all of them are."""
+    sum_enough_births: int = 20
+    """Births that are enough to tell that a stack does not leak."""
+    part_least_age_s: float = 30.0
+    """Seconds: an older block may be part of a leak."""
+    part_lifetimes: float = 4.0
+    """Age of such a block, in lifetimes by which nearly all blocks of its stack have died."""
+    innocent_least_blocks: int = 12
+    """Live blocks from which on a stack's verdict cache or start-up can be relied upon."""
+    node_least_stacks: int = 4
+    """Stacks of a function for it to be judged as one site."""
+    node_many_suspects: int = 8
+    """Suspects below one function that are rather one leak than so many."""
+
+    # Stacks that leak together: parts of one object (``multistack``).
+
+    tied_own_frames: int = 4
+    """Innermost frames that stacks of one object may have for themselves."""
+    tied_onset_s: float = 10.0
+    """Seconds within which onsets agree."""
+    tied_onset_part: float = 0.05
+    """Share of the time since the onset within which onsets agree, if that is longer."""
+    tied_settled_s: float = 30.0
+    """Seconds: younger blocks may still be freed."""
+    tied_least_slices: int = 8
+    """Slices of time with survivors, for stacks to be compared."""
+    tied_chi_squared: float = 0.35
+    """Chi-squared per degree of freedom; 1 is expected of leaks that are independent."""
+    tied_ratio: float = 0.02
+    """Relative deviation of the ratio of two from a whole number: objects have whole parts."""
+
+    # Budgets: how often, and how much at a time.
+
+    judge_every_ns: int = 5 * NS_PER_S
+    """Nanoseconds between two looks."""
+    sites_at_a_time: int = 500
+    """Sites judged at a time: some 10 ms."""
+    most_suspects: int = 200
+    """Suspects that are described."""
+    most_sums: int = 1000
+    """Sums judged per look."""
+    most_flagged: int = 100
+    """Suspect sums that are looked at, by rate."""
+    tied_most_stacks: int = 50
+    """Leaking stacks that are compared with each other, by rate."""
+    tied_at_a_time: int = 10
+    """Stacks compared at a time: some milliseconds."""
+
+
+P: Final = VerdictParameters()
+"""The parameters in use."""
