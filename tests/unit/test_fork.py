@@ -73,7 +73,7 @@ def test_after_exec_equal_addresses_are_other_stacks() -> None:
 def everything(table: LiveTable) -> tuple[object, ...]:
     """What there is to know of a table."""
     census = table.cohorts.census(1000 * NS_PER_S, len(table.totals))
-    columns = ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes", "load", "strangers")
+    columns = ("born", "alive", "alive_bytes", "floor_bytes", "lifetimes", "load", "unmatched")
     return (
         held(table),
         sums(table),

@@ -13,7 +13,7 @@ import pytest
 
 from tests.unit.stage import A, F, Stages
 from tracelloc.abi import Counter, ForkFlag
-from tracelloc.heap.temporary import Soon
+from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.placement import ProbePoint
 from tracelloc.snapshots.snapshot import Wanted
 from tracelloc.tracing.followload import FollowLoad
@@ -156,7 +156,7 @@ def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> Non
 
 
 def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
-    soon = Soon(between=5)
+    soon = TemporaryPolicy(between=5)
     play = stage(soon=soon)
     forked, spawned = play.start(), play.start()
     play.session.forked(play.root, 7, forked, shares=False)

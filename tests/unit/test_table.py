@@ -11,7 +11,7 @@ from tests.unit.events import Event, PlainTable, random_program, records
 from tracelloc.abi import EventKind, StackFlag
 from tracelloc.heap.stacks import NO_STACK, Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import Soon
+from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.heap.totals import I64
 
 A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.RESTORE
@@ -20,7 +20,7 @@ A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.
 def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
     """Applies the events in batches that end at ``cuts``."""
     stacks = Stacks()
-    table = LiveTable(stacks, soon=Soon(between))
+    table = LiveTable(stacks, soon=TemporaryPolicy(between))
     start = 0
     for end in [*cuts, len(events)]:
         table.apply(records(events[start:end], first_time=start + 1))

@@ -14,10 +14,6 @@ import pytest
 
 from tests.unit.test_architecture import MODULES, PACKAGE
 
-PENDING_FOLDERS = ("heap", "capture", "tracing", "unwinding")
-"""Packages whose own words are being changed: they are not held to these rules yet."""
-PENDING_CLASSES = {"Program"}
-SETTLED = [path for path in MODULES if path.relative_to(PACKAGE).parts[0] not in PENDING_FOLDERS]
 PAGES = sorted((PACKAGE / "export" / "web").iterdir())
 
 BAD_BEGINNING = re.compile(
@@ -76,10 +72,10 @@ def test_a_class_name_stands_once() -> None:
         if isinstance(node, ast.ClassDef)
     )
     twice = {name for name, count in found.items() if count > 1}
-    assert twice <= PENDING_CLASSES
+    assert not twice
 
 
-@pytest.mark.parametrize("path", SETTLED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_docstrings_stand_alone(path: Path) -> None:
     bad = [
         f"{path}:{line}: {text.splitlines()[0]}"
@@ -89,7 +85,7 @@ def test_docstrings_stand_alone(path: Path) -> None:
     assert not bad
 
 
-@pytest.mark.parametrize("path", SETTLED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
 def test_retired_words_do_not_come_back(path: Path) -> None:
     for line, text, is_name in words(path.read_text()):
         if is_name:

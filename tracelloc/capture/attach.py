@@ -118,7 +118,7 @@ class Attachment:
         self.method = method
         self.points = points
         self.thread_id = Process(pid).thread_id
-        """Of the thread that the kernel is to ask."""
+        """The thread that the kernel is to ask."""
         self._program = program
         self._links: list[int] = []
         self._events: list[int] = []

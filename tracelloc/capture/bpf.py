@@ -80,7 +80,7 @@ class CaptureConfig:
     trace_mappings: bool = False
     """mmap and its kin, too."""
     signatures: tuple[Signature, ...] = ()
-    """Of functions that the user has named, beside those that are known."""
+    """Programs for functions that the user has named, beside those that are known."""
 
     @property
     def entries(self) -> dict[str, str]:

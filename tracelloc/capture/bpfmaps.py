@@ -23,7 +23,7 @@ Columns = npt.NDArray[Any]
 """A structured array."""
 
 NAME_BYTES: Final = 16
-"""Of maps and programs in the kernel, the terminating 0 included (BPF_OBJ_NAME_LEN)."""
+"""Longest name in the kernel, the terminating 0 included (BPF_OBJ_NAME_LEN)."""
 _BATCH_BYTES: Final = 1 << 20
 """Read by one call at most. More than any bucket of a hash map holds, as the kernel asks for."""
 _ARRAY: Final = 2

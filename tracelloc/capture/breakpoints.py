@@ -11,7 +11,7 @@ from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
 
 _SIZE_BYTES: Final = 1 if platform.machine() == "x86_64" else 4
-"""Of the instruction that replaces a probed one: int3, or brk on Arm."""
+"""Opcode of the instruction that replaces a probed one: int3, or brk on Arm."""
 
 
 def are_in_place(process: Process, points: Iterable[ProbePoint]) -> bool:

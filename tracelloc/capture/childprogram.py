@@ -83,11 +83,11 @@ def leave() -> float:
 def seccomp() -> float:
     """Calls it under a filter that kills at unknown system calls."""
 
-    class Program(ctypes.Structure):
+    class FilterProgram(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
     code = ctypes.create_string_buffer(_FILTER, len(_FILTER))
-    program = Program(len(_FILTER) // 8, ctypes.addressof(code))
+    program = FilterProgram(len(_FILTER) // 8, ctypes.addressof(code))
     if LIBC.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or LIBC.prctl(
         _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0
     ):

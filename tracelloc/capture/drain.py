@@ -1,4 +1,4 @@
-"""All events in their order, whether they came through the ring or the spill map; stacks.
+"""All events in their order, whether they came through the ring or the overflow map; stacks.
 
 While the ring of events is full, the probes keep what becomes of each address in a hash
 map instead. ``probes/spill.h`` says how the two go together without anything getting
@@ -47,7 +47,7 @@ class Batch:
     events: Events
     """In their order for each address and each thread."""
     pairs: Columns
-    """Of PAIR_DTYPE: what events leave out."""
+    """Records of PAIR_DTYPE: what events leave out."""
     ring_bytes: int
     """How much of the ring was in use."""
     overflowed: bool
@@ -69,7 +69,7 @@ class Spill:
 
 
 class Drain:
-    """Takes events out of the ring and, when it was full, out of the spill map."""
+    """Takes events out of the ring and, when it was full, out of the overflow map."""
 
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
         """``control``: the shared ``struct control``. Without ``spill`` the rest is lost."""
@@ -163,7 +163,7 @@ class StackDrain:
 
 
 def late_events(entries: Columns) -> Events:
-    """What entries of the spill map (ENTRY_DTYPE) tell, as events in an order that is right.
+    """What entries of the overflow map (ENTRY_DTYPE) tell, as events in an order that is right.
 
     Each address has one entry, so only the order of its own events matters, and that a
     thread's takings and restores are in the order of the thread: a restore here is of a

@@ -25,7 +25,7 @@ from tracelloc.text import NS_PER_S
 _STRETCH_S: Final = 0.25
 """How long programs are timed at a time."""
 _GAP_S: Final = 10.0
-"""And how long they are left alone in between."""
+"""How long they are left alone in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Overhead:
 
     events_per_s: float
     probe_share: float | None
-    """Of the target's CPU time, 0 to 1: estimated; None until it was measured."""
+    """Share of the target's CPU time, 0 to 1: estimated; None until it was measured."""
     dear_probes: tuple[str, ...]
     """Functions probed at an instruction that is single-stepped."""
 
@@ -156,7 +156,7 @@ class OverheadWatch:
     ) -> None:
         """Begins at once. See ``Meter``."""
         self.probe_share: float | None = None
-        """Of the targets' CPU time, 0 to 1; None until it is known."""
+        """Share of the targets' CPU time, 0 to 1; None until it is known."""
         self._processes = processes
         self._method = method
         self._programs = programs

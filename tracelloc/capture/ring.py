@@ -96,7 +96,7 @@ class SentStacks:
 
     ids: U64
     flags: npt.NDArray[np.uint16]
-    """Of ``enum stack_flag``."""
+    """Bits of ``enum stack_flag``."""
     depths: npt.NDArray[np.int64]
     """Frames of each stack."""
     frames: U64

@@ -28,8 +28,8 @@ _TAGS: Final = 1 << TAG_BITS
 _SALTS: Final = 1 << SALT_BITS
 _PER_SALT: Final = _TAGS // _SALTS
 _HASHED: Final = np.uint64((1 << KEY_TAG_SHIFT + SALT_BITS) - 1)
-"""Of a key, what its place depends on: the address and the tag's salt. Without that, programs
-that lie at fixed addresses would all want the same places."""
+"""The part of a key that its place depends on: the address and the tag's salt. Without the salt,
+programs that lie at fixed addresses would all want the same places."""
 
 
 class RowMemory:
@@ -184,7 +184,7 @@ class RowTable:
             publish(generation, self._tag)
 
     def fork(self, publish: Callable[[int, int], None], generation: int) -> RowTable:
-        """The same rows for another address space, until either needs rows of its own."""
+        """Lends the rows to another address space, until either needs rows of its own."""
         return RowTable(self._memory, publish, generation, self)
 
     @property
@@ -199,7 +199,7 @@ class RowTable:
 
     @property
     def generation(self) -> int:
-        """Of the address space that the rows are for."""
+        """Generation of the address space that the rows are for."""
         return self._generation
 
     @property

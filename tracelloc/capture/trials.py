@@ -35,13 +35,13 @@ class Trial(Enum):
     """A uprobe_multi link sees all threads of its process. Not before Linux 6.6.35, 6.9.5,
     6.10 (kernel commit 46ba0e49b642)."""
     MAIN_THREAD = "main_thread"
-    """It still sees them when the main thread has ended. Not before Linux 6.12."""
+    """Whether a link still sees events when the main thread has ended. Not before Linux 6.12."""
     SECCOMP = "seccomp"
     """A function with a return probe returns under a filter that kills at system calls it does
     not know. Not with 6.11, 6.12.0 to 6.12.13, 6.13.0 to 6.13.2: returns go through a system
     call there, 335 on x86-64 (cf6cb56ef244)."""
     SHADOW_STACK = "shadow_stack"
-    """It returns with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
+    """Whether probed functions return with a shadow stack. Not with 6.6 to 6.10 (488af8ea7131)."""
 
 
 def passes(trial: Trial) -> bool:

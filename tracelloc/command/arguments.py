@@ -17,7 +17,7 @@ from tracelloc import __version__
 from tracelloc.capture.attach import Method
 from tracelloc.command.outputs import PRIVATE
 from tracelloc.export import EXPORTERS
-from tracelloc.heap.temporary import MOST_BETWEEN, SOON, Soon
+from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
 from tracelloc.live.address import parse_label, parse_listen, parse_push_url
 from tracelloc.report.sections import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
@@ -72,11 +72,11 @@ def _pid_number(text: str) -> int:
 pid_type = _type(_pid_number)
 
 
-def _soon(text: str) -> Soon:
+def _soon(text: str) -> TemporaryPolicy:
     """How soon a temporary allocation is freed: so many others come between, or a time."""
     if text.isdigit():
-        return Soon(_between(text))
-    return Soon(life_ns=round(_duration(text) * NS_PER_S))
+        return TemporaryPolicy(_between(text))
+    return TemporaryPolicy(life_ns=round(_duration(text) * NS_PER_S))
 
 
 def _names(text: str) -> frozenset[str]:
@@ -225,8 +225,8 @@ def _add_reports(group: Any) -> None:
     add("--show LIST", f"add sections to reports: {', '.join(SECTIONS)}, or all",
         type=_type(parse_sections), default=frozenset())
     add("--temporary N|TIME", "an allocation is temporary if the thread that made it frees it "
-        f"before it has made N others (0 to {MOST_BETWEEN}, default {SOON.between}), or within "
-        "TIME, such as 20ms", type=_soon, default=SOON)
+        f"before it has made N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or "
+        "within TIME, such as 20ms", type=_soon, default=DEFAULT_POLICY)
     add("--age AGE", "list the largest live blocks that are at least this old", type=_duration)
     add("--interval S", "time between reports (default 1s)", type=_duration, default=1.0)
     add("--count N", "end after N reports", type=positive_type)

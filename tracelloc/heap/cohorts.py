@@ -63,7 +63,7 @@ class Population:
     born: F64
     """Blocks born, per slice."""
     alive: F64
-    """Of those, alive."""
+    """Blocks of these slices that are alive."""
     alive_bytes: F64
     floor_bytes: F64
     """The least that was outstanding during each slice."""
@@ -71,7 +71,7 @@ class Population:
     """Deaths by lifetime: a column per class."""
     load: F64
     """Blocks born in the whole process, per slice."""
-    strangers: F64
+    unmatched: F64
     """Frees of blocks that were never seen to be made, in the whole process, per slice."""
 
     @property
@@ -91,7 +91,7 @@ class Population:
         return self._with(lambda column: np.add.reduceat(column[rows], starts, axis=0))
 
     def _with(self, change: Callable[[F64], F64]) -> Population:
-        """The same moment with the columns of other sites."""
+        """Returns a copy with the columns of other sites."""
         return Population(
             edges_s=self.edges_s,
             born=change(self.born),
@@ -100,7 +100,7 @@ class Population:
             floor_bytes=change(self.floor_bytes),
             lifetimes=change(self.lifetimes),
             load=self.load,
-            strangers=self.strangers,
+            unmatched=self.unmatched,
         )
 
 
@@ -119,7 +119,7 @@ class Census:
     floor_bytes: I64
     lifetimes: I64
     load: F64
-    strangers: F64
+    unmatched: F64
 
     @property
     def now_s(self) -> float:
@@ -138,7 +138,7 @@ class Census:
             **dict(zip(_TABLES, tables, strict=True)),
             edges_s=self.edges_s,
             load=self.load,
-            strangers=self.strangers,
+            unmatched=self.unmatched,
         )
 
     def sums(
@@ -155,7 +155,7 @@ class Census:
             np.cumsum(table[:, order], axis=1, out=until[:, 1:])
             summed[name] = (until[:, ends] - until[:, starts]).T.astype(np.float64)
             yield None
-        return Population(**summed, edges_s=self.edges_s, load=self.load, strangers=self.strangers)
+        return Population(**summed, edges_s=self.edges_s, load=self.load, unmatched=self.unmatched)
 
 
 class Cohorts:
@@ -173,7 +173,7 @@ class Cohorts:
         self.floor_bytes = CounterRows(SLICES)
         self.lifetimes = CounterRows(LIFETIMES)
         self._load = np.zeros(SLICES, np.int64)
-        self._strangers = np.zeros(SLICES, np.int64)
+        self._unmatched = np.zeros(SLICES, np.int64)
         self.version = 0
         """Another one whenever slices or rows are others than before."""
 
@@ -185,11 +185,11 @@ class Cohorts:
         self.version += 1
 
     def fork(self) -> Cohorts:
-        """The same figures for a copy of the address space."""
+        """Returns the figures for a copy of the address space."""
         child = Cohorts()
         child.start_ns = self.start_ns
         child._starts, child._row_of = self._starts, self._row_of
-        child._load, child._strangers = self._load.copy(), self._strangers.copy()
+        child._load, child._unmatched = self._load.copy(), self._unmatched.copy()
         for name in _TABLES:
             setattr(child, name, getattr(self, name).fork())
         self.version += 1
@@ -234,7 +234,7 @@ class Cohorts:
         for table in (self.born, self.alive, self.alive_bytes):
             table.fold(kept, freed)
         self.floor_bytes.fold_lowest(kept, freed)
-        for counts in (self._load, self._strangers):
+        for counts in (self._load, self._unmatched):
             counts[kept] += counts[freed]
             counts[freed] = 0
         self._starts = np.delete(self._starts, pair + 1)
@@ -242,8 +242,8 @@ class Cohorts:
         return int(freed)
 
     def slices(self) -> tuple[I64, I64, I64, I64]:
-        """Where each begins, and its row; by row its load and its strangers: not copies."""
-        return self._starts, self._row_of, self._load, self._strangers
+        """Where each begins, and its row; by row its load and its unmatched frees: not copies."""
+        return self._starts, self._row_of, self._load, self._unmatched
 
     def row(self, at: int) -> I64:
         """A row of all tables, one behind the other, to be written to."""
@@ -263,5 +263,5 @@ class Cohorts:
             edges_s=(edges_ns - self.start_ns) / NS_PER_S,
             lifetimes=self.lifetimes.gather(np.arange(LIFETIMES), stacks),
             load=self._load[rows].astype(np.float64),
-            strangers=self._strangers[rows].astype(np.float64),
+            unmatched=self._unmatched[rows].astype(np.float64),
         )

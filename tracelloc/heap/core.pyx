@@ -81,7 +81,7 @@ cdef class Core:
     cdef int64_t row_of[SLICES]
     cdef Py_ssize_t slices
     cdef int64_t* load
-    cdef int64_t* strangers
+    cdef int64_t* unmatched_by_row
     cdef int64_t life_edges[CLASSES]
     # Threads.
     cdef Threads threads
@@ -138,12 +138,12 @@ cdef class Core:
             memset(&self.since[old], 0, (self.stacks - old) * sizeof(Since))
 
     def bind_slices(self, const int64_t[::1] starts, const int64_t[::1] row_of,
-                    int64_t[::1] load, int64_t[::1] strangers):
+                    int64_t[::1] load, int64_t[::1] unmatched):
         """The slices of cohorts, whose rows may have changed: they are asked for again."""
         self.slices = starts.shape[0]
         memcpy(self.starts, &starts[0], self.slices * sizeof(int64_t))
         memcpy(self.row_of, &row_of[0], self.slices * sizeof(int64_t))
-        self.load, self.strangers = &load[0], &strangers[0]
+        self.load, self.unmatched_by_row = &load[0], &unmatched[0]
         memset(self.rows, 0, sizeof(self.rows))
         memset(self.lengths, 0, sizeof(self.lengths))
 
@@ -536,7 +536,7 @@ cdef class Core:
         elif kind != EVENT_INNER_FREE:
             # A free inside another one often is of the same block: that one has freed it.
             self.unmatched += 1
-            self.strangers[self.row_of[self.slices - 1]] += 1
+            self.unmatched_by_row[self.row_of[self.slices - 1]] += 1
         if kind == EVENT_REALLOC_FREE and row != NOBODY:
             pending = &self.threads.rows[row].pending
             pending.address, pending.time_ns = e.address, e.time_ns
@@ -552,7 +552,7 @@ cdef class Core:
             self.odd_restores += 1
         elif not pending.is_known:
             self.unmatched -= 1
-            self.strangers[self.row_of[self.slices - 1]] -= 1
+            self.unmatched_by_row[self.row_of[self.slices - 1]] -= 1
         else:
             if not (self._can_end(&pending.block, pending.time_ns) and self._has_room()):
                 return False

@@ -29,7 +29,7 @@ class CounterRows:
         return len(self._rows)
 
     def fork(self) -> CounterRows:
-        """The same figures, independent of these."""
+        """Returns a copy, which shares rows until one of both is written to."""
         child = CounterRows(0)
         child.columns = self.columns
         for row in self._rows:

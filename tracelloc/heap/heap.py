@@ -6,7 +6,7 @@ from tracelloc.heap.history import History
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 
 
 class Heap:
@@ -20,7 +20,7 @@ class Heap:
         now_ns: int,
         stacks: Stacks | None = None,
         sample_bytes: int | None = None,
-        soon: Soon = SOON,
+        soon: TemporaryPolicy = DEFAULT_POLICY,
     ) -> None:
         """Nothing is outstanding at ``now_ns``, CLOCK_MONOTONIC. See ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks

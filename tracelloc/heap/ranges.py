@@ -32,7 +32,7 @@ class Range:
 
     @property
     def size_bytes(self) -> int:
-        """Its length."""
+        """Bytes in the range."""
         return self.end - self.start
 
 
@@ -74,7 +74,7 @@ class RangeTable:
         self.mapped_bytes = 0
         """All that was ever mapped."""
         self.unmapped_bytes = 0
-        """Of that, what is no longer there."""
+        """Mapped bytes that are no longer there."""
         self._starts: list[int] = []
         self._ranges: list[Range] = []
         self._taken: dict[int, list[Range]] = {}

@@ -19,7 +19,7 @@ from tracelloc.heap import core, threads
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
 from tracelloc.heap.stacks import Stacks
-from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.heap.totals import COLUMNS, I64, Totals
 
@@ -59,7 +59,7 @@ class Peak:
     """Outstanding bytes of all stacks."""
     live_bytes: I64
     live_count: I64
-    """As in ``Totals``: in parts of blocks if they were sampled."""
+    """Outstanding blocks, in parts of blocks if they were sampled: see ``Totals``."""
 
 
 class LiveTable:
@@ -69,7 +69,7 @@ class LiveTable:
         self,
         stacks: Stacks,
         sample_bytes: int | None = None,
-        soon: Soon = SOON,
+        soon: TemporaryPolicy = DEFAULT_POLICY,
         like: LiveTable | None = None,
     ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported.
@@ -196,7 +196,7 @@ class LiveTable:
 
     @property
     def peak(self) -> Peak | None:
-        """When most was outstanding; None before the first event."""
+        """The high-water mark; None before the first event."""
         size_bytes = self._core.peak_bytes
         if size_bytes is None:
             return None

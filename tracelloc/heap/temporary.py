@@ -1,6 +1,6 @@
 """Temporary allocations: freed soon after by the thread that made them.
 
-Soon means: before that thread has made more than so many other allocations, or within
+TemporaryPolicy means: before that thread has made more than so many other allocations, or within
 some time. Code that makes many of them could often do without, or reuse one block.
 """
 
@@ -14,7 +14,7 @@ MOST_BETWEEN: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Soon:
+class TemporaryPolicy:
     """What counts as temporary."""
 
     between: int = 1
@@ -24,4 +24,4 @@ class Soon:
     are 1 to 10 ms apart."""
 
 
-SOON: Final = Soon()
+DEFAULT_POLICY: Final = TemporaryPolicy()

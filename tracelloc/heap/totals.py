@@ -59,7 +59,7 @@ class Totals:
         return Totals(**columns, sample_bytes=self.sample_bytes)
 
     def fork(self) -> Totals:
-        """The same blocks outstanding, as if they were all that ever was allocated."""
+        """Returns totals of the outstanding blocks, as if no others had ever been allocated."""
         child = Totals.empty(len(self), self.sample_bytes)
         child.allocated_bytes, child.allocated_count = self.live_bytes, self.live_count
         for name in ("peak_bytes", "first_ns", "last_ns"):
@@ -109,7 +109,7 @@ class Totals:
         return parts if self.sample_bytes is None else _rounded(parts)
 
     def whole_number(self, parts: int) -> int:
-        """The same of one number."""
+        """One count in blocks, see ``whole_counts``."""
         return int(self.whole_counts(np.array([parts], np.int64))[0])
 
 

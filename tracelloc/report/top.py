@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tracelloc.heap.temporary import Soon
+from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
@@ -163,7 +163,7 @@ def temporary_part(given: Request) -> SectionContent:
     return SectionContent([title], facts, "top_allocators", entries)
 
 
-def _meaning(soon: Soon) -> str:
+def _meaning(soon: TemporaryPolicy) -> str:
     if soon.life_ns is not None:
         return f"freed by the same thread within {format_duration(soon.life_ns / NS_PER_S)}"
     if soon.between == 0:

@@ -22,7 +22,7 @@ from tracelloc.heap.ranges import Mappings
 from tracelloc.heap.series import Points
 from tracelloc.heap.stacks import Frames, Mask, Stacks
 from tracelloc.heap.table import LiveTable, Peak
-from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
 from tracelloc.snapshots.losses import LossCounts, take_losses
@@ -196,7 +196,7 @@ class Snapshot(ProcessStatus):
     history: History = field(default_factory=lambda: History(0))
     peak: Peak | None = None
     """The high-water mark, counts in whole blocks; None before any allocation."""
-    soon: Soon = SOON
+    soon: TemporaryPolicy = DEFAULT_POLICY
     """The policy that says which allocations are temporary."""
     unordered_count: int = 0
     """Blocks of which it is not known whether they were temporary."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.heap.temporary import SOON, Soon
+from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.target.allocators import EVERYTHING, Selection
 
 
@@ -19,7 +19,7 @@ class TraceConfig:
     """Which allocators are traced."""
     method: Method | None = None
     """Forces one way of attaching; None: the best that the kernel has."""
-    soon: Soon = SOON
+    soon: TemporaryPolicy = DEFAULT_POLICY
     """Which allocations are temporary."""
     most_processes: int = 256
     """Processes traced at a time; further ones are counted and left alone."""

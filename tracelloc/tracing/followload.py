@@ -10,7 +10,7 @@ from tracelloc.text import NS_PER_S
 
 _WINDOW_NS: Final = 5 * NS_PER_S
 _MOST_SHARE: Final = 0.5
-"""Of the time in which some process waits for us; beyond it users hear of it."""
+"""Share of the time in which some process waits for us, beyond which users hear of it."""
 
 
 class FollowLoad:

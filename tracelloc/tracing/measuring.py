@@ -30,7 +30,7 @@ _LARGE_BYTES: Final = 128 << 10
 
 
 class Measuring:
-    """Of one process. Not for use with the session's lock held: it takes its time."""
+    """Measures one process. Not for use with the session's lock held: it takes its time."""
 
     def __init__(self, space: AddressSpace) -> None:
         """The process's address space."""
@@ -50,7 +50,7 @@ class Measuring:
     def measure(
         self, blocks: Blocks, now_ns: int, found: Iterable[FoundAllocator]
     ) -> UsableSizes | None:
-        """Of blocks that were outstanding at ``now_ns``; None if no allocator was found."""
+        """Usable sizes of blocks that were live at ``now_ns``; None if no allocator was found."""
         main = main_allocator(found)
         if main is None:
             return None

@@ -80,7 +80,7 @@ class Processes:
 
     @property
     def living(self) -> Sequence[Tracee]:
-        """Those that have not ended, as far as is known."""
+        """Processes that have not ended, as far as is known."""
         return list(self._by_pid.values())
 
     def of(self, number: int) -> Tracee:
@@ -271,7 +271,7 @@ class Processes:
         return tracee
 
     def _owner(self, pid: int) -> Tracee | None:
-        """Whose memory a process has."""
+        """The process whose memory a process has."""
         shared = self._sharing.get(pid)
         return shared[0] if shared is not None else self._by_pid.get(pid)
 
@@ -358,7 +358,7 @@ class Processes:
         self._capture.free_space(tracee.words)
 
     def _forget(self, tracee: Tracee) -> None:
-        """It is not traced after all."""
+        """Drops a process that is not traced after all."""
         self._end(tracee)
         self.every.remove(tracee)
 

@@ -52,7 +52,7 @@ _LONGEST_WAIT_MS: Final = 100
 _FULL_SHARE: Final = 3
 """The reader hurries when it finds more than one part in this many of the ring filled."""
 _IDLE_SHARE: Final = 6
-"""And takes its time below one part in this many: large batches cost least."""
+"""The reader takes its time below one part in this many: large batches cost least."""
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
@@ -361,7 +361,7 @@ class Session:
 
 
 def _open_end(pid: int, *, follow: bool) -> int:
-    """Of processes that are followed, who follows them says so."""
+    """Opens what is readable at the end; where processes are followed, the follower says so."""
     if follow:
         return os.eventfd(0, os.EFD_CLOEXEC)
     try:

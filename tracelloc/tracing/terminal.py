@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import BinaryIO, Final
 
 _KEPT_BYTES: Final = 4 << 20
-"""Of what was written, the end."""
+"""The end of what was written."""
 _PIECE_BYTES: Final = 1 << 16
 
 

@@ -141,7 +141,7 @@ class Tracee:
     def begin_image(
         self, now_ns: int, *, execs: int, same_thread: bool, is_stopped: bool = False
     ) -> None:
-        """It has begun another program: nothing is outstanding, everything is mapped anew.
+        """Notes that it has begun another program: nothing is live, everything is mapped anew.
 
         ``execs``: programs that it has begun since the last one that was seen.
         ``is_stopped``: it stops once more when its libraries are mapped (``load``).
@@ -185,7 +185,7 @@ class Tracee:
             self.probes.check()
 
     def end(self) -> None:
-        """It has ended: its totals are kept, what they were made of is not.
+        """Notes that it has ended: its totals are kept, what they were made of is not.
 
         Its probes are still to be taken out, but there is nobody left whom they could meet.
         """

@@ -24,9 +24,9 @@ class StackFeed:
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
         self._early_stacks: list[tuple[int, SentStacks]] = []
-        """Of images that are not known yet."""
+        """Stacks of images that are not known yet."""
         self._early_misses: list[Miss] = []
-        """Likewise."""
+        """Misses of images that are not known yet."""
 
     def add(self, image: int, source: StackSource) -> None:
         """Stacks of this memory image are for this source. Numbers only grow."""

@@ -21,7 +21,7 @@ _LONGEST_CALL: Final = 8
 _SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
 """mov $SYS_rt_sigreturn, %rax; syscall: where signal handlers return to, uncalled."""
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
-"""The same in static programs."""
+"""Outermost functions of static programs."""
 _MOST_VERDICTS: Final = 1 << 20
 """Junk differs from stack to stack: forget it all rather than grow without end."""
 _LOWEST_CODE: Final = 0x1000

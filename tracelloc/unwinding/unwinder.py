@@ -100,11 +100,11 @@ class Unwinder:
         """Rows by address that the probes don't have yet."""
         self._prewarmed: set[Mapping] = set()
         self._supplied: set[Mapping] = set()
-        """Those with rows where stacks of earlier programs came by."""
+        """Mappings with rows where stacks of earlier programs came by."""
         self._stopped = False
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
-        """The same for a copy of the address space."""
+        """Returns an unwinder for a copy of the address space."""
         child = Unwinder(space, table, self._max_frames, self._memory, refresh)
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)

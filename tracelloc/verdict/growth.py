@@ -123,7 +123,7 @@ def find_growth(
     curves = _Curves(
         CumulativeCurve(population.edges_s, tables),
         CumulativeCurve(population.edges_s, population.load),
-        CumulativeCurve(population.edges_s, population.strangers),
+        CumulativeCurve(population.edges_s, population.unmatched),
     )
     steady = np.flatnonzero(~_slows_down(curves, clean_from_s, end_s))
     if not len(steady):
