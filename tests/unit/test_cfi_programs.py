@@ -283,6 +283,18 @@ def test_damaged_cies(options: dict[str, object]) -> None:
     assert caught.value.reason is Reason.DAMAGED
 
 
+def test_augmentation_data_longer_than_its_entry() -> None:
+    entries, at = section(b"\x0e\x10")
+    for length_at in (15, at + 16):  # of the CIE's, and of the FDE's
+        for length in (0x3F, 0x7F):
+            data = bytearray(entries.data + bytes(256))
+            assert data[length_at] in (0, 1)
+            data[length_at] = length
+            with pytest.raises(CfiError) as caught:
+                Entries(bytes(data), SECTION, is_eh=True).rules(at, CODE)
+            assert caught.value.reason is Reason.DAMAGED
+
+
 def test_long_augmentation_data() -> None:
     """More than 127 bytes of it: its length takes two."""
     first = cie()
@@ -321,6 +333,21 @@ def test_entries_that_point_in_circles() -> None:
             with pytest.raises(CfiError):
                 entries.fde(at)
         assert scanned(entries) == []
+
+
+def test_entries_longer_than_the_section() -> None:
+    """Cut anywhere, or of lengths near the largest number: they are not there."""
+    entries, at = section(b"\x0e\x10")
+    for size in range(at, len(entries.data)):
+        cut = Entries(entries.data[:size], SECTION, is_eh=True)
+        with pytest.raises(CfiError):
+            cut.fde(at)
+        assert scanned(cut) == []
+    for length in (0, 3, 1 << 20, (1 << 63) - 1, 1 << 63, MASK - 11, MASK):
+        wide = entries.data[:at] + struct.pack("<IQ", 0xFFFFFFFF, length) + entries.data[at + 4 :]
+        with pytest.raises(CfiError) as caught:
+            Entries(wide, SECTION, is_eh=True).fde(at)
+        assert caught.value.reason is Reason.DAMAGED
 
 
 def test_scan_goes_on_behind_zeros() -> None:
