@@ -62,7 +62,7 @@ def test_traps(method: Method) -> None:
         costs = measure_traps(method, capture.program)
     finally:
         capture.close()
-    assert 20 < costs.cheap_ns <= costs.dear_ns < 1e6
+    assert 20 < costs.cheap_ns <= costs.stepped_ns < 1e6
     assert costs.return_ns >= 0
 
 

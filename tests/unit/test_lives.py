@@ -29,7 +29,7 @@ MS = NS_PER_S // 1000
 def test_soon_by_time() -> None:
     """The time from birth to end counts, and the thread; in one batch and over several."""
     for step in (1, 2, 8):
-        table = LiveTable(Stacks(), soon=TemporaryPolicy(life_ns=20 * MS))
+        table = LiveTable(Stacks(), temporary=TemporaryPolicy(life_ns=20 * MS))
         events = records(
             [
                 (A, 16, 100, 1, 7), (A, 32, 200, 2, 7), (A, 48, 400, 3, 7), (A, 64, 800, 4, 7),
@@ -92,7 +92,7 @@ def test_pairs_belong_to_nobody() -> None:
 
 def test_fork() -> None:
     """A child begins with what its parent held: its peak, and nobody's work."""
-    parent = LiveTable(Stacks(), soon=TemporaryPolicy(4))
+    parent = LiveTable(Stacks(), temporary=TemporaryPolicy(4))
     parent.apply(records([(A, 16, 100, 1, 7), (A, 32, 300, 1, 7), (F, 32, 0, 0, 7)]))
     child = parent.fork()
     child.apply(records([(F, 16, 0, 0, 9)], first_time=4))
@@ -102,7 +102,7 @@ def test_fork() -> None:
     assert dict(zip(threads.tid.tolist(), threads.allocated_count.tolist(), strict=True))[0] == 1
     assert child.totals.remote_count.sum() == 1
     assert child.totals.temporary_count.sum() == 0
-    assert child.soon == TemporaryPolicy(4)
+    assert child.temporary == TemporaryPolicy(4)
     assert parent.totals.temporary_count.sum() == 1
 
 

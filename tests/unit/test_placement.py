@@ -35,7 +35,7 @@ RET = "c3"
 )
 def test_cheap_places(code: str, offset: int) -> None:
     found = find_place(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_dear) == (offset, False)
+    assert (found.offset, found.is_single_stepped) == (offset, False)
 
 
 @pytest.mark.parametrize(
@@ -48,9 +48,9 @@ def test_cheap_places(code: str, offset: int) -> None:
     ],
 )
 def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
-    """Not even for want of better: the next instruction is dear, but does no harm."""
+    """Not even for want of better: the next instruction is single-stepped, but does no harm."""
     found = find_place(bytes.fromhex(f"{nops} 48 89 f8 c3"), ["rdi"])
-    assert (found.offset, found.is_dear) == (length, True)
+    assert (found.offset, found.is_single_stepped) == (length, True)
 
 
 @pytest.mark.parametrize(
@@ -77,20 +77,20 @@ def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
         "",
     ],
 )
-def test_dear_places(code: str) -> None:
+def test_single_stepped_offsets(code: str) -> None:
     found = find_place(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_dear) == (0, True)
+    assert (found.offset, found.is_single_stepped) == (0, True)
 
 
 def test_only_the_arguments_of_the_signature_count() -> None:
     code = bytes.fromhex("31 f6 ba 01 00 00 00 55 c3")  # xor %esi,%esi; mov $1,%edx; push
     assert find_place(code, ["rdi"]).offset == 7
-    assert find_place(code, ["rdi", "rsi"]).is_dear
-    assert find_place(code, ["rdi", "rdx"]).is_dear
+    assert find_place(code, ["rdi", "rsi"]).is_single_stepped
+    assert find_place(code, ["rdi", "rdx"]).is_single_stepped
 
 
 @pytest.mark.parametrize(
-    ("code", "offset", "dear"),
+    ("code", "offset", "stepped"),
     [
         # test; je; … ; jmp back to the je: it would be met twice in one call.
         ("48 85 ff 74 05 48 89 c0 eb f9", 0, True),
@@ -105,14 +105,14 @@ def test_only_the_arguments_of_the_signature_count() -> None:
         ("55 eb fd", 0, False),
     ],
 )
-def test_branches_back(code: str, offset: int, dear: bool) -> None:
+def test_branches_back(code: str, offset: int, stepped: bool) -> None:
     found = find_place(bytes.fromhex(code + RET), ["rdi"])
-    assert (found.offset, found.is_dear) == (offset, dear)
+    assert (found.offset, found.is_single_stepped) == (offset, stepped)
 
 
 def test_code_that_cannot_be_read_to_its_end_is_probed_at_its_entry() -> None:
-    assert find_place(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_dear
-    assert find_place(bytes(70_000), ["rdi"]).is_dear
+    assert find_place(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_single_stepped
+    assert find_place(bytes(70_000), ["rdi"]).is_single_stepped
 
 
 def test_emulated() -> None:
@@ -135,10 +135,10 @@ def test_glibc() -> None:
     )
     for point in points:
         code = elf.read(point.offset, 16)
-        assert is_emulated(code) != point.is_dear
+        assert is_emulated(code) != point.is_single_stepped
         assert code[:5] != bytes.fromhex("0f1f440000")
     # Of all functions only reallocarray multiplies before anything else.
-    assert {p.label.split()[0] for p in points if p.is_dear} <= {"reallocarray"}
+    assert {p.label.split()[0] for p in points if p.is_single_stepped} <= {"reallocarray"}
     entries = {p.offset for p in points if not p.is_return}
     returns = {p.offset for p in points if p.is_return}
     frees = [f for f in functions_of(found) if f.signature.kind is FunctionKind.FREE]

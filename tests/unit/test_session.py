@@ -157,14 +157,14 @@ def test_a_process_that_shares_memory_works_on_its_parents(stage: Stages) -> Non
 
 def test_what_is_temporary_is_so_in_every_process(stage: Stages) -> None:
     soon = TemporaryPolicy(between=5)
-    play = stage(soon=soon)
+    play = stage(temporary=soon)
     forked, spawned = play.start(), play.start()
     play.session.forked(play.root, 7, forked, shares=False)
     play.capture.forks[8] = ForkFlag.SHARES
     play.session.forked(play.root, 8, spawned, shares=True)
     play.session.executed(spawned, same_thread=True)
     play.session.executed(forked, same_thread=True)
-    assert {one.soon for one in play.now().values()} == {soon}
+    assert {one.temporary for one in play.now().values()} == {soon}
 
 
 def test_a_process_that_has_ended_keeps_its_totals(stage: Stages) -> None:

@@ -20,7 +20,7 @@ A, F, R, X = EventKind.ALLOC, EventKind.FREE, EventKind.REALLOC_FREE, EventKind.
 def run(events: list[Event], cuts: list[int], between: int = 1) -> LiveTable:
     """Applies the events in batches that end at ``cuts``."""
     stacks = Stacks()
-    table = LiveTable(stacks, soon=TemporaryPolicy(between))
+    table = LiveTable(stacks, temporary=TemporaryPolicy(between))
     start = 0
     for end in [*cuts, len(events)]:
         table.apply(records(events[start:end], first_time=start + 1))

@@ -34,7 +34,7 @@ class TrapCosts:
 
     cheap_ns: float
     """At an instruction that the kernel emulates."""
-    dear_ns: float
+    stepped_ns: float
     """At one that it single-steps."""
     return_ns: float
     """At a function's return."""
@@ -47,7 +47,7 @@ class Overhead:
     events_per_s: float
     probe_share: float | None
     """Share of the target's CPU time, 0 to 1: estimated; None until it was measured."""
-    dear_probes: tuple[str, ...]
+    slow_probes: tuple[str, ...]
     """Functions probed at an instruction that is single-stepped."""
 
 
@@ -66,7 +66,9 @@ class Meter:
         """
         self._processes = processes
         self._programs = programs
-        self._dear = {p.program for p in points if p.is_dear and not p.is_return}
+        self._single_stepped = {
+            p.program for p in points if p.is_single_stepped and not p.is_return
+        }
         self._returns = {p.program for p in points if p.is_return}
         self._before = {name: program_info(fd) for name, fd in programs.items()}
         self._cpu_ns = self._read_cpu()
@@ -95,7 +97,7 @@ class Meter:
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
         if program in self._returns:
             return costs.return_ns
-        return costs.dear_ns if program in self._dear else costs.cheap_ns
+        return costs.stepped_ns if program in self._single_stepped else costs.cheap_ns
 
 
 def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
@@ -116,9 +118,9 @@ def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
 
         cheap_ns = delay_ns(child.point())
         both_ns = delay_ns(child.point(is_return=True), child.point())
-        # Where the entry itself is emulated there is nothing dear to measure by.
-        dear_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
-        return TrapCosts(cheap_ns, max(dear_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
+        # Where the entry itself is emulated there is nothing that is single-stepped to measure by.
+        stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
+        return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))
 
 
 class RateMeter:

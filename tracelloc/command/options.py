@@ -157,7 +157,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         capture=capture,
         selection=Selection(given.malloc, mappings=given.mmap),
         method=None if given.attach == "auto" else Method(given.attach),
-        soon=given.temporary,
+        temporary=given.temporary,
         most_processes=given.follow_limit,
         followed_names=given.follow or frozenset(),
         debug=given.debug,

@@ -20,11 +20,11 @@ class Heap:
         now_ns: int,
         stacks: Stacks | None = None,
         sample_bytes: int | None = None,
-        soon: TemporaryPolicy = DEFAULT_POLICY,
+        temporary: TemporaryPolicy = DEFAULT_POLICY,
     ) -> None:
         """Nothing is outstanding at ``now_ns``, CLOCK_MONOTONIC. See ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks
-        self.table = LiveTable(self.stacks, sample_bytes, soon)
+        self.table = LiveTable(self.stacks, sample_bytes, temporary)
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.history = History(now_ns)
@@ -43,7 +43,7 @@ class Heap:
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
         """An empty heap, of what the process begins at ``now_ns``, with these call stacks."""
-        return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.soon)
+        return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.temporary)
 
     @property
     def live_bytes(self) -> int:

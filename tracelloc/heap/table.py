@@ -69,25 +69,25 @@ class LiveTable:
         self,
         stacks: Stacks,
         sample_bytes: int | None = None,
-        soon: TemporaryPolicy = DEFAULT_POLICY,
+        temporary: TemporaryPolicy = DEFAULT_POLICY,
         like: LiveTable | None = None,
     ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported.
 
-        ``soon``: which blocks are temporary. ``like``: of the process that this one was
+        ``temporary``: which blocks are. ``like``: of the process that this one was
         forked off.
         """
         self.stacks = stacks
-        self.soon = soon
+        self.temporary = temporary
         self.events = 0
         """Events applied since the start."""
         self._newest_ns = 0
         if like is None:
             self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
             self.cohorts = Cohorts()
-            soon_ns = _NO_TIME if soon.life_ns is None else soon.life_ns
+            soon_ns = _NO_TIME if temporary.life_ns is None else temporary.life_ns
             self._core = core.Core(
-                stacks.ids, sample_bytes or 0, soon.between, soon_ns,
+                stacks.ids, sample_bytes or 0, temporary.between, soon_ns,
                 threads.MOST_THREADS, threads.MOST_FLOWS, SHORTEST_NS,
             )  # fmt: skip
         else:
@@ -134,7 +134,7 @@ class LiveTable:
 
         What came and went before is not the child's.
         """
-        return LiveTable(self.stacks, self.totals.sample_bytes, self.soon, self)
+        return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
 
     def drop_blocks(self) -> None:
         """Forgets what the totals are made of: nothing more will happen to it."""

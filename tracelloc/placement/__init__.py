@@ -40,7 +40,7 @@ class ProbePoint:
     """The program runs when the function returns to its caller."""
     label: str
     """For messages: ``malloc in libc.so.6``."""
-    is_dear: bool = False
+    is_single_stepped: bool = False
     """The kernel single-steps the instruction there."""
 
     @property
@@ -143,7 +143,7 @@ def _entry_point(
     where = _find_for(function)
     path, offset = function.module.open_path, function.offset + where.offset
     label = f"{function.names[0]} in {base_name(function.module.path)}"
-    return ProbePoint(path, offset, program, is_return, label, where.is_dear)
+    return ProbePoint(path, offset, program, is_return, label, where.is_single_stepped)
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:

@@ -62,7 +62,7 @@ class ProbeOffset:
 
     offset: int
     """In bytes."""
-    is_dear: bool
+    is_single_stepped: bool
     """The instruction there is single-stepped."""
 
 

@@ -144,7 +144,7 @@ def temporary_part(given: Request) -> SectionContent:
     share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
     title = (
         f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
-        f"({_meaning(snapshot.soon)}), {format_percent(share)} of all frees{unknown}; "
+        f"({_meaning(snapshot.temporary)}), {format_percent(share)} of all frees{unknown}; "
         f"{len(order)} top stacks out of {facts['stacks']}:"
     )
     entries = [
@@ -163,12 +163,12 @@ def temporary_part(given: Request) -> SectionContent:
     return SectionContent([title], facts, "top_allocators", entries)
 
 
-def _meaning(soon: TemporaryPolicy) -> str:
-    if soon.life_ns is not None:
-        return f"freed by the same thread within {format_duration(soon.life_ns / NS_PER_S)}"
-    if soon.between == 0:
+def _meaning(policy: TemporaryPolicy) -> str:
+    if policy.life_ns is not None:
+        return f"freed by the same thread within {format_duration(policy.life_ns / NS_PER_S)}"
+    if policy.between == 0:
         return "freed by the same thread before any other allocation"
-    return f"freed by the same thread after at most {plural(soon.between, 'other allocation')}"
+    return f"freed by the same thread after at most {plural(policy.between, 'other allocation')}"
 
 
 def mappings_part(given: Request) -> SectionContent | None:

@@ -205,7 +205,7 @@ class TraceMerger:
             blocks=_blocks(running),
             history=history,
             series=_series(ones),
-            soon=ones[0].soon,
+            temporary=ones[0].temporary,
             unordered_count=sum(one.unordered_count for one in ones),
             threads=merged_activity([one.threads for one in ones if one.threads is not None]),
             thread_names={tid: name for one in ones for tid, name in one.thread_names.items()},
@@ -254,7 +254,7 @@ def _losses(ones: Sequence[Snapshot]) -> LossCounts:
 
 def _overhead(ones: Sequence[Snapshot]) -> Overhead:
     shares = [each.overhead.probe_share for each in ones if each.overhead.probe_share is not None]
-    slow = dict.fromkeys(name for each in ones for name in each.overhead.dear_probes)
+    slow = dict.fromkeys(name for each in ones for name in each.overhead.slow_probes)
     rate = sum(each.overhead.events_per_s for each in ones)
     return Overhead(rate, shares[0] if shares else None, tuple(slow))
 

@@ -196,7 +196,7 @@ class Snapshot(ProcessStatus):
     history: History = field(default_factory=lambda: History(0))
     peak: Peak | None = None
     """The high-water mark, counts in whole blocks; None before any allocation."""
-    soon: TemporaryPolicy = DEFAULT_POLICY
+    temporary: TemporaryPolicy = DEFAULT_POLICY
     """The policy that says which allocations are temporary."""
     unordered_count: int = 0
     """Blocks of which it is not known whether they were temporary."""
@@ -312,7 +312,7 @@ def take_snapshot(
         blocks=table.blocks() if wanted.blocks else None,
         history=heap.history.copy(),
         peak=whole_peak(totals, table.peak, len(stacks)),
-        soon=table.soon,
+        temporary=table.temporary,
         unordered_count=totals.whole_number(table.unordered_count),
         threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
     )

@@ -19,7 +19,7 @@ class TraceConfig:
     """Which allocators are traced."""
     method: Method | None = None
     """Forces one way of attaching; None: the best that the kernel has."""
-    soon: TemporaryPolicy = DEFAULT_POLICY
+    temporary: TemporaryPolicy = DEFAULT_POLICY
     """Which allocations are temporary."""
     most_processes: int = 256
     """Processes traced at a time; further ones are counted and left alone."""

@@ -76,7 +76,9 @@ class Processes:
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
-        return Heap(self._clock_ns(), None, self._config.capture.sample_bytes, self._config.soon)
+        return Heap(
+            self._clock_ns(), None, self._config.capture.sample_bytes, self._config.temporary
+        )
 
     @property
     def living(self) -> Sequence[Tracee]:

@@ -63,7 +63,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "malloc_libraries": found_json(snapshot.allocators),
         "probe_share": snapshot.overhead.probe_share,
-        "slow_probes": list(snapshot.overhead.dear_probes),
+        "slow_probes": list(snapshot.overhead.slow_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
@@ -165,13 +165,13 @@ def peak_facts(snapshot: Snapshot) -> dict[str, Any]:
 
 def temporary_facts(snapshot: Snapshot) -> dict[str, Any]:
     """Temporary allocations: freed almost at once by the thread that had allocated them."""
-    totals, soon = snapshot.totals, snapshot.soon
+    totals, policy = snapshot.totals, snapshot.temporary
     return {
         "allocations": int(totals.temporary_count.sum()),
         "bytes": int(totals.temporary_bytes.sum()),
         "unknown_allocations": snapshot.unordered_count,
-        "most_between": soon.between if soon.life_ns is None else None,
-        "most_s": None if soon.life_ns is None else soon.life_ns / NS_PER_S,
+        "most_between": policy.between if policy.life_ns is None else None,
+        "most_s": None if policy.life_ns is None else policy.life_ns / NS_PER_S,
         "stacks": int(np.count_nonzero(totals.temporary_count)),
     }
 

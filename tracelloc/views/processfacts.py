@@ -305,9 +305,9 @@ def overhead_line(overhead: Overhead) -> str:
         parts.append(
             f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
         )
-    if overhead.dear_probes:
-        shown = [printable(name) for name in overhead.dear_probes[:_MOST_SLOW]]
-        more = len(overhead.dear_probes) - len(shown)
+    if overhead.slow_probes:
+        shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
+        more = len(overhead.slow_probes) - len(shown)
         if more:
             shown.append(f"and {more} more")
         parts.append(f"slow probes: {', '.join(shown)}")
