@@ -46,7 +46,7 @@ class StackStat:
     """Live bytes at the process's high-water mark."""
     peak_count: int = 0
     temporary_bytes: int = 0
-    """Bytes of temporary allocations (``Snapshot.soon``)."""
+    """Bytes of temporary allocations (``Snapshot.temporary``)."""
     temporary_count: int = 0
     remote_bytes: int = 0
     """Bytes freed by another thread than the allocating one."""
