@@ -27,6 +27,7 @@ from tracelloc.export import EXPORTERS
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.combined import difference, profile_of
+from tracelloc.views.suspects import name_suspects, sentences
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 
@@ -169,3 +170,12 @@ def test_files_have_them_too() -> None:
     assert rows == verdicts
     profile = profile_of(snapshot, found.namer)
     assert not difference(profile, profile).suspects
+
+
+def test_a_group_of_one_shares_nothing() -> None:
+    found = judged(parsers(np.random.default_rng(1), 400.0, 0.02), 400.0)
+    suspect = found.findings.suspects[0]
+    alone = replace(suspect, members=suspect.members[:1])
+    (named,) = name_suspects(found.snapshot(), found.namer, [alone])
+    assert named.shared is None
+    assert not any("share" in sentence for sentence in sentences(named))

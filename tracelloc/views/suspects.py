@@ -84,7 +84,8 @@ def name_suspects(
     found = []
     for suspect in suspects:
         stack = namer.stack(snapshot, suspect.stack)
-        at = None if suspect.frame is None else _position(stack, suspect.frame)
+        shared = suspect.frame if len(suspect.members) > 1 else None
+        at = None if shared is None else _position(stack, shared)
         found.append(
             NamedSuspect(
                 suspect=suspect,
