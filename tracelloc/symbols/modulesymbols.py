@@ -22,8 +22,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.dwarf.lineprogram import SourceFrame
-from tracelloc.dwarf.sourcelines import SourceLines
+from tracelloc.dwarf import SourceFrame, SourceLines
 from tracelloc.elf import ElfFile, RawTable, Symbol, SymbolTable
 from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file, open_inside
 from tracelloc.elf.plt import plt_functions

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.demangle import demangle
-from tracelloc.dwarf.lineprogram import SourceFrame
+from tracelloc.dwarf import SourceFrame
 from tracelloc.elf import Symbol
 from tracelloc.symbols.frame import Frame, SourceMap, unnamed
 from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
