@@ -126,8 +126,15 @@ def test_completion() -> None:
     assert completed("tracelloc", "help", "con") == {"containers"}
 
 
-def test_completion_for_zsh(capsysbinary: Any) -> None:
-    assert main(["completion", "zsh"]) == 0
+@pytest.mark.parametrize(
+    ("shell", "line", "option"),
+    [
+        ("zsh", b"#compdef tracelloc\n", b"--fail-if"),
+        ("fish", b"complete -c tracelloc", b"fail-if"),
+    ],
+)
+def test_completion_for_others(shell: str, line: bytes, option: bytes, capsysbinary: Any) -> None:
+    assert main(["completion", shell]) == 0
     script = capsysbinary.readouterr().out
-    assert script.startswith(b"#compdef tracelloc\n")
-    assert b"--fail-if" in script
+    assert line in script
+    assert option in script

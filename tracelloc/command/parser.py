@@ -19,7 +19,7 @@ _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc symbols -p PID        where names and source lines come from
        tracelloc diff BEFORE AFTER     compare two exports
        tracelloc help [TOPIC]          the manual
-       tracelloc completion SHELL      completions for bash or zsh"""
+       tracelloc completion SHELL      completions for bash, zsh or fish"""
 _DESCRIPTION: Final = (
     "Shows which call stacks of a running process allocate memory that is not freed, and which of "
     "them leak. With -- CMD, a program is traced from its first allocation; its exit status "

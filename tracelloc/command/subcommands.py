@@ -118,7 +118,7 @@ def _help(given: argparse.Namespace) -> None:
 
 
 def _add_completion(parser: Parser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh"], help="shell to complete words in")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell to complete words in")
     _add_debug(parser)
 
 
