@@ -68,7 +68,7 @@ def test_text_says_so(builder: Builder, targets: list[Target], tmp_path: Path) -
     target.ask("exec")
     target.ask("alloc 1 100")
     assert tracer.stop() == 0
-    assert "==> 1 other program begun (exec), now exe" in tracer.text()
+    assert "==> 1 program executed since, now exe" in tracer.text()
     assert any("has begun another program, exe: its table" in line for line in tracer.messages)
 
 

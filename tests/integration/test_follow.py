@@ -242,7 +242,7 @@ def test_what_has_come_since_a_mark(
     )
     target.ask("alloc 10 1000")
     tracer.process.send_signal(signal.SIGUSR2)
-    tracer.wait_for("marked")
+    tracer.wait_for("mark set")
     target.ask("alloc 3 70")
     family = json.loads(target.ask("tree 1 0"))
     assert tracer.stop() == 0, tracer.messages

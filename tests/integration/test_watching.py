@@ -67,7 +67,7 @@ def test_what_has_come_since_a_mark(
     before = tracer.await_report(lambda report: report["live_bytes"] == 0)
     assert "since_mark" not in before
     tracer.process.send_signal(signal.SIGUSR2)
-    tracer.wait_for("marked")
+    tracer.wait_for("mark set")
     report = tracer.await_report(lambda report: "since_mark" in report)
     assert report["since_mark"]["live_bytes"] == report["since_mark"]["growing_stacks"] == 0
     assert target.ask("go") == "done"
