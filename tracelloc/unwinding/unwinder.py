@@ -196,12 +196,12 @@ class Unwinder:
 
         They are sorted.
         """
-        if not len(frames):
-            return
         sites = frames - np.uint64(1)
         bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
         inside = np.searchsorted(sites, bounds).reshape(-1, 2).tolist()
         for mapping, (first, last) in zip(self._maps.mappings, inside, strict=True):
+            if first == last and mapping in self._supplied:
+                continue
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
             cfi = self.cfi_of(module) if module is not None else None
