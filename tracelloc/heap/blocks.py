@@ -57,6 +57,10 @@ class Blocks:
         """Some rows: a copy, of a slice a view."""
         return Blocks(*(getattr(self, name)[rows] for name, _ in _COLUMNS))
 
+    def largest(self, n: int) -> Blocks:
+        """The ``n`` largest in their order; of equal ones the older, then the lower first."""
+        return self.select(first_rows(n, ~self.size, self.birth_ns, self.address))
+
     @classmethod
     def concatenate(cls, parts: list[Blocks]) -> Blocks:
         """All rows of the parts, in their order."""
@@ -65,3 +69,11 @@ class Blocks:
         return cls._of(
             [np.concatenate([getattr(part, name) for part in parts]) for name, _ in _COLUMNS]
         )
+
+
+def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
+    """The rows of the n smallest, in order, without sorting all."""
+    rows = np.arange(len(main))
+    if 0 < n < len(main):
+        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
+    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]

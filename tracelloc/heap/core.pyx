@@ -261,21 +261,32 @@ cdef class Core:
             if self.since[at].peak == self.peak:
                 count[at], size[at] = self.since[at].count, self.since[at].size
 
-    def copy_blocks(self, uint64_t at, uint64_t[::1] address, uint64_t[::1] size,
-                    uint64_t[::1] birth_ns, uint32_t[::1] stack, uint32_t[::1] tid):
-        """Fills columns from a slot on. Returns (the slot to go on from, how many they are)."""
+    def copy_blocks(self, uint64_t at, uint64_t born_by, uint64_t least, uint64_t[::1] address,
+                    uint64_t[::1] size, uint64_t[::1] birth_ns, uint32_t[::1] stack,
+                    uint32_t[::1] tid):
+        """Copies blocks from a slot on, born by then and at least so large, into columns.
+
+        Ends where these are full. Returns the slot to go on from, how many were copied, and the
+        number and bytes of all that were born by then: what samples stand for, the number in
+        parts of sampled blocks.
+        """
         cdef Py_ssize_t to = 0
+        cdef int64_t parts, bytes_, all_parts = 0, all_bytes = 0
         cdef Block* block
         with nogil:
-            while at < self.blocks.room and to < address.shape[0]:
-                if self.blocks.addresses[at]:
-                    block = &self.blocks.slots[at]
-                    address[to] = self.blocks.addresses[at]
-                    size[to], birth_ns[to] = block.size, block.birth_ns
-                    stack[to], tid[to] = block.stack, block.tid
-                    to += 1
+            while at < self.blocks.room and (to < address.shape[0]):
+                block = &self.blocks.slots[at]
+                if self.blocks.addresses[at] and block.birth_ns <= born_by:
+                    self._amount(block.size, &parts, &bytes_)
+                    all_parts += parts
+                    all_bytes += bytes_
+                    if block.size >= least:
+                        address[to] = self.blocks.addresses[at]
+                        size[to], birth_ns[to] = block.size, block.birth_ns
+                        stack[to], tid[to] = block.stack, block.tid
+                        to += 1
                 at += 1
-        return at, to
+        return at, to, all_parts, all_bytes
 
     def thread_rows(self, int64_t[:, ::1] rows):
         """Fills a row per thread: tid, allocated bytes and blocks, freed bytes and blocks."""

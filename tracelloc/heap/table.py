@@ -7,7 +7,7 @@ here it gets what it writes to, and room for more of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -29,6 +29,9 @@ Columns = npt.NDArray[Any]
 _AT_ONCE: Final = 1 << 16
 """Most events that are applied at the same moment of the cohorts."""
 _NO_TIME: Final = -1
+_EVER_NS: Final = (1 << 64) - 1
+_LEAST_COPIED: Final = 4096
+"""Blocks that are copied at once when the largest are looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,16 +210,25 @@ class LiveTable:
 
     def blocks(self) -> Blocks:
         """A copy of all outstanding blocks, in no order."""
-        return next(self.parts(self.count), Blocks.empty())
+        blocks = Blocks.empty(self.count)
+        self._core.copy_blocks(0, _EVER_NS, 0, *blocks.columns())
+        return blocks
 
-    def parts(self, most: int) -> Iterator[Blocks]:
-        """Yields copies of all outstanding blocks, so many at a time, in no order."""
-        at = 0
-        while at < self._core.room and most:
-            part = Blocks.empty(most)
-            at, count = self._core.copy_blocks(at, *part.columns())
-            if count:
-                yield part.select(slice(count))
+    def largest(self, n: int, born_by_ns: int = _EVER_NS) -> tuple[int, int, Blocks]:
+        """Blocks born by then: how many, their bytes, and the ``n`` largest, the older first.
+
+        Count and bytes are what samples stand for.
+        """
+        best = Blocks.empty()
+        at = parts = size_bytes = least = 0
+        while at < self._core.room:
+            some = Blocks.empty(max(_LEAST_COPIED, 4 * n))
+            at, count, *more = self._core.copy_blocks(at, born_by_ns, least, *some.columns())
+            parts, size_bytes = parts + more[0], size_bytes + more[1]
+            best = Blocks.concatenate([best, some.select(slice(count))]).largest(n)
+            # Whatever is smaller than all of these need not be looked at.
+            least = int(best.size[-1]) if n and len(best) == n else 0 if n else _EVER_NS
+        return self.totals.whole_number(parts), size_bytes, best
 
     def threads(self) -> ThreadTotals:
         """What each thread did: a copy."""

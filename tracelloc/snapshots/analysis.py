@@ -14,10 +14,10 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.blocks import Blocks, first_rows
 from tracelloc.heap.totals import COUNT_PARTS, I64, Totals
 from tracelloc.sampling import weights
-from tracelloc.snapshots.blocks import BlockSelection, block_stats, first_rows
+from tracelloc.snapshots.blocks import BlockSelection, block_stats
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 

@@ -6,18 +6,14 @@ A usable size is what the allocator gives for a block, as far as that is known.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from tracelloc.heap.blocks import U64, Blocks, Mask, Rows
+from tracelloc.heap.blocks import U64, Blocks, Mask
 from tracelloc.heap.table import LiveTable
-from tracelloc.sampling import weights
 from tracelloc.target.found import MainAllocator, Provider
 from tracelloc.target.usable import formula_for, header_bytes
-
-_AT_ONCE: Final = 1 << 18
-"""Blocks looked at together when the largest blocks are picked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +38,12 @@ class BlockSelection:
 
 
 def select_blocks(
-    table: LiveTable,
-    n: int,
-    now_ns: int,
-    min_age_ns: int | None = None,
-    sample_bytes: int | None = None,
+    table: LiveTable, n: int, now_ns: int, min_age_ns: int | None = None
 ) -> BlockSelection:
-    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given.
-
-    Count and bytes are added up for an age only; sampled blocks count for what they stand
-    for.
-    """
+    """The ``n`` largest blocks, of those at least ``min_age_ns`` old if that is given."""
     if n == 0 and min_age_ns is None:
         return BlockSelection(0, 0, ())
-    best = Blocks.empty()
-    count = size_bytes = floor = 0
-    born_by = np.uint64(max(0, now_ns - (min_age_ns or 0)))
-    for blocks in table.parts(min(table.count, _AT_ONCE)):
-        chosen = blocks.size >= np.uint64(floor)
-        if min_age_ns is not None:
-            is_old = blocks.birth_ns <= born_by
-            chosen &= is_old
-            sizes = blocks.size[is_old]
-            if sample_bytes is None:
-                count += len(sizes)
-                size_bytes += int(sizes.sum())
-            else:
-                weight = weights(sizes, sample_bytes)
-                count += round(weight.sum())
-                size_bytes += round((weight * sizes).sum())
-        if n:
-            best = Blocks.concatenate([best, _largest(blocks, np.flatnonzero(chosen), n)])
-            best = _largest(best, np.arange(len(best)), n)
-            if len(best) == n:
-                floor = int(best.size[-1])
+    count, size_bytes, best = table.largest(n, max(0, now_ns - (min_age_ns or 0)))
     return BlockSelection(count, size_bytes, block_stats(best, now_ns))
 
 
@@ -86,19 +54,6 @@ def block_stats(blocks: Blocks, now_ns: int) -> tuple[BlockStat, ...]:
         BlockStat(address, size, max(0, now_ns - birth_ns), stack, tid)
         for address, size, birth_ns, stack, tid in zip(*(c.tolist() for c in columns), strict=True)
     )
-
-
-def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
-    """The rows of the n smallest, in order, without sorting all."""
-    rows = np.arange(len(main))
-    if 0 < n < len(main):
-        rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
-    return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
-
-
-def _largest(blocks: Blocks, rows: Rows, n: int) -> Blocks:
-    size, birth_ns, address = blocks.size[rows], blocks.birth_ns[rows], blocks.address[rows]
-    return blocks.select(rows[first_rows(n, ~size, birth_ns, address)])
 
 
 class Usable(NamedTuple):

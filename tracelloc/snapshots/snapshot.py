@@ -327,7 +327,7 @@ def _blocks(
     count, size_bytes = int(totals.live_count.sum()), int(totals.live_bytes.sum())
     old = None
     if min_age_ns is not None:
-        old = select_blocks(table, top, now_ns, min_age_ns, totals.sample_bytes)
+        old = select_blocks(table, top, now_ns, min_age_ns)
     return BlockSelection(count, size_bytes, largest), old
 
 
