@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -115,12 +116,8 @@ class LiveTable:
             ordered = in_order and not has_late
             self._newest_ns = newest_ns
             self._begin(newest_ns)
-            self._run(
-                lambda at, records=records, ordered=ordered, late=has_late: (  # type: ignore[misc]
-                    self._core.run(records, at, ordered, late)
-                ),
-                some["stack_id"],
-            )
+            run = partial(self._core.run, records, in_order=ordered, late=has_late)
+            self._apply_all(run, some["stack_id"])
             self._core.end_batch(ordered, int(some["time_ns"][-1]))
         self.events += len(events)
 
@@ -129,7 +126,7 @@ class LiveTable:
         if len(pairs):
             records = pairs.view(np.uint8)
             self._begin(int(pairs["time_ns"].max()))
-            self._run(lambda at: self._core.pass_by(records, at), pairs["stack_id"])
+            self._apply_all(partial(self._core.pass_by, records), pairs["stack_id"])
             self.events += 2 * int(pairs["count"].sum())
 
     def fork(self) -> LiveTable:
@@ -158,7 +155,10 @@ class LiveTable:
             self._bound_stacks = len(self.totals)
             self._core.bind_figures([getattr(self.totals, name) for name in COLUMNS])
 
-    def _run(self, apply_from: Callable[[int], int], stack_ids: npt.NDArray[np.uint64]) -> None:
+    def _apply_all(
+        self, apply_from: Callable[[int], int], stack_ids: npt.NDArray[np.uint64]
+    ) -> None:
+        """Goes on until all are applied, and makes room where it is lacking."""
         done = 0
         while (done := apply_from(done)) < len(stack_ids):
             need = self._core.need
