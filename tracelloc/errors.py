@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class TracellocError(Exception):
     """Something that stops the program: one line what is wrong, one hint what to do.
@@ -28,6 +30,13 @@ class UsageError(TracellocError):
 
 class PrivilegeError(TracellocError):
     """Root or capabilities are missing."""
+
+
+def privilege_hint() -> str:
+    """What helps where something is not permitted."""
+    if os.geteuid() == 0:
+        return "a security module or a container's limits forbid it even to root"
+    return "run tracelloc as root (sudo)"
 
 
 class TargetError(TracellocError):

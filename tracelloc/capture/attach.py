@@ -31,7 +31,13 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc import syscalls
-from tracelloc.errors import PrivilegeError, TargetError, TracellocError, UnsupportedError
+from tracelloc.errors import (
+    PrivilegeError,
+    TargetError,
+    TracellocError,
+    UnsupportedError,
+    privilege_hint,
+)
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
 
@@ -235,7 +241,7 @@ def _read_pmu() -> tuple[int, int]:
 def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
     where = f"could not probe {point.label}: {error.strerror}"
     if error.errno in (errno.EPERM, errno.EACCES):
-        return PrivilegeError(where, hint="run tracelloc as root (sudo)")
+        return PrivilegeError(where, hint=privilege_hint())
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return TargetError(f"{where}: process {pid} is ending")
     if error.errno in (errno.EMFILE, errno.ENFILE):

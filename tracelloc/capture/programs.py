@@ -14,7 +14,7 @@ from tracelloc import syscalls
 from tracelloc.capture.bpfmaps import NAME_BYTES, create_map
 from tracelloc.capture.compiler import CompiledProbes, with_maps
 from tracelloc.capture.proginfo import program_info
-from tracelloc.errors import PrivilegeError, UnsupportedError
+from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint
 
 KPROBE: Final = 2
 """BPF_PROG_TYPE_KPROBE: uprobes, too."""
@@ -108,7 +108,7 @@ class Programs:
             said = self._refusal(attributes)
             what = f"the kernel refused to load the probes: {error.strerror}"
             if error.errno == errno.EPERM:
-                raise PrivilegeError(what, hint="run tracelloc as root (sudo)") from error
+                raise PrivilegeError(what, hint=privilege_hint()) from error
             hint = "run again with --debug to see the verifier's log"
             raise UnsupportedError(f"{what} ({name}: {said})", hint=hint) from error
         self.drop(name)

@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 from tracelloc.elf import ElfFile
+from tracelloc.errors import privilege_hint
 from tracelloc.target.allocators import Allocator, Module, Unseen
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family
 from tracelloc.target.procfs import base_name, is_c_library
@@ -187,7 +188,7 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
     """(why none of a process's files defines malloc, what would help)"""
     program = next((m for m in modules if m.path == executable), None)
     if program is None:
-        return "its executable can't be read", "run tracelloc as root (sudo)"
+        return "its executable can't be read", privilege_hint()
     if program.elf.is_go:
         hint = (
             "Go has a heap profiler of its own, net/http/pprof; tracelloc sees what C code asks "

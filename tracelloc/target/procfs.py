@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
 
 PROC: Final = Path("/proc")
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
@@ -210,7 +210,7 @@ class Process:
         except PermissionError as error:
             raise PrivilegeError(
                 f"process {self.pid} may not be inspected: {error.strerror}",
-                hint="run tracelloc as root (sudo)",
+                hint=privilege_hint(),
             ) from error
 
     def _stat(self) -> list[str]:
