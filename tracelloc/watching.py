@@ -100,7 +100,7 @@ def parse_rule(text: str) -> WatchRule:
     """Raises ValueError with a sentence that says what is accepted."""
     match = _FORM.fullmatch(text)
     if match is None or match[1] not in _QUANTITIES:
-        raise ValueError(f"{text!r} is no rule: write {RULES_HELP}")
+        raise ValueError(f"{text!r} is not a valid rule: write {RULES_HELP}")
     quantity, size, per_min = match.groups()
     if size is None:
         if quantity != "leak":

@@ -48,10 +48,10 @@ def test_rules(text: str, rule: WatchRule) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is no rule"),
-        ("leaks > 1k/min", "is no rule"),
-        ("leak < 1k/min", "is no rule"),
-        ("leak > 1k/s", "is no rule"),
+        ("", "is not a valid rule"),
+        ("leaks > 1k/min", "is not a valid rule"),
+        ("leak < 1k/min", "is not a valid rule"),
+        ("leak > 1k/s", "is not a valid rule"),
         ("leak > 1k", "leak is a size per minute"),
         ("live > 1k/min", "live is a size, not one per minute"),
         ("rss", "needs a limit"),

@@ -172,7 +172,7 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 def _add_tracing(group: Any) -> None:
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
-    add("-n --name NAME", "process to trace, by its short name, program or first argument",
+    add("-n --name NAME", "process to trace, by its name in ps, executable or argv[0]",
         type=str)
     add("--follow NAME,...", "trace child processes as well, or only those that run a command of "
         "these names; no debugger can be used on them meanwhile (--follow=NAME,...)", nargs="?",
@@ -286,7 +286,7 @@ def _add_names(group: Any) -> None:
         type=Path, **_SEVERAL)
     add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt "
         "(repeatable)", type=_type(_switch), **_SEVERAL)
-    add("--no-filters", "show every frame that no --filters FILE hides")
+    add("--no-filters", "disable the built-in filters; those of --filters FILE still apply")
     add("--sources DIR=DIR", "where source files are now, if not where they were compiled (first "
         "DIR: as compiled; repeatable)", type=_type(_directories), **_SEVERAL)
     add("--short-names", "leave template arguments and parameters out of function names")

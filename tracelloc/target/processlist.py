@@ -327,7 +327,9 @@ def find_target(name: str, root: Path = PROC) -> int:
     """
     found = [process for process in _processes(root) if name in _names_of(process)]
     if not found:
-        raise TargetError(f"no process is called {printable(name)}", hint="-p takes a PID")
+        raise TargetError(
+            f"no process is called {printable(name)}", hint="pgrep -af finds the PID for -p"
+        )
     if len(found) == 1:
         return found[0].pid
     lines = "\n".join(_line_of(process) for process in found)

@@ -266,7 +266,7 @@ def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
         )
     if sites.verdict_in_s[row] > 0:
         return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
-    return f"{live}; {blocks(sites.survivors[row])} stay, too few or too uneven to be sure"
+    return f"{live}; {blocks(sites.survivors[row])} still live, too few or too uneven to be sure"
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
@@ -279,7 +279,7 @@ def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
 
 
 def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
-    return f"{blocks(sites.alive[row])} stay, too few to tell"
+    return f"{blocks(sites.alive[row])} still live, too few to tell"
 
 
 def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
