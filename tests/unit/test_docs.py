@@ -72,7 +72,7 @@ def test_commands_are_found() -> None:
     assert len(COMMAND_LINES) > 45
     found = [words for line in fenced((ROOT / "README.md").read_text()) for words in words_of(
         f"```sh\n{line}\n```")]  # fmt: skip
-    words = "-n shop --text --interval 30 --duration 5m --fail-if leak".split()
+    words = ["-n", "shop", "--text", "--interval", "30", "--duration", "5m", "--fail-if", "leak"]
     assert any(line[: len(words)] == words for line in found)
 
 
