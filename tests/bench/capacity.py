@@ -28,7 +28,7 @@ BATCH_EVENTS = 1 << 16
 STACKS = 1000
 MIN_AGE_NS = 1_000_000
 SLOT_BYTES = 32
-"""Of the hash table of blocks."""
+"""Bytes of a slot in the hash table of blocks."""
 ROUNDS = 5
 TIMEOUT_S = 240.0
 

@@ -27,7 +27,7 @@ STACKS = 10_000
 BIRTHS_PER_S = 20_000
 MEAN_LIFE_S = 13.0
 LEAKED = 0.01
-"""Of all blocks, on all stacks: the most expensive case, as each of them has to be judged."""
+"""Share of all blocks, on all stacks: the most expensive case, as each of them has to be judged."""
 END_S = 160.0
 """Long enough for leaks to be called so, and looked at whether they belong together."""
 TICK_S = 0.1

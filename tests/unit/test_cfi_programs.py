@@ -426,7 +426,7 @@ def test_pointers() -> None:
 
 
 def test_leb() -> None:
-    """As the operands of def_cfa_offset and def_cfa_offset_sf."""
+    """Bytes as the operands of def_cfa_offset and def_cfa_offset_sf."""
     for data, value in (
         (b"\xe5\x8e\x26", 624485), (b"\x7f", 127), (b"\x80\x80\x80\x00", 0),
         (b"\xff" * 8 + b"\x7f", (1 << 63) - 1), (b"\x81" + b"\x80" * 14 + b"\x00", 1),

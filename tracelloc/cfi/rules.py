@@ -10,10 +10,6 @@ from tracelloc.cfi.core import EXPRESSION, OFFSET, UNDEFINED, RuleSet
 RBX: Final = 3
 RBP: Final = 6
 RSP: Final = 7
-R12: Final = 12
-R13: Final = 13
-R14: Final = 14
-R15: Final = 15
 RIP: Final = 16
 """The return address column; not a register one could name."""
 

@@ -274,7 +274,7 @@ cdef class Core:
         cdef int64_t parts, bytes_, all_parts = 0, all_bytes = 0
         cdef Block* block
         with nogil:
-            while at < self.blocks.room and (to < address.shape[0]):
+            while at < self.blocks.room and to < address.shape[0]:
                 block = &self.blocks.slots[at]
                 if self.blocks.addresses[at] and block.birth_ns <= born_by:
                     self._amount(block.size, &parts, &bytes_)

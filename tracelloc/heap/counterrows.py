@@ -52,12 +52,6 @@ class CounterRows:
         """Puts other figures in a row."""
         self._rows[at] = figures.copy()
 
-    def lower(self, at: int, figures: I64) -> None:
-        """Makes a row's figures no larger than these; none are below zero."""
-        row = self._rows[at]
-        if row is not None:
-            self._rows[at] = np.minimum(row[: len(figures)], figures[: len(row)])
-
     def fold(self, into: int, at: int) -> None:
         """Adds one row to another, and begins it anew."""
         row, self._rows[at] = self._rows[at], None
@@ -67,10 +61,11 @@ class CounterRows:
     def fold_lowest(self, into: int, at: int) -> None:
         """Keeps the lower figures of two rows, none below zero, and begins one anew."""
         row, self._rows[at] = self._rows[at], None
-        if row is None:
+        kept = self._rows[into]
+        if row is None or kept is None:
             self._rows[into] = None
         else:
-            self.lower(into, row)
+            self._rows[into] = np.minimum(kept[: len(row)], row[: len(kept)])
 
     def gather(self, rows: Indices, columns: int) -> I64:
         """A copy of some rows and the first columns."""

@@ -30,7 +30,8 @@ Columns = npt.NDArray[Any]
 _AT_ONCE: Final = 1 << 16
 """Most events that are applied at the same moment of the cohorts."""
 _NO_TIME: Final = -1
-_EVER_NS: Final = (1 << 64) - 1
+_MOST: Final = (1 << 64) - 1
+"""No time and no size is larger."""
 _LEAST_COPIED: Final = 4096
 """Blocks that are copied at once when the largest are looked for."""
 
@@ -211,10 +212,10 @@ class LiveTable:
     def blocks(self) -> Blocks:
         """A copy of all outstanding blocks, in no order."""
         blocks = Blocks.empty(self.count)
-        self._core.copy_blocks(0, _EVER_NS, 0, *blocks.columns())
+        self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
         return blocks
 
-    def largest(self, n: int, born_by_ns: int = _EVER_NS) -> tuple[int, int, Blocks]:
+    def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
         """Blocks born by then: how many, their bytes, and the ``n`` largest, the older first.
 
         Count and bytes are what samples stand for.
@@ -226,8 +227,9 @@ class LiveTable:
             at, count, *more = self._core.copy_blocks(at, born_by_ns, least, *some.columns())
             parts, size_bytes = parts + more[0], size_bytes + more[1]
             best = Blocks.concatenate([best, some.select(slice(count))]).largest(n)
-            # Whatever is smaller than all of these need not be looked at.
-            least = int(best.size[-1]) if n and len(best) == n else 0 if n else _EVER_NS
+            if len(best) == n:
+                # Whatever is smaller than all of these need not be copied.
+                least = int(best.size[-1]) if n else _MOST
         return self.totals.whole_number(parts), size_bytes, best
 
     def threads(self) -> ThreadTotals:

@@ -8,11 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-U64 = npt.NDArray[np.uint64]
-U32 = npt.NDArray[np.uint32]
 I64 = npt.NDArray[np.int64]
-Stacks = npt.NDArray[np.integer]
-"""Indices."""
 
 COUNT_PARTS: Final = 1024
 """Parts of a block that sampled counts are kept in."""

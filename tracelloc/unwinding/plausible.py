@@ -13,13 +13,12 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import StackFlag
+from tracelloc.cfi.rules import SIGNAL_RETURN
 from tracelloc.heap.stacks import U64
 from tracelloc.target.procfs import is_c_library
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
 _LONGEST_CALL: Final = 8
-_SIGNAL_RETURN: Final = bytes.fromhex("48c7c00f0000000f05")
-"""mov $SYS_rt_sigreturn, %rax; syscall: where signal handlers return to, uncalled."""
 _START_FUNCTIONS: Final = ("_start", "__libc_start_main", "__libc_start_call_main", "start_thread")
 """Outermost functions of static programs."""
 _MOST_VERDICTS: Final = 1 << 20
@@ -118,8 +117,8 @@ def _follows_call(place: Place) -> bool:
     assert place.module is not None
     end = place.file_offset + 1
     start = max(0, end - _LONGEST_CALL)
-    code = place.module.elf.read(start, end - start + len(_SIGNAL_RETURN))
-    return ends_in_call(code[: end - start]) or code[end - start :] == _SIGNAL_RETURN
+    code = place.module.elf.read(start, end - start + len(SIGNAL_RETURN))
+    return ends_in_call(code[: end - start]) or code[end - start :] == SIGNAL_RETURN
 
 
 def ends_in_call(code: bytes) -> bool:
