@@ -33,12 +33,15 @@
 #endif
 
 /*
- * Bytes of stack memory that are read at once. Aligned windows of a power of two up to
- * the page size never reach into a page that the frame itself is not in.
+ * Bytes of stack memory that are read at once at most (a power of two). Up to the page
+ * size, aligned ones never reach into a page that the frame itself is not in.
  */
 #ifndef STACK_WINDOW
-#define STACK_WINDOW 1024
+#define STACK_WINDOW 4096
 #endif
+/* Where the stack is short, and where it may end soon. */
+#define FIRST_WINDOW 1024
+#define SMALL_WINDOW 256
 /* A frame: the caller's frame pointer, and above it the return address. */
 #define STACK_FRAME_BYTES 16
 
@@ -145,7 +148,9 @@ struct call {
 	struct spilled taken; /* while TAKING_KEPT */
 	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 #ifdef USE_ROWS
-	__u64 base; /* address of the part of the stack that is in `window` */
+	__u64 extent; /* bytes from the first to the last frame of the last walk */
+	__u64 loaded; /* bytes of the stack that are in `window` */
+	__u64 base; /* their address */
 	__u64 bad;  /* not 0: something of the stack could not be read */
 	__u64 guessed; /* STACK_GUESSED, or 0 */
 #endif
@@ -187,7 +192,7 @@ BPF_RINGBUF_OUTPUT(mappings, MAPPINGS_PAGES);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated: 2.3 KiB per thread. */
+/* pid_tgid -> the call this thread is in. Not preallocated: 5.4 KiB per thread. */
 BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 
 /* One entry of zeros, never written: what new entries of `calls` start as. */

@@ -9,21 +9,34 @@
 /* From the saved bp to the saved ip in the kernel's signal frame, both included. */
 #define SIGNAL_BYTES (ROW_SIGNAL_IP - ROW_SIGNAL_BP + 8)
 
+/* What a frame has saved beside its return address lies this close below it. */
+#define SAVED_BYTES 64
+
 /*
- * The word at `address`, through the window that is loaded; another one is loaded if it
- * lies elsewhere. Words are aligned, so that none lies across two windows. `bad` gets a
- * bit if it can't be read. (Where the window is and what went wrong is kept in the record:
- * what the verifier knows of a number in a register would tell states apart that are
- * alike, and it would follow all of them.)
+ * The word at `address` of a frame that begins at `sp`, through the window that is loaded;
+ * another one is loaded if it lies elsewhere. A read costs the same whatever its length, up
+ * to a point: as much as this thread's last walk has needed is read at once, from where the
+ * frame's words begin. `bad` gets a bit if it can't be read. (Where the window is and what
+ * went wrong is kept in the record: what the verifier knows of a number in a register would
+ * tell states apart that are alike, and it would follow all of them.)
  */
-static __always_inline u64 read_word(struct call *call, u64 address)
+static __always_inline u64 read_word(struct call *call, u64 address, u64 sp)
 {
 	u64 at = address - call->base;
 
-	if (at > STACK_WINDOW - 8) {
-		call->base = address & ~(u64)(STACK_WINDOW - 1);
-		call->bad |= read_user(call->window, STACK_WINDOW, (void *)call->base);
-		at = address - call->base;
+	if (at >= call->loaded) {
+		u64 base = (address - SAVED_BYTES > sp ? address - SAVED_BYTES : sp) & ~7ULL;
+		u32 size = call->extent > FIRST_WINDOW ? STACK_WINDOW : FIRST_WINDOW;
+
+		call->loaded = size;
+		if (read_user(call->window, size, (void *)base)) {
+			/* The stack may end before: what never reaches into another page. */
+			base = address & ~(u64)(SMALL_WINDOW - 1);
+			call->loaded = SMALL_WINDOW;
+			call->bad |= read_user(call->window, SMALL_WINDOW, (void *)base);
+		}
+		call->base = base;
+		at = address - base;
 	}
 	call->bad |= address & 7;
 	return *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
@@ -177,7 +190,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
 	asm volatile("" : "+r"(bp), "+r"(sp), "+r"(pc));
-	call->base = NO_WINDOW;
+	call->loaded = 0;
 	call->bad = 0;
 	call->guessed = 0;
 	stack->flags = STACK_TRUNCATED;
@@ -205,7 +218,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 				stack->flags = STACK_UNREADABLE;
 				break;
 			}
-			call->base = NO_WINDOW;
+			call->loaded = 0;
 			bp = *(u64 *)call->window;
 			sp = *(u64 *)(call->window + (ROW_SIGNAL_SP - ROW_SIGNAL_BP));
 			pc = *(u64 *)(call->window + (ROW_SIGNAL_IP - ROW_SIGNAL_BP));
@@ -225,11 +238,11 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		}
 		cfa = (kind == ROW_SP ? sp : bp) + ROW_CFA_OFFSET(row);
 		if (kind == ROW_REALIGNED)
-			cfa = read_word(call, cfa);
-		pc = read_word(call, cfa - 8);
+			cfa = read_word(call, cfa, sp);
+		pc = read_word(call, cfa - 8, sp);
 		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED)
 			bp = read_word(call, ROW_BP_SLOT(row) == ROW_BP_AT_BP ?
-						     bp : cfa + ROW_BP_SLOT(row));
+						     bp : cfa + ROW_BP_SLOT(row), sp);
 		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
 		if (call->bad | ((cfa - sp - 1) >> 63)) {
 			stack->flags = call->bad ? STACK_UNREADABLE : STACK_BROKEN;
@@ -241,6 +254,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 	}
+	call->extent = sp - caller_sp(call);
 	if (stack->flags == STACK_LOST_MISS) {
 		u64 id = send_miss(ctx, space, call, hash, pc - before);
 
