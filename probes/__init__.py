@@ -1,7 +1,6 @@
 """The BPF sources, and the kernel headers' stand-in that bcc compiles them with.
 
-The C files are package data; the programs for allocators' entries are one line each that
-the caller knows. bcc compiles one text, so the local headers are put
+The C files are package data. bcc compiles one text, so the local headers are put
 in front of the program in the order they are named here; ``#line`` keeps the
 compiler's messages true. ``kernel/`` is named to bcc as the kernel's source tree:
 the probes use no kernel type but ``struct pt_regs``, so a machine needs no kernel
@@ -10,7 +9,6 @@ headers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 
@@ -38,15 +36,11 @@ def parts(*, use_rows: bool, trace_mappings: bool = False) -> tuple[str, ...]:
     return (*tools, "spill.h", "emit.h", "heap.bpf.c", *mappings)
 
 
-def source_text(
-    *, use_rows: bool, trace_mappings: bool = False, entries: Iterable[str] = ()
-) -> str:
-    """All parts as one C text, then ``entries``. Raises OSError if a file is missing."""
+def source_text(*, use_rows: bool, trace_mappings: bool = False) -> str:
+    """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
     for part in parts(use_rows=use_rows, trace_mappings=trace_mappings):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)
-    text.append('#line 1 "entries"')
-    text.extend(entries)
     return "\n".join(text) + "\n"

@@ -103,6 +103,38 @@ enum fork_flag {
 	FORK_MARKED = 2, /* EVENT_FORK has been sent */
 };
 
+/* What a probed function does, for its probes' cookies. */
+enum function_kind {
+	FUNCTION_ALLOC = 1,          /* f(size) -> block */
+	FUNCTION_CALLOC = 2,         /* f(n, size) -> block */
+	FUNCTION_POSIX_MEMALIGN = 3, /* f(out, size) -> errno */
+	FUNCTION_REALLOC = 4,        /* f(block, size) -> block; the old one stays if it fails */
+	FUNCTION_REALLOCF = 5,       /* the same, but the old one goes in any case */
+	FUNCTION_REALLOCARRAY = 6,   /* f(block, n, size) -> block */
+	FUNCTION_RESIZE = 7,         /* f(block, size) -> the size it has now */
+	FUNCTION_FREE = 8,           /* f(block), which calls no other free */
+	FUNCTION_OUTER_FREE = 9,     /* f(block), which may call another free */
+	FUNCTION_MAP = 10,           /* f(size) -> start, as mmap */
+	FUNCTION_UNMAP = 11,         /* f(start, size) -> 0 */
+	FUNCTION_REMAP = 12,         /* f(old, old size, new size, flags) -> start */
+	FUNCTION_SBRK = 13,          /* f(increment) -> old break */
+	/* Not a function's entry: */
+	FUNCTION_RETURN = 14, /* its return, where that has a probe of its own */
+	FUNCTION_EXIT = 15,   /* a ret instruction of one that may throw */
+};
+
+/*
+ * The cookie of a probe: function_kind in bits 0-3, whether the function may throw in bit 4,
+ * from bit 8 on four bits for each argument with its position from 1 to 6, and from bit 32
+ * on where in its page the probe is.
+ */
+#define COOKIE_KIND 0xf
+#define COOKIE_THROWS 0x10
+#define COOKIE_ARGUMENT_SHIFT 8
+#define COOKIE_ARGUMENT_BITS 4
+#define COOKIE_PLACE_SHIFT 32
+#define COOKIE_PLACE_MASK 0xfff
+
 /* How a stack walk ended. */
 enum stack_flag {
 	STACK_TRUNCATED = 1,  /* deeper than MAX_FRAMES */
@@ -192,6 +224,7 @@ struct control {
 	__u32 tgid;       /* the process that is traced; not used with FOLLOW */
 	__u32 stop_at_loads; /* whether a thread is to stop when the loader is done */
 	__u64 kept_stacks; /* map `kept_stacks` holds some. Set by the probes, cleared by the reader */
+	__u64 sessions;   /* 1: returns run the programs of entries that ask for it, else 0 */
 };
 
 /* The same for one address space: what the probes need to know of it. */

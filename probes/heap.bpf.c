@@ -3,9 +3,10 @@
  * Probes on the malloc family: which blocks a process has, and who asked for them.
  *
  * Contract
- *   Needs Linux 6.1. User space attaches an entry program (see the end) to each allocator
- *   function, at a place where the argument registers and the stack pointer are as at entry,
- *   and `call_return` to its return; the kernel calls them for the target's memory only, and
+ *   Needs Linux 6.1. User space attaches `allocator_call` to each allocator function, at a
+ *   place where the argument registers and the stack pointer are as at entry, and to its
+ *   return, and `free_call` to each function that frees, with cookies that say which
+ *   arguments mean what (event.h); the kernel calls them for the target's memory only, and
  *   may preempt them (preemption.h). Nothing is reported until control.live.
  *
  * Pairing
@@ -18,10 +19,14 @@
  *   the same stack pointer, and both returns are reported together: the first
  *   settles the call, the second is recognised by last_sp.
  *
+ * Sessions
+ *   Since Linux 6.13 one probe can be for a function's entry and its return: what the program
+ *   says at the entry decides whether there will be a return. Calls inside others have none.
+ *
  * Functions that may throw
  *   A return probe puts another return address on the stack, through which no exception
  *   gets: the target would end. Functions that may throw (C++'s operator new) therefore
- *   have `call_return` on each of their ret instructions instead. Their return address
+ *   have the program on each of their ret instructions instead. Their return address
  *   stays on the stack and in the record; a call that ends by an exception reaches none of
  *   them, which `exception_enter` notices.
  *
@@ -154,6 +159,12 @@ static __always_inline bool take_sampled(u64 address)
 #define take_sampled(address) true
 #endif
 
+/* This thread's record; NULL if there is none. */
+static __always_inline struct call *find_call(u64 id)
+{
+	return calls.lookup(&id);
+}
+
 /* This thread's record, made if there is none. NULL: no room. */
 static __always_inline struct call *get_call(u64 id)
 {
@@ -174,37 +185,6 @@ static __always_inline struct call *get_call(u64 id)
 	return call;
 }
 
-/*
- * Notes the call that this thread begins. Returns its record if it is to be
- * reported, else NULL: not live yet, inside another call, or no room.
- */
-static __always_inline struct call *begin_call(struct pt_regs *ctx, struct control *words, u64 id,
-					       u32 kind, u64 size)
-{
-	struct call *call;
-
-	if (!words || !words->live)
-		return NULL;
-	call = get_call(id);
-	if (!call) {
-		count(COUNTER_CALL_TABLE_FULL);
-		return NULL;
-	}
-	if (is_nested(ctx, id, call))
-		return NULL;
-	if (call->sp)
-		count(COUNTER_ABANDONED_CALLS);
-	call->sp = PT_REGS_SP(ctx);
-	call->last_sp = 0;
-	call->size = size;
-	call->old = 0;
-	call->out = 0;
-	call->return_address = 0;
-	call->kind = kind;
-	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
-	return call;
-}
-
 /* n * size, or SIZE_OVERFLOW, which no allocator can satisfy. */
 static __always_inline u64 array_size(u64 n, u64 size)
 {
@@ -218,69 +198,100 @@ static __always_inline u64 array_size(u64 n, u64 size)
 	return n > limit ? SIZE_OVERFLOW : n * size;
 }
 
-/* f(size) -> block */
-static __always_inline struct call *begin_alloc(struct pt_regs *ctx, u64 size)
+/* The argument at a position from 1 to 6. */
+static __always_inline u64 argument_at(struct pt_regs *ctx, u32 position)
 {
-	return begin_call(ctx, get_control(), current_id(), CALL_ALLOC, size);
+	u64 value = 0;
+
+	/* One read each: clang would make one read of a register that it works out. */
+#define ARGUMENT(number) \
+	case number: \
+		value = PT_REGS_PARM##number(ctx); \
+		asm volatile("" : "+r"(value)); \
+		break
+	switch (position) {
+	ARGUMENT(1);
+	ARGUMENT(2);
+	ARGUMENT(3);
+	ARGUMENT(4);
+	ARGUMENT(5);
+	ARGUMENT(6);
+	}
+#undef ARGUMENT
+	return value;
 }
 
-/* f(n, size) -> block */
-static __always_inline struct call *begin_calloc(struct pt_regs *ctx, u64 n, u64 size)
+/* The argument in a role of a kind of function, counted from 0. */
+static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 role)
 {
-	return begin_alloc(ctx, array_size(n, size));
+	u32 shift = COOKIE_ARGUMENT_SHIFT + role * COOKIE_ARGUMENT_BITS;
+
+	return argument_at(ctx, cookie >> shift & ((1 << COOKIE_ARGUMENT_BITS) - 1));
 }
 
-/* f(out, size) -> errno */
-static __always_inline struct call *begin_posix_memalign(struct pt_regs *ctx, u64 out, u64 size)
+/*
+ * Notes the call that this thread begins, of no size yet. Returns its record if it is to be
+ * reported, else NULL: inside another call, or no room.
+ */
+static __always_inline struct call *begin_call(struct pt_regs *ctx, u64 id, u64 cookie,
+					       struct call *call)
 {
-	struct call *call = begin_call(ctx, get_control(), current_id(),
-				       CALL_POSIX_MEMALIGN, size);
-
-	if (call)
-		call->out = out;
-	return call;
-}
-
-/* A resize begins: the old block is gone for now. */
-static __always_inline struct call *begin_change(struct pt_regs *ctx, u32 kind, u64 old, u64 size)
-{
-	struct control *words = get_control();
-	u64 id = current_id();
-	struct call *call = begin_call(ctx, words, id, kind, size);
-
 	if (!call)
+		call = get_call(id);
+	if (!call) {
+		count(COUNTER_CALL_TABLE_FULL);
 		return NULL;
-	call->out = old;
-	if (old && take_sampled(old)) {
-		call->old = old;
-		emit_taking(words, id, call);
+	}
+	if (is_nested(ctx, id, call))
+		return NULL;
+	if (call->sp) {
+		count(COUNTER_ABANDONED_CALLS);
+		call->left = 1;
+	}
+	call->sp = PT_REGS_SP(ctx);
+	call->last_sp = 0;
+	call->size = 0;
+	call->old = 0;
+	call->out = 0;
+	call->return_address = 0;
+	call->kind = cookie & COOKIE_KIND;
+	if (cookie & COOKIE_THROWS) {
+		call->ip = PT_REGS_IP(ctx);
+		call->return_address = word_at(call->sp);
 	}
 	return call;
 }
 
-/* f(block, size) -> block */
-static __always_inline struct call *begin_realloc(struct pt_regs *ctx, u64 old, u64 size)
+/* An allocator is entered. Returns whether its return is to be seen. */
+static __always_inline bool begin_allocation(struct pt_regs *ctx, struct control *words, u64 id,
+					     u64 cookie, struct call *call)
 {
-	return begin_change(ctx, CALL_REALLOC, old, size);
-}
+	u32 kind = cookie & COOKIE_KIND;
+	u64 first, size;
 
-/* The same, but the old block is gone even if it fails. */
-static __always_inline struct call *begin_reallocf(struct pt_regs *ctx, u64 old, u64 size)
-{
-	return begin_change(ctx, CALL_REALLOCF, old, size);
-}
-
-/* f(block, n, size) -> block */
-static __always_inline struct call *begin_reallocarray(struct pt_regs *ctx, u64 old, u64 n,
-						       u64 size)
-{
-	return begin_change(ctx, CALL_REALLOC, old, array_size(n, size));
-}
-
-/* f(block, size) -> the size it has now */
-static __always_inline struct call *begin_resize(struct pt_regs *ctx, u64 old, u64 size)
-{
-	return begin_change(ctx, CALL_RESIZE, old, size);
+	call = begin_call(ctx, id, cookie, call);
+	if (!call)
+		return false;
+	first = argument(ctx, cookie, 0);
+	if (kind == FUNCTION_ALLOC) {
+		size = first;
+	} else {
+		size = argument(ctx, cookie, 1);
+		if (kind == FUNCTION_CALLOC)
+			size = array_size(first, size);
+		else if (kind == FUNCTION_REALLOCARRAY)
+			size = array_size(size, argument(ctx, cookie, 2));
+	}
+	call->size = size;
+	call->hidden = size < MIN_SIZE || size > MAX_SIZE || !is_sampled(call, size);
+	if (kind >= FUNCTION_POSIX_MEMALIGN)
+		call->out = first;
+	/* A resize begins: the old block is gone for now. */
+	if (kind >= FUNCTION_REALLOC && first && take_sampled(first)) {
+		call->old = first;
+		emit_taking(words, id, call);
+	}
+	return true;
 }
 
 /* Whether a free that begins now is inside the one on record. */
@@ -291,19 +302,23 @@ static __always_inline bool is_inner_free(struct pt_regs *ctx, struct call *call
 	       word_at(call->free_sp) == call->free_return;
 }
 
-/* A free begins; `outer`: it may call another one. */
-static __always_inline void begin_any_free(struct pt_regs *ctx, u64 address, bool outer)
+/* A function that frees is entered. */
+int free_call(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
+	u64 cookie = attach_cookie(ctx);
 	u64 id = current_id();
+	bool outer = (cookie & COOKIE_KIND) == FUNCTION_OUTER_FREE;
+	u64 address = argument(ctx, cookie, 0);
 	u32 kind = EVENT_FREE;
 	struct call *call;
 
+	use_thread_stack(ctx);
 	if (!address || !words || !words->live)
-		return;
+		return 0;
 	call = outer ? get_call(id) : calls.lookup(&id);
 	if (call && is_nested(ctx, id, call))
-		return;
+		return 0;
 	if (call && is_inner_free(ctx, call)) {
 		kind = EVENT_INNER_FREE;
 	} else if (call && outer) {
@@ -313,18 +328,7 @@ static __always_inline void begin_any_free(struct pt_regs *ctx, u64 address, boo
 	}
 	if (take_sampled(address))
 		emit_free(words, id, kind, address);
-}
-
-/* f(block), which calls no other free. */
-static __always_inline void begin_free(struct pt_regs *ctx, u64 address)
-{
-	begin_any_free(ctx, address, false);
-}
-
-/* f(block), which may call another free. */
-static __always_inline void begin_outer_free(struct pt_regs *ctx, u64 address)
-{
-	begin_any_free(ctx, address, true);
+	return 0;
 }
 
 /* The block that the call made, 0 if it failed. */
@@ -332,9 +336,9 @@ static __always_inline u64 call_result(struct pt_regs *ctx, struct call *call)
 {
 	u64 result = PT_REGS_RC(ctx);
 
-	if (call->kind == CALL_RESIZE)
+	if (call->kind == FUNCTION_RESIZE)
 		return result >= call->size ? call->out : 0;
-	if (call->kind != CALL_POSIX_MEMALIGN)
+	if (call->kind != FUNCTION_POSIX_MEMALIGN)
 		return result;
 	if ((u32)result)
 		return 0;
@@ -438,7 +442,7 @@ int do_nothing(struct pt_regs *ctx)
 /* The call on record was of no avail: what it was to resize lives on. */
 static __always_inline void take_back(struct control *words, u64 id, struct call *call)
 {
-	if (call->old && call->kind != CALL_REALLOCF && note_sampled(call->old))
+	if (call->old && call->kind != FUNCTION_REALLOCF && note_sampled(call->old))
 		emit_restore(words, id, call);
 }
 
@@ -462,33 +466,35 @@ int exception_enter(struct pt_regs *ctx)
 	return 0;
 }
 
-/* The breakpoint that the kernel writes over a probed instruction (int3). */
-#define BREAKPOINT 0xcc
-
-/* Whether this is a ret instruction with a probe: others than its function may get there. */
-static __always_inline bool is_at_ret(struct pt_regs *ctx)
+/*
+ * Whether a session's program runs at the function's return. There the address is another
+ * one; asking for the probe's takes longer than most else that is done here, and is needed
+ * only where both are at the same place of a page, and a return could be: without a record
+ * there is none to come.
+ */
+static __always_inline bool is_return(struct pt_regs *ctx, u64 cookie, struct call *call)
 {
-	__u8 code = 0;
+	u64 ip = PT_REGS_IP(ctx);
 
-	read_user(&code, sizeof(code), (void *)PT_REGS_IP(ctx));
-	return code == BREAKPOINT;
+	if ((ip ^ cookie >> COOKIE_PLACE_SHIFT) & COOKIE_PLACE_MASK)
+		return true;
+	if (!call || !(call->sp || call->left))
+		return false;
+	return probe_address(ctx) != ip;
 }
 
 /* The call on record ends here. NULL if it is not that one which does. */
-static __always_inline struct call *end_call(struct pt_regs *ctx, struct control *words, u64 id)
+static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, struct call *call)
 {
+	bool at_exit = (cookie & COOKIE_KIND) == FUNCTION_EXIT;
 	u64 sp = PT_REGS_SP(ctx) - RETURN_SP_DELTA;
-	struct call *call;
 
-	if (!words || !words->live)
-		return NULL;
-	call = calls.lookup(&id);
 	if (!call) {
 		count(COUNTER_EARLIER_CALLS);
 		return NULL;
 	}
 	if (!call->sp) {
-		if (sp != call->last_sp && !is_at_ret(ctx))
+		if (sp != call->last_sp && !at_exit)
 			count(COUNTER_UNPAIRED_RETURNS);
 		return NULL;
 	}
@@ -497,12 +503,14 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, struct control
 	if (sp < call->sp)
 		return NULL;
 	if (sp > call->sp) {
-		if (is_at_ret(ctx))
+		/* Others than the function that may throw may get to its exit. */
+		if (at_exit)
 			return NULL;
 		/* The call on record lies below a frame that is gone: it was left. */
 		count(COUNTER_ABANDONED_CALLS);
 		count(COUNTER_UNPAIRED_RETURNS);
 		call->sp = 0;
+		call->left = 1;
 		return NULL;
 	}
 	call->last_sp = sp;
@@ -510,53 +518,52 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, struct control
 	return call;
 }
 
-/* Any allocator's return, or the ret instruction of one that may throw. */
-int call_return(struct pt_regs *ctx)
+/* The call on record has ended, as the result says. */
+static __always_inline void end_allocation(struct pt_regs *ctx, struct control *words, u64 id,
+					   struct call *call)
 {
-	struct control *words = get_control();
-	u64 id = current_id();
-	struct call *call = end_call(ctx, words, id);
-	u64 address;
+	u64 address = call_result(ctx, call);
 
-	use_thread_stack(ctx);
-	if (!call)
-		return 0;
-	address = call_result(ctx, call);
 	if (!address) {
 		/* A realloc to no bytes has freed the block. */
 		if (call->size)
 			take_back(words, id, call);
-		return 0;
+		return;
 	}
 	if (!call->hidden && note_sampled(address))
 		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, call));
-	return 0;
 }
 
 /*
- * Entry programs. Which there are is told by tracelloc/target/signatures.py, which puts one line
- * for each behind this file, such as
- *	ENTRY(memalign_2, begin_alloc(ctx, PT_REGS_PARM2(ctx)))
+ * A program for entries and ends of functions. What it returns at an entry is for sessions:
+ * 1 for no return. (Other links would take the probe away.)
  */
-#define ENTRY(name, begin) \
+#define CALL_PROGRAM(name, begin, end) \
 	int name(struct pt_regs *ctx) \
 	{ \
-		use_thread_stack(ctx); \
-		begin; \
-		return 0; \
-	}
-
-/* Of a function that may throw: the return address stays, and is remembered. */
-#define THROWING_ENTRY(name, begin) \
-	int name(struct pt_regs *ctx) \
-	{ \
+		struct control *words = get_control(); \
+		u64 cookie = attach_cookie(ctx); \
+		u64 id = current_id(); \
 		struct call *call; \
+		u64 no_return; \
 \
 		use_thread_stack(ctx); \
-		call = begin; \
-		if (call) { \
-			call->ip = PT_REGS_IP(ctx); \
-			call->return_address = word_at(call->sp); \
+		if (!words) \
+			return 0; \
+		no_return = words->sessions & 1; \
+		if (!words->live) \
+			return no_return; \
+		call = find_call(id); \
+		if ((cookie & COOKIE_KIND) >= FUNCTION_RETURN || \
+		    (no_return && is_return(ctx, cookie, call))) { \
+			call = end_call(ctx, cookie, call); \
+			if (call) \
+				end(ctx, words, id, call); \
+			return no_return; \
 		} \
-		return 0; \
+		if (begin(ctx, words, id, cookie, call) && !(cookie & COOKIE_THROWS)) \
+			return 0; \
+		return no_return; \
 	}
+
+CALL_PROGRAM(allocator_call, begin_allocation, end_allocation)

@@ -33,56 +33,30 @@ static __always_inline void emit_range(struct control *words, u64 id, u32 kind, 
 	mappings.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-/* A call that changes what is mapped. `start`, `size`: what it takes away, if anything. */
-static __always_inline struct call *begin_mapping(struct pt_regs *ctx, u32 kind, u64 start,
-						  u64 size)
+/* A function that changes what is mapped is entered. */
+static __always_inline bool begin_mapping(struct pt_regs *ctx, struct control *words, u64 id,
+					  u64 cookie, struct call *call)
 {
-	struct control *words = get_control();
-	u64 id = current_id();
-	struct call *call = begin_call(ctx, words, id, kind, 0);
+	u32 kind = cookie & COOKIE_KIND;
+	u64 first;
 
+	call = begin_call(ctx, id, cookie, call);
 	if (!call)
-		return NULL;
-	call->old = start;
-	call->size = size;
-	if (size)
-		emit_range(words, id, EVENT_UNMAP, start, size, 0);
-	return call;
-}
-
-/* mmap(…, size, …) -> start */
-static __always_inline void begin_map(struct pt_regs *ctx, u64 size)
-{
-	struct call *call = begin_mapping(ctx, CALL_MAP, 0, 0);
-
-	if (call)
-		call->out = size;
-}
-
-/* munmap(start, size) -> 0 */
-static __always_inline void begin_unmap(struct pt_regs *ctx, u64 start, u64 size)
-{
-	begin_mapping(ctx, CALL_UNMAP, start, size);
-}
-
-/* mremap(old, old size, new size, flags) -> new; of no size, or with a flag, the old stays */
-static __always_inline void begin_remap(struct pt_regs *ctx, u64 old, u64 old_size, u64 size,
-					u64 flags)
-{
-	struct call *call = begin_mapping(ctx, CALL_MAP, old,
-					  flags & MREMAP_DONTUNMAP ? 0 : old_size);
-
-	if (call)
-		call->out = size;
-}
-
-/* sbrk(increment) -> old break */
-static __always_inline void begin_sbrk(struct pt_regs *ctx, u64 increment)
-{
-	struct call *call = begin_mapping(ctx, CALL_SBRK, 0, 0);
-
-	if (call)
-		call->out = increment;
+		return false;
+	first = argument(ctx, cookie, 0);
+	if (kind == FUNCTION_MAP || kind == FUNCTION_SBRK) {
+		call->out = first;
+		return true;
+	}
+	if (kind == FUNCTION_REMAP)
+		call->out = argument(ctx, cookie, 2);
+	/* The old mapping goes, unless it is of no size, or a flag says that it stays. */
+	if (kind == FUNCTION_UNMAP || !(argument(ctx, cookie, 3) & MREMAP_DONTUNMAP))
+		call->size = argument(ctx, cookie, 1);
+	call->old = first;
+	if (call->size)
+		emit_range(words, id, EVENT_UNMAP, first, call->size, 0);
+	return true;
 }
 
 static __always_inline u64 whole_pages(u64 address)
@@ -90,33 +64,29 @@ static __always_inline u64 whole_pages(u64 address)
 	return (address + PAGE_SIZE - 1) & ~(u64)(PAGE_SIZE - 1);
 }
 
-/* The return of any of these. */
-int mapping_return(struct pt_regs *ctx)
+/* The call on record has ended, as the result says. */
+static __always_inline void end_mapping(struct pt_regs *ctx, struct control *words, u64 id,
+					struct call *call)
 {
-	struct control *words = get_control();
-	u64 id = current_id();
 	u64 result = PT_REGS_RC(ctx);
-	struct call *call = end_call(ctx, words, id);
 	u64 end;
 
-	use_thread_stack(ctx);
-	if (!call)
-		return 0;
-	if (call->kind == CALL_UNMAP ? (u32)result != 0 : result == MAP_FAILED) {
+	if (call->kind == FUNCTION_UNMAP ? (u32)result != 0 : result == MAP_FAILED) {
 		if (call->size)
 			emit_range(words, id, EVENT_UNMAP_FAILED, call->old, call->size, 0);
-		return 0;
+		return;
 	}
 	end = result + call->out;
-	if (call->kind == CALL_SBRK) {
+	if (call->kind == FUNCTION_SBRK) {
 		/* A page is there as soon as the break is in it. */
 		result = whole_pages(result);
 		end = whole_pages(end);
 	}
 	if (end < result)
 		emit_range(words, id, EVENT_UNMAP, end, result - end, 0);
-	else if (end > result && call->kind != CALL_UNMAP)
+	else if (end > result && call->kind != FUNCTION_UNMAP)
 		emit_range(words, id, EVENT_MAP, result, end - result,
 			   capture_stack(ctx, words, call));
-	return 0;
 }
+
+CALL_PROGRAM(mapping_call, begin_mapping, end_mapping)

@@ -103,19 +103,6 @@ struct large_miss {
 };
 #endif
 
-/* What kind of allocator call a thread is in: which arguments mean what. */
-enum call_kind {
-	CALL_ALLOC = 1,          /* the result is the block */
-	CALL_REALLOC = 2,        /* the result is the block, `old` is gone unless it failed */
-	CALL_POSIX_MEMALIGN = 3, /* the block is written to `out`, the result is an errno */
-	CALL_REALLOCF = 4,       /* as CALL_REALLOC, but `old` is gone in any case */
-	CALL_RESIZE = 5,         /* `out` stays where it is; the result is its size now */
-	/* `old` and `size` are what is unmapped, `out` is how much is mapped: */
-	CALL_MAP = 6,            /* the result is where */
-	CALL_UNMAP = 7,          /* the result is an errno */
-	CALL_SBRK = 8,           /* the result is from where; less than nothing is unmapped */
-};
-
 /* What became of the free that realloc begins with: what is to be done if it fails. */
 enum taking {
 	TAKING_REPORTED = 0,  /* user space has the block, or will have: EVENT_RESTORE */
@@ -134,14 +121,16 @@ struct call {
 	__u64 last_sp; /* of the last call that was completed */
 	__u64 size;    /* bytes asked for; all ones: does not fit into 64 bits */
 	__u64 old;     /* block that realloc was given */
-	__u64 out;     /* where posix_memalign writes its result; the block of CALL_RESIZE */
+	__u64 out;     /* where posix_memalign writes its result; the block to be resized in place;
+	                  how much is mapped, while `old` and `size` are what is unmapped */
 	__u64 return_address; /* 0: a return probe has taken its place on the stack */
 	__u64 ip;      /* where its entry probe is, if it has no return probe */
+	__u64 left;    /* a call was left without returning: a return may come that no record is for */
 	__u64 free_sp; /* stack pointer at the last entry of a free that may call another */
 	__u64 free_ip; /* where that free's probe is */
 	__u64 free_return; /* its return address */
 	__u64 until_sample; /* bytes until this thread's next sample; 0: not drawn yet */
-	__u32 kind;    /* enum call_kind */
+	__u32 kind;    /* enum function_kind */
 	__u32 hidden;  /* size outside of what the user wants to see */
 	__u64 taking;  /* enum taking, of `old` */
 	__u64 takings; /* counts the blocks that realloc took; never starts lower again */

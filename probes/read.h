@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/* Reading the target's memory. */
+/* Helpers that bcc has no good name for. */
 
 /*
  * bpf_probe_read_user by another name: for each call by that one, bcc reads all of
@@ -7,3 +7,9 @@
  */
 static int (*read_user)(void *to, u32 size_bytes, const void *from) =
 	(void *)BPF_FUNC_probe_read_user;
+
+/* What the probe that was hit is for: bits of event.h. */
+static u64 (*attach_cookie)(void *ctx) = (void *)BPF_FUNC_get_attach_cookie;
+
+/* Where the probe is, also at the function's return. For programs of sessions. */
+static u64 (*probe_address)(void *ctx) = (void *)BPF_FUNC_get_func_ip;

@@ -66,6 +66,7 @@ CONTROL_FIELDS: Final = [
     ("tgid", "<u4"),
     ("stop_at_loads", "<u4"),
     ("kept_stacks", "<u8"),
+    ("sessions", "<u8"),
 ]
 """``struct control``."""
 
@@ -130,6 +131,34 @@ class EventKind(IntEnum):
     UNMAP = 8
     UNMAP_FAILED = 9
     FORK = 14
+
+
+class FunctionCode(IntEnum):
+    """What a probed function does (``enum function_kind``)."""
+
+    ALLOC = 1
+    CALLOC = 2
+    POSIX_MEMALIGN = 3
+    REALLOC = 4
+    REALLOCF = 5
+    REALLOCARRAY = 6
+    RESIZE = 7
+    FREE = 8
+    OUTER_FREE = 9
+    MAP = 10
+    UNMAP = 11
+    REMAP = 12
+    SBRK = 13
+    RETURN = 14
+    EXIT = 15
+
+
+COOKIE_THROWS: Final = 0x10
+COOKIE_ARGUMENT_SHIFT: Final = 8
+COOKIE_ARGUMENT_BITS: Final = 4
+COOKIE_PLACE_SHIFT: Final = 32
+COOKIE_PLACE_MASK: Final = 0xFFF
+"""What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
 
 
 class ForkFlag(IntFlag):

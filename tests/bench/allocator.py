@@ -38,9 +38,8 @@ class Allocator:
         malloc = self.malloc + (self.malloc_shift_bytes if shifted else 0)
         free = self.free + (self.free_shift_bytes if shifted else 0)
         return [
-            ProbePoint(self.path, malloc, program, True, "malloc"),
-            ProbePoint(self.path, malloc, program, False, "malloc"),
-            ProbePoint(self.path, free, program, False, "free"),
+            ProbePoint(self.path, malloc, program, "malloc", returns=True),
+            ProbePoint(self.path, free, program, "free"),
         ]
 
     def _addresses(self) -> list[int]:

@@ -34,7 +34,7 @@ def _program() -> int:
         del os.environ["BCC_KERNEL_SOURCE"]
         if before is not None:
             os.environ["BCC_KERNEL_SOURCE"] = before
-    kind = {"attach_type": Method.MULTI.attach_type}
+    kind = {"attach_type": Method.MULTI.attach_type("empty")}
     return int(_kept[0].load_func(b"empty", bcc.BPF.KPROBE, **kind).fd)
 
 

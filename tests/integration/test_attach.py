@@ -22,13 +22,21 @@ from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 
 HAS_MULTI = system.kernel_is_at_least(platform.release(), system.UPROBE_MULTI_KERNEL)
+HAS_SESSIONS = system.kernel_is_at_least(platform.release(), system.UPROBE_SESSION_KERNEL)
 METHODS = [
+    pytest.param(
+        Method.SESSION,
+        marks=pytest.mark.skipif(not HAS_SESSIONS, reason="sessions came with Linux 6.13"),
+    ),
     pytest.param(
         Method.MULTI,
         marks=pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6"),
     ),
     Method.PERF,
 ]
+
+PERF_EVENT = 41
+"""BPF_PERF_EVENT, include/uapi/linux/bpf.h."""
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
@@ -88,16 +96,19 @@ def test_links_that_are_refused_give_way_to_perf_events(
 ) -> None:
     """What a kernel without uprobe_multi says, which this one isn't."""
 
-    bpf = attach.syscalls.bpf
+    bpf, refused = attach.syscalls.bpf, []
 
     def refuse_links(command: int, attributes: ctypes.Structure) -> int:
-        if command == attach.syscalls.BPF_LINK_CREATE:
+        # Sessions are tried first, then other links.
+        if command == attach.syscalls.BPF_LINK_CREATE and attributes.attach_type != PERF_EVENT:
+            refused.append(attributes.attach_type)
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         return bpf(command, attributes)
 
     monkeypatch.setattr(attach.syscalls, "bpf", refuse_links)
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         assert session.method is Method.PERF
+        assert len(refused) == HAS_SESSIONS + HAS_MULTI
         target.ask("20")
         session.stop()
         assert session.snapshot().root.live_count > 0
@@ -105,7 +116,8 @@ def test_links_that_are_refused_give_way_to_perf_events(
 
 def test_the_best_way_is_taken(target: Target) -> None:
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
-        assert session.method is (Method.MULTI if HAS_MULTI else Method.PERF)
+        best = Method.SESSION if HAS_SESSIONS else Method.MULTI if HAS_MULTI else Method.PERF
+        assert session.method is best
 
 
 def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,12 +152,13 @@ for line in sys.stdin:
 
 
 @pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-def test_children_get_their_code_back(targets: list[Target]) -> None:
+@pytest.mark.parametrize("method", METHODS[:-1])
+def test_children_get_their_code_back(targets: list[Target], method: Method) -> None:
     """Whom nobody follows pays for probes for some seconds only."""
     target = Target([sys.executable, "-c", FORKING])
     targets.append(target)
     before = code(target.pid)
-    session = attach_to(Process(target.pid), TraceConfig(method=Method.MULTI))
+    session = attach_to(Process(target.pid), TraceConfig(method=method))
     children = []
     try:
         for _ in range(2):

@@ -14,6 +14,8 @@ import pytest
 from tracelloc import abi, probes
 from tracelloc.capture import bpf as capture
 from tracelloc.capture import ring
+from tracelloc.target.families import MAPPINGS
+from tracelloc.target.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
 
 HEADER = (probes.directory() / "event.h").read_text()
 
@@ -24,7 +26,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS"]
+    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", *COOKIE_BITS]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
@@ -52,6 +54,11 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("STACK_", abi.StackFlag),
     ("COUNTER_", abi.Counter),
     ("FORK_", abi.ForkFlag),
+    ("FUNCTION_", abi.FunctionCode),
+]
+COOKIE_BITS = [
+    f"COOKIE_{name}"
+    for name in ("THROWS", "ARGUMENT_SHIFT", "ARGUMENT_BITS", "PLACE_SHIFT", "PLACE_MASK")
 ]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
@@ -100,6 +107,7 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
     assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
+    assert {name: c_side[name] for name in COOKIE_BITS} == {n: getattr(abi, n) for n in COOKIE_BITS}
     assert c_side["TAG_BITS"] == abi.TAG_BITS
     assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS
     # The ring's positions are multiples of eight, so records may follow each other.
@@ -109,25 +117,28 @@ def test_constants(c_side: dict[str, int]) -> None:
 
 def test_every_program_is_loaded() -> None:
     source = (probes.directory() / "heap.bpf.c").read_text()
-    assert set(re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)) == set(
-        capture.PROGRAMS
+    programs = re.findall(
+        r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
     )
+    assert set(programs) == set(capture.PROGRAMS)
     assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
         capture.TRACEPOINTS
     )
 
 
-def test_every_entry_program_has_its_macro_and_its_helper() -> None:
-    source = (probes.directory() / "heap.bpf.c").read_text()
-    macros = set(re.findall(r"^#define (\w*ENTRY)\(", source, re.MULTILINE))
-    helpers = set(
-        re.findall(r"^static __always_inline [\w ]+\*?(begin_\w+)\(", source, re.MULTILINE)
-    )
-    for name, definition in capture.CaptureConfig().entries.items():
-        macro, defined, helper = re.match(r"(\w+)\((\w+), (\w+)\(ctx", definition).groups()
-        assert defined == name
-        assert macro in macros
-        assert helper in helpers
+def test_every_kind_of_function_has_its_code() -> None:
+    codes = {kind.name for kind in abi.FunctionCode} - {"RETURN", "EXIT"}
+    assert {kind.name for kind in FunctionKind} == codes
+
+
+def test_cookies_say_kind_and_positions() -> None:
+    """As ``argument()`` in ``probes/heap.bpf.c`` reads them."""
+    code = abi.FunctionCode
+    assert Signature(FunctionKind.ALLOC, (2,)).cookie == code.ALLOC | 2 << 8
+    assert POSIX_MEMALIGN.cookie == code.POSIX_MEMALIGN | 1 << 8 | 3 << 12
+    remap = MAPPINGS.functions["mremap"]
+    assert remap.cookie == code.REMAP | 1 << 8 | 2 << 12 | 3 << 16 | 4 << 20
+    assert ALLOC.throwing.cookie == ALLOC.cookie | abi.COOKIE_THROWS
 
 
 def test_every_source_carries_its_licence() -> None:

@@ -94,7 +94,7 @@ def test_operators_of_libraries(name: str) -> None:
         for function in allocator.functions
         if function.signature.throws
     }
-    returns = {point.offset for point in planned.points if point.is_return}
+    returns = {point.offset for point in planned.points if point.returns}
     assert not returns & set(throwing)
     names = {name for function in throwing.values() for name in function.names}
     if name == "libstdc++":
@@ -102,8 +102,9 @@ def test_operators_of_libraries(name: str) -> None:
         return
     assert "_Znwm" in names
     assert planned.has_throwing
-    exits = [p for p in planned.points if p.ends_calls and not p.is_return]
+    exits = [p for p in planned.points if p.is_exit]
     assert exits
+    assert planned.points[: len(exits)] == tuple(exits)
     for point in exits:
         code = module.elf.read(point.offset, 2)
         assert code[:1] == b"\xc3" or code == b"\xf3\xc3"

@@ -1,10 +1,12 @@
-"""Attaching BPF programs to a process's code. Both ways give the same events.
+"""Attaching BPF programs to a process's code. All ways give the same events.
 
 ``uprobe_multi`` links (bpf(2), Linux 6.6): one descriptor holds all probes of a program
-in a file, the cheaper way for the target, and quick to take away. Perf events
-(perf_event_open(2) with the ``uprobe`` PMU, Linux 4.17): one descriptor per probe.
+in a file, the cheaper way for the target, and quick to take away. Returns need another one,
+unless it is a session (Linux 6.13): there the program runs at both, and says at the entry
+whether the return is wanted. Perf events (perf_event_open(2) with the ``uprobe`` PMU,
+Linux 4.17): one descriptor per probe, held by a link that knows its cookie (Linux 5.15).
 
-Neither needs tracefs. In both the kernel filters by address space: all threads of the
+None needs tracefs. In all of them the kernel filters by address space: all threads of the
 target, none of its forked children. Closing a descriptor takes its probes away, which
 the kernel also does when we are killed.
 
@@ -24,13 +26,13 @@ import fcntl
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from tracelloc import syscalls
+from tracelloc import abi, syscalls
 from tracelloc.errors import (
     PrivilegeError,
     TargetError,
@@ -40,18 +42,21 @@ from tracelloc.errors import (
 )
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
+from tracelloc.target.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
-_IOC_SET_BPF: Final = 0x40042408
 _DISABLED: Final = 1
 """Breakpoints are there all the same, include/uapi/linux/perf_event.h."""
 _MULTI_RETURN: Final = 1
 """BPF_F_UPROBE_MULTI_RETURN, include/uapi/linux/bpf.h."""
 
-UPROBE_MULTI: Final = 48
-"""BPF_TRACE_UPROBE_MULTI: what programs for such links are loaded for."""
-
+_PERF_EVENT: Final = 41
+"""BPF_PERF_EVENT, include/uapi/linux/bpf.h; as are:"""
+_UPROBE_MULTI: Final = 48
+_UPROBE_SESSION: Final = 57
+_SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
+"""Those that also run at returns."""
 
 _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 """Threads that close descriptors, made when they are needed."""
@@ -60,13 +65,20 @@ _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 class Method(Enum):
     """How probes are attached."""
 
+    SESSION = "session"
     MULTI = "multi"
     PERF = "perf"
 
     @property
-    def attach_type(self) -> int | None:
-        """The expected_attach_type that programs must be loaded with, if any."""
-        return UPROBE_MULTI if self is Method.MULTI else None
+    def has_links(self) -> bool:
+        """Whether a descriptor holds many probes."""
+        return self is not Method.PERF
+
+    def attach_type(self, program: str) -> int:
+        """The expected_attach_type that the program of this name must be loaded with."""
+        if self is Method.SESSION and program in _SESSION_PROGRAMS:
+            return _UPROBE_SESSION
+        return _UPROBE_MULTI if self.has_links else 0
 
 
 class _PerfEventAttr(ctypes.Structure):
@@ -106,6 +118,18 @@ class _LinkAttr(ctypes.Structure):
     )
 
 
+class _EventLinkAttr(ctypes.Structure):
+    """``union bpf_attr``, link_create with perf_event."""
+
+    _fields_ = (
+        ("prog_fd", ctypes.c_uint32),
+        ("target_fd", ctypes.c_uint32),
+        ("attach_type", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("cookie", ctypes.c_uint64),
+    )
+
+
 class Attachment:
     """Probes that are in place, until ``close``."""
 
@@ -129,9 +153,9 @@ class Attachment:
         self._links: list[int] = []
         self._events: list[int] = []
         try:
-            if method is Method.MULTI:
+            if method.has_links:
                 self._attach_links(pid)
-            if method is Method.PERF or self.thread_id != pid:
+            if not method.has_links or self.thread_id != pid:
                 self.move(self.thread_id)
         except BaseException:
             self.close()
@@ -154,61 +178,100 @@ class Attachment:
         return before
 
     def _attach_links(self, pid: int) -> None:
-        def link(point: ProbePoint) -> tuple[str, str, bool]:
-            return point.open_path, point.program, point.is_return
+        def kind(probe: _Probe) -> tuple[bool, str, str]:
+            return not probe.is_return, probe.point.open_path, probe.point.program
 
-        # Sorting is stable and puts ends of calls first, as the points' order asks for.
-        ordered = sorted(self.points, key=lambda point: (not point.ends_calls, link(point)))
-        for (path, name, is_return), group in groupby(ordered, key=link):
-            members = list(group)
-            path_bytes = ctypes.create_string_buffer(os.fsencode(path))
-            offsets = (ctypes.c_uint64 * len(members))(*(point.offset for point in members))
-            attributes = _LinkAttr(
-                prog_fd=self._program(name),
-                attach_type=UPROBE_MULTI,
-                path=ctypes.addressof(path_bytes),
-                offsets=ctypes.addressof(offsets),
-                count=len(members),
-                multi_flags=_MULTI_RETURN if is_return else 0,
-                pid=pid,
-            )
-            try:
-                self._links.append(syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes))
-            except OSError as error:
-                raise _explain(error, pid, members[0]) from error
+        # Sorting is stable, and keeps exits before entries.
+        probes = _probes(self.points, self.method)
+        for _, group in groupby(sorted(probes, key=kind), key=kind):
+            self._links.append(self._link(pid, list(group)))
+
+    def _link(self, pid: int, probes: Sequence[_Probe]) -> int:
+        """The descriptor of probes with one program in one file."""
+        first = probes[0].point
+        path_bytes = ctypes.create_string_buffer(os.fsencode(first.open_path))
+        words = ctypes.c_uint64 * len(probes)
+        offsets = words(*(probe.point.offset for probe in probes))
+        cookies = words(*(probe.cookie for probe in probes))
+        attributes = _LinkAttr(
+            prog_fd=self._program(first.program),
+            attach_type=self.method.attach_type(first.program),
+            path=ctypes.addressof(path_bytes),
+            offsets=ctypes.addressof(offsets),
+            cookies=ctypes.addressof(cookies),
+            count=len(probes),
+            multi_flags=_MULTI_RETURN if probes[0].is_return else 0,
+            pid=pid,
+        )
+        try:
+            return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
+        except OSError as error:
+            raise _explain(error, pid, first) from error
 
     def _open_events(self, thread_id: int, events: list[int]) -> None:
-        """One per point, with its program; beside links, one per breakpoint, with none."""
+        """One per probe, with its program; beside links, one per breakpoint, with none."""
         pmu_type, return_bit = _read_pmu()
-        keeps = self.method is Method.MULTI
-        points = self.points
+        keeps = self.method.has_links
+        probes = _probes(self.points, self.method)
         if keeps:
-            places = {(p.open_path, p.offset): replace(p, is_return=False) for p in points}
-            points = list(places.values())
-        for point in points:
-            path_bytes = ctypes.create_string_buffer(os.fsencode(point.open_path))
+            places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
+            probes = list(places.values())
+        for probe in probes:
+            path_bytes = ctypes.create_string_buffer(os.fsencode(probe.point.open_path))
             attributes = _PerfEventAttr(
                 type=pmu_type,
                 size=ctypes.sizeof(_PerfEventAttr),
-                config=1 << return_bit if point.is_return else 0,
-                flags=_DISABLED if keeps else 0,
+                config=1 << return_bit if probe.is_return else 0,
+                flags=_DISABLED,
                 uprobe_path=ctypes.addressof(path_bytes),
-                probe_offset=point.offset,
+                probe_offset=probe.point.offset,
             )
             try:
                 descriptor = syscalls.perf_event_open(attributes, thread_id)
                 events.append(descriptor)
                 if not keeps:
-                    fcntl.ioctl(descriptor, _IOC_SET_BPF, self._program(point.program))
+                    events.append(self._link_event(descriptor, probe))
                     fcntl.ioctl(descriptor, _IOC_ENABLE, 0)
             except OSError as error:
-                raise _explain(error, thread_id, point) from error
+                raise _explain(error, thread_id, probe.point) from error
+
+    def _link_event(self, descriptor: int, probe: _Probe) -> int:
+        attributes = _EventLinkAttr(
+            prog_fd=self._program(probe.point.program),
+            target_fd=descriptor,
+            attach_type=_PERF_EVENT,
+            cookie=probe.cookie,
+        )
+        return syscalls.bpf(syscalls.BPF_LINK_CREATE, attributes)
 
     def close(self) -> None:
         """Takes every probe away."""
         descriptors = [*self._links, *self._events]
         self._links, self._events = [], []
         _close_all(descriptors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A point, or the return of its function."""
+
+    point: ProbePoint
+    is_return: bool = False
+
+    @property
+    def cookie(self) -> int:
+        return abi.FunctionCode.RETURN if self.is_return else self.point.cookie
+
+
+def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:
+    """What to attach for points, ends of calls before their entries.
+
+    A session's probe is for both.
+    """
+    entries = [_Probe(point) for point in points]
+    if method is Method.SESSION:
+        return entries
+    return [*(_Probe(point, is_return=True) for point in points if point.returns), *entries]
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

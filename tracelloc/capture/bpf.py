@@ -25,16 +25,21 @@ from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.capture.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.capture.rowtable import RowMemory
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.capture.system import UPROBE_MULTI_KERNEL, kernel_is_at_least
+from tracelloc.capture.system import UPROBE_MULTI_KERNEL, UPROBE_SESSION_KERNEL, kernel_is_at_least
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
-from tracelloc.target.families import MAPPINGS, known_signatures
 from tracelloc.target.procfs import Process, pid_namespace
-from tracelloc.target.signatures import Signature
+from tracelloc.target.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 
-PROGRAMS: Final = ("loader_changes", "exception_enter", "call_return", "do_nothing")
-"""The programs in ``probes/heap.bpf.c``; one per signature comes on top."""
+PROGRAMS: Final = (
+    ALLOCATOR_PROGRAM,
+    FREE_PROGRAM,
+    "loader_changes",
+    "exception_enter",
+    "do_nothing",
+)
+"""The programs for uprobes in ``probes/heap.bpf.c``."""
 
 MAPPINGS_SIZE_BYTES: Final = 4 << 20
 """Ring of what is mapped and unmapped."""
@@ -79,16 +84,6 @@ class CaptureConfig:
     lost."""
     trace_mappings: bool = False
     """mmap and its kin, too."""
-    signatures: tuple[Signature, ...] = ()
-    """Programs for functions that the user has named, beside those that are known."""
-
-    @property
-    def entries(self) -> dict[str, str]:
-        """The entry programs: name and definition."""
-        every = {*known_signatures(), *self.signatures}
-        if self.trace_mappings:
-            every.update(MAPPINGS.functions.values())
-        return {s.entry_program: s.definition for s in sorted(every, key=lambda s: s.entry_program)}
 
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
@@ -127,18 +122,17 @@ class CaptureConfig:
 
     def compile(self, *, debug: bool = False) -> CompiledProbes:
         """The probes compiled so. Raises UnsupportedError."""
-        text = probes.source_text(
-            use_rows=self.use_rows,
-            trace_mappings=self.trace_mappings,
-            entries=self.entries.values(),
-        )
+        text = probes.source_text(use_rows=self.use_rows, trace_mappings=self.trace_mappings)
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
 
 def usable_methods() -> list[Method]:
     """Ways of attaching that see everything on this kernel, best first."""
-    has_multi = kernel_is_at_least(platform.release(), UPROBE_MULTI_KERNEL)
-    return [Method.MULTI, Method.PERF] if has_multi and passes(Trial.THREADS) else [Method.PERF]
+    release = platform.release()
+    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
+        return [Method.PERF]
+    has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
+    return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
 
 
 def _is_missed_by_links(pid: int) -> bool:
@@ -158,8 +152,7 @@ class Capture:
         self.config = config
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
-        mapping = ("mapping_return",) if config.trace_mappings else ()
-        self._names = (*PROGRAMS, *mapping, *config.entries)
+        self._names = (*PROGRAMS, MAPPING_PROGRAM) if config.trace_mappings else PROGRAMS
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
         self.events_fd = self._bpf.map_fd("events")
         """Readable for epoll when the ring is half full."""
@@ -228,7 +221,7 @@ class Capture:
         """
         while not self._has_attached:
             if len(self._methods) > 1 and _is_missed_by_links(pid):
-                self._methods.remove(Method.MULTI)
+                self._methods = [Method.PERF]
             try:
                 self.load()
                 attachment = Attachment(self.method, pid, points, self.program)
@@ -244,7 +237,8 @@ class Capture:
     def load(self) -> None:
         """Loads every program for the method. Raises UnsupportedError."""
         for name in self._names:
-            self._bpf.load(name, KPROBE, self.method.attach_type or 0)
+            self._bpf.load(name, KPROBE, self.method.attach_type(name))
+        self._control["sessions"][0] = self.method is Method.SESSION
 
     @property
     def programs(self) -> dict[str, int]:

@@ -68,10 +68,15 @@ class Child:
             stream.close()
         self._popen.wait()
 
-    def point(self, *, at_entry: bool = False, is_return: bool = False) -> ProbePoint:
-        """A probe on the function, where it is cheap or on its very first instruction."""
+    def point(self, *, at_entry: bool = False, returns: bool = False) -> ProbePoint:
+        """A probe on the function, where it is cheap or on its very first instruction.
+
+        ``returns``: one on its return as well.
+        """
         offset = self._free.offset + (0 if at_entry else self._offset)
-        return ProbePoint(self._free.module.open_path, offset, IDLE_PROGRAM, is_return, "free")
+        return ProbePoint(
+            self._free.module.open_path, offset, IDLE_PROGRAM, "free", returns=returns
+        )
 
     def probed(
         self, method: Method, program: Callable[[str], int], *points: ProbePoint

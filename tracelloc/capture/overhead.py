@@ -9,7 +9,8 @@ some nanoseconds per probe, so it is done for a second now and then.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
@@ -58,7 +59,7 @@ class Meter:
         self,
         processes: Callable[[], Iterable[Process]],
         programs: Mapping[str, int],
-        points: Iterable[ProbePoint],
+        points: Collection[ProbePoint],
     ) -> None:
         """``processes``: those that are traced now; ``programs``: descriptors by name.
 
@@ -66,10 +67,8 @@ class Meter:
         """
         self._processes = processes
         self._programs = programs
-        self._single_stepped = {
-            p.program for p in points if p.is_single_stepped and not p.is_return
-        }
-        self._returns = {p.program for p in points if p.is_return}
+        self._stepped = _mostly_stepped(points)
+        self._returning = {p.program for p in points if p.returns}
         self._before = {name: program_info(fd) for name, fd in programs.items()}
         self._cpu_ns = self._read_cpu()
 
@@ -95,17 +94,27 @@ class Meter:
         return min(1.0, spent_ns / cpu_ns)
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
-        if program in self._returns:
-            return costs.return_ns
-        return costs.stepped_ns if program in self._single_stepped else costs.cheap_ns
+        entry_ns = costs.stepped_ns if program in self._stepped else costs.cheap_ns
+        # Every other run is at a return.
+        return (entry_ns + costs.return_ns) / 2 if program in self._returning else entry_ns
+
+
+def _mostly_stepped(points: Iterable[ProbePoint]) -> set[str]:
+    """Programs most of whose probes are at instructions that are single-stepped."""
+    balance: Counter[str] = Counter()
+    for point in points:
+        balance[point.program] += 1 if point.is_single_stepped else -1
+    return {program for program, excess in balance.items() if excess > 0}
 
 
 def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
     """Measures on a child; takes some tenths of a second.
 
-    ``program`` gives descriptors of BPF programs loaded for ``method``. Raises
+    ``program`` gives descriptors of BPF programs loaded for ``method``; sessions' returns are
+    trapped like others. Raises
     TracellocError, ChildEndedError or OSError if it can't be done here.
     """
+    method = Method.MULTI if method.has_links else method
     with Child() as child:
         untraced_ns = child.ask("cost")
 
@@ -117,7 +126,7 @@ def measure_traps(method: Method, program: Callable[[str], int]) -> TrapCosts:
                 attachment.close()
 
         cheap_ns = delay_ns(child.point())
-        both_ns = delay_ns(child.point(is_return=True), child.point())
+        both_ns = delay_ns(child.point(returns=True))
         # Where the entry itself is emulated there is nothing that is single-stepped to measure by.
         stepped_ns = cheap_ns if child.has_cheap_entry else delay_ns(child.point(at_entry=True))
         return TrapCosts(cheap_ns, max(stepped_ns, cheap_ns), max(0.0, both_ns - cheap_ns))

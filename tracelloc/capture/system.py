@@ -19,6 +19,8 @@ MINIMUM_KERNEL: Final = (6, 1)
 uses run-time allocation"), and probes that preempt each other may be skipped."""
 UPROBE_MULTI_KERNEL: Final = (6, 6)
 """The first with uprobe_multi links."""
+UPROBE_SESSION_KERNEL: Final = (6, 13)
+"""The first where one link is for entries and returns."""
 FileLimit = tuple[int, int]
 """The soft and the hard limit of open files."""
 MACHINES: Final = ("x86_64",)

@@ -69,7 +69,7 @@ def _try(trial: Trial) -> bool:
 
 
 def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
-    fd = programs.load(IDLE_PROGRAM, KPROBE, Method.MULTI.attach_type or 0)
+    fd = programs.load(IDLE_PROGRAM, KPROBE, Method.MULTI.attach_type(IDLE_PROGRAM))
     with Child() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:
@@ -87,9 +87,7 @@ def _survives(what: str) -> Callable[[Programs], bool]:
     def tried(programs: Programs) -> bool:
         fd = programs.load(IDLE_PROGRAM, KPROBE)
         with Child() as child:
-            attachment = child.probed(
-                Method.PERF, lambda _: fd, child.point(is_return=True), child.point()
-            )
+            attachment = child.probed(Method.PERF, lambda _: fd, child.point(returns=True))
             try:
                 child.ask(what)
             except ChildEndedError:

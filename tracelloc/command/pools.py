@@ -49,11 +49,6 @@ _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 
 
-def signatures_of(pools: Iterable[Pool]) -> tuple[Signature, ...]:
-    """All that their functions have, each once."""
-    return tuple(dict.fromkeys(f.signature for pool in pools for f in pool.functions))
-
-
 def load_pools(paths: Iterable[Path], who: Caller) -> tuple[tuple[Pool, ...], list[str]]:
     """The pools of these files, and of the user's own if there is one, and warnings.
 

@@ -20,7 +20,7 @@ from typing import Final, Protocol
 from tracelloc.caller import caller
 from tracelloc.command.options import Mode, Options
 from tracelloc.command.outputs import Messages, open_report, write_files
-from tracelloc.command.pools import load_pools, signatures_of
+from tracelloc.command.pools import load_pools
 from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
@@ -238,11 +238,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
-        config = replace(
-            options.trace,
-            capture=replace(options.trace.capture, signatures=signatures_of(pools)),
-            selection=replace(options.trace.selection, pools=pools),
-        )
+        config = replace(options.trace, selection=replace(options.trace.selection, pools=pools))
         session = stack.enter_context(closing(start.begin(config, say)))
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(

@@ -11,18 +11,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from tracelloc import abi
 from tracelloc.placement.places import CodeReader, ProbeOffset, Stops, at_entry, find_place
 from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
-from tracelloc.target.signatures import FunctionKind
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 """What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
-_RETURN_PROGRAMS: Final = frozenset(kind.return_program for kind in FunctionKind)
 _KNOWN_NAMES: Final = frozenset(
     name for family in (*FAMILIES, jemalloc(""), OPERATORS) for name in family.functions
 )
@@ -36,17 +35,19 @@ class ProbePoint:
     offset: int
     """In the file, in bytes."""
     program: str
-    is_return: bool
-    """The program runs when the function returns to its caller."""
     label: str
     """For messages: ``malloc in libc.so.6``."""
+    cookie: int = 0
+    """What the program is told: ``COOKIE_`` in ``probes/event.h``."""
+    returns: bool = False
+    """The program also runs when the function returns to its caller."""
     is_single_stepped: bool = False
     """The kernel single-steps the instruction there."""
 
     @property
-    def ends_calls(self) -> bool:
-        """Whether calls end there."""
-        return self.program in _RETURN_PROGRAMS
+    def is_exit(self) -> bool:
+        """Whether calls of functions that may throw end there."""
+        return self.cookie == abi.FunctionCode.EXIT
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +55,8 @@ class Plan:
     """What is to be attached for some allocators."""
 
     points: tuple[ProbePoint, ...]
-    """In the order in which they are to be attached: first where calls end. A thread that
-    is caught in between must not be seen to enter a call whose return would go unseen."""
+    """In the order in which they are to be attached: first exits. A thread that is caught in
+    between must not be seen to enter a call whose end would go unseen."""
     allocators: tuple[Allocator, ...]
     """Allocators with probes, their other functions among ``unseen`` with the reason."""
     has_throwing: bool
@@ -64,7 +65,7 @@ class Plan:
 
 def plan(allocators: Iterable[Allocator]) -> Plan:
     """The probes for these allocators."""
-    points: dict[tuple[str, int, str, bool], ProbePoint] = {}
+    points: dict[tuple[str, int, int], ProbePoint] = {}
     kept = []
     allocators = list(allocators)
     for allocator in allocators:
@@ -88,10 +89,10 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
                 continue
             functions.append(function)
             # What several functions jump to ends the calls of all of them.
-            points.update(((p.open_path, p.offset, p.program, p.is_return), p) for p in found)
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in found)
         if functions or unseen:
             kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
-    ordered = sorted(points.values(), key=lambda point: not point.ends_calls)
+    ordered = sorted(points.values(), key=lambda point: not point.is_exit)
     throwing = any(f.signature.throws for allocator in kept for f in allocator.functions)
     return Plan(tuple(ordered), tuple(kept), throwing)
 
@@ -116,11 +117,9 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
         return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
-    entry = _entry_point(function, signature.entry_program)
+    entry = _entry_point(function)
     if not signature.throws:
-        if not signature.kind.returns:
-            return [entry]
-        return [_entry_point(function, signature.kind.return_program, is_return=True), entry]
+        return [entry]
     walk = reader.exits(function.address)
     if walk.trouble:
         return Unseen(
@@ -130,20 +129,32 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
         )
     offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
     exits = [
-        ProbePoint(entry.open_path, offset, signature.kind.return_program, False, entry.label, True)
+        ProbePoint(
+            entry.open_path,
+            offset,
+            entry.program,
+            entry.label,
+            cookie=abi.FunctionCode.EXIT,
+            is_single_stepped=True,
+        )
         for offset in offsets
         if offset is not None
     ]
     return [*exits, entry]
 
 
-def _entry_point(
-    function: AllocatorFunction, program: str, *, is_return: bool = False
-) -> ProbePoint:
-    where = _find_for(function)
-    path, offset = function.module.open_path, function.offset + where.offset
-    label = f"{function.names[0]} in {base_name(function.module.path)}"
-    return ProbePoint(path, offset, program, is_return, label, where.is_single_stepped)
+def _entry_point(function: AllocatorFunction) -> ProbePoint:
+    signature, where = function.signature, _find_for(function)
+    offset = function.offset + where.offset
+    return ProbePoint(
+        function.module.open_path,
+        offset,
+        signature.kind.program,
+        f"{function.names[0]} in {base_name(function.module.path)}",
+        cookie=signature.cookie | (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT,
+        returns=signature.kind.returns and not signature.throws,
+        is_single_stepped=where.is_single_stepped,
+    )
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
@@ -164,7 +175,7 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
             if offset is not None:
                 offset += at_entry(module.elf.read(offset, 16)).offset
                 label = f"{name} in {base_name(module.path)}"
-                points.append(ProbePoint(module.open_path, offset, program, False, label))
+                points.append(ProbePoint(module.open_path, offset, program, label))
     return points
 
 

@@ -16,7 +16,6 @@ from tracelloc.target.signatures import (
     ALLOC_2,
     CALLOC,
     FREE,
-    OUTER_FREE,
     POSIX_MEMALIGN,
     REALLOC,
     REALLOCARRAY,
@@ -220,9 +219,3 @@ MAPPINGS: Final = Family(
     unseen={"brk": "it does not say where the break was; what sbrk moves is seen"},
 )
 """mmap(2) and related calls; traced on request."""
-
-
-def known_signatures() -> set[Signature]:
-    """All that functions of these families may have, mappings left out."""
-    families = (*FAMILIES, jemalloc("je_"), OPERATORS)
-    return {OUTER_FREE} | {s for family in families for s in family.functions.values()}

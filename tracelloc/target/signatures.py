@@ -1,8 +1,7 @@
-"""What the arguments and the result of an allocator function mean, and the programs for that.
+"""What the arguments and the result of an allocator function mean.
 
-A signature is a kind and the positions of the arguments that matter. Each has an entry
-program of its own, one line that is put behind ``probes/heap.bpf.c``: nothing is looked up
-or decided while the target waits.
+A signature is a kind and the positions of the arguments that matter. The probes get both
+as the cookie of each probe (``probes/event.h``).
 """
 
 from __future__ import annotations
@@ -11,12 +10,20 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
+from tracelloc import abi
+
 REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 """Where x86-64 functions find their first arguments (System V ABI, 3.2.3)."""
 
 
+ALLOCATOR_PROGRAM: Final = "allocator_call"
+MAPPING_PROGRAM: Final = "mapping_call"
+FREE_PROGRAM: Final = "free_call"
+"""BPF programs on functions: the first two for their ends, too."""
+
+
 class FunctionKind(Enum):
-    """What a function does; the value names the helper in ``probes/heap.bpf.c``."""
+    """What a function does; the value is for people."""
 
     ALLOC = "alloc"
     """``f(size) -> block``"""
@@ -62,9 +69,11 @@ class FunctionKind(Enum):
         return self in (FunctionKind.MAP, FunctionKind.UNMAP, FunctionKind.REMAP, FunctionKind.SBRK)
 
     @property
-    def return_program(self) -> str:
-        """The BPF program for where it ends."""
-        return "mapping_return" if self.maps else "call_return"
+    def program(self) -> str:
+        """The BPF program for where it begins and ends."""
+        if self.maps:
+            return MAPPING_PROGRAM
+        return FREE_PROGRAM if self.frees else ALLOCATOR_PROGRAM
 
     @property
     def frees(self) -> bool:
@@ -112,21 +121,16 @@ class Signature:
 
     @property
     def registers(self) -> tuple[str, ...]:
-        """The x86-64 registers that its entry program reads."""
+        """The x86-64 registers that the program reads at the entry."""
         return tuple(REGISTERS[position - 1] for position in self.positions)
 
     @property
-    def entry_program(self) -> str:
-        """The BPF program for its entry."""
-        words = [self.kind.value, *map(str, self.positions)]
-        return "_".join([*words, "throws"] if self.throws else words)
-
-    @property
-    def definition(self) -> str:
-        """The entry program, in macros and helpers of ``probes/heap.bpf.c``."""
-        macro = "THROWING_ENTRY" if self.throws else "ENTRY"
-        arguments = "".join(f", PT_REGS_PARM{position}(ctx)" for position in self.positions)
-        return f"{macro}({self.entry_program}, begin_{self.kind.value}(ctx{arguments}))"
+    def cookie(self) -> int:
+        """What the program is told of it (``COOKIE_`` in ``probes/event.h``)."""
+        cookie = abi.FunctionCode[self.kind.name] | (abi.COOKIE_THROWS if self.throws else 0)
+        for role, position in enumerate(self.positions):
+            cookie |= position << abi.COOKIE_ARGUMENT_SHIFT + role * abi.COOKIE_ARGUMENT_BITS
+        return cookie
 
 
 ALLOC: Final = Signature(FunctionKind.ALLOC, (1,))

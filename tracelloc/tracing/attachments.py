@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from tracelloc.capture.attach import Attachment, Method, close_soon
+from tracelloc.capture.attach import Attachment, close_soon
 from tracelloc.capture.breakpoints import are_in_place
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import TargetError
@@ -45,8 +45,7 @@ class Attachments:
         try:
             # Links see everything for as long as the breakpoints stay.
             saw_all = all(
-                each.method is Method.MULTI and are_in_place(self._process, each.points)
-                for each in moved
+                each.method.has_links and are_in_place(self._process, each.points) for each in moved
             )
             for attachment in moved:
                 before += attachment.move(thread_id)
@@ -61,7 +60,7 @@ class Attachments:
         is_main = ended == self._process.pid
         goes_on = f"process {self._process.pid} goes on without "
         goes_on += "its main thread" if is_main else f"thread {ended}"
-        if self._attachments[0].method is Method.MULTI and not passes(Trial.MAIN_THREAD):
+        if self._attachments[0].method.has_links and not passes(Trial.MAIN_THREAD):
             say(f"warning: {goes_on}, which this kernel does not let us see: trace it anew")
         elif not saw_all:
             say(

@@ -102,9 +102,7 @@ class ProbeSet:
     @property
     def slow_probes(self) -> tuple[str, ...]:
         """Functions with a probe on an instruction that is single-stepped, each once."""
-        slow = (
-            point.label for point in self.points if point.is_single_stepped and not point.is_return
-        )
+        slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
     def check(self) -> None:

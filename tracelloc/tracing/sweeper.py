@@ -44,7 +44,7 @@ class Sweeper:
         self._swept = children
 
     def _sweep(self, points: list[ProbePoint]) -> None:
-        idle = {replace(point, program=IDLE_PROGRAM, is_return=False) for point in points}
+        idle = {replace(point, program=IDLE_PROGRAM, cookie=0, returns=False) for point in points}
         # What could not be swept costs time and nothing else.
         with suppress(TracellocError, OSError):
             Attachment(Method.MULTI, os.getpid(), list(idle), self._program).close()

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import OverheadWatch
 from tracelloc.text import NS_PER_S
@@ -51,7 +50,7 @@ class Upkeep:
             self._capture.programs,
             root.probes.points,
         )
-        if self._capture.method is Method.MULTI and not self._config.follow:
+        if self._capture.method.has_links and not self._config.follow:
             self._sweeper = Sweeper(root.process, self._capture.program)
 
     @property
