@@ -33,7 +33,7 @@ def parts(*, use_rows: bool, trace_mappings: bool = False) -> tuple[str, ...]:
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", *walk, "intern.h")
-    return (*tools, "spill.h", "emit.h", "heap.bpf.c", *mappings)
+    return (*tools, "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
 
 
 def source_text(*, use_rows: bool, trace_mappings: bool = False) -> str:

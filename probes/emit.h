@@ -1,21 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* Telling user space what happened: through ring `events`, or map `spill` when it is full. */
 
-/* The reader is woken when the ring is half full; else it looks by itself. */
-#define WAKE_BYTES (EVENTS_PAGES * (u64)PAGE_SIZE / 2)
-#define WAKE_MASK 0xf00
-
-/*
- * Bytes in ring `events` that wait for the reader. bcc before 0.28 cannot say
- * events.ringbuf_query(), but it writes any ringbuf_reserve() as a call
- * bpf_ringbuf_reserve(ring, argument, 0): here that name stands for the query helper.
- */
-static __always_inline u64 waiting_bytes(void)
-{
-	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
-
-	return (u64)events.ringbuf_reserve(BPF_RB_AVAIL_DATA);
-}
+/* The reader is woken when so much waits for it; else it looks by itself. */
+#define WAKE_SLOTS (EVENTS / 2)
+/* One slot in so many is where that is looked at. */
+#define WATCHFUL_SLOTS 16
 
 /* The timer's ticks in control.clock: as many bits of its nanoseconds are left out, 1 ms. */
 #define TICK_MASK ((1ULL << 20) - 1)
@@ -39,39 +28,32 @@ static __always_inline u64 tick_ns(struct control *words)
 	return seen & ~TICK_MASK;
 }
 
-/* Whether this record is one of those, about one in sixteen, that look after the ring. */
-static __always_inline bool is_watchful(struct event *event)
-{
-	volatile u64 *scratch = &event->time_ns;
-
-	/* Its place in the ring decides. Through memory: BPF has no masks for pointers. */
-	*scratch = (u64)event;
-	return !(*scratch & WAKE_MASK);
-}
-
 /* Puts an event into the ring. False if that is full. */
 static __always_inline bool send(struct control *words, u32 kind, const struct spill_key *key,
 				 const struct spilled *block)
 {
-	u64 wake = BPF_RB_NO_WAKEUP;
-	bool watchful;
-	struct event *event = events.ringbuf_reserve(sizeof(struct event));
+	struct event *event;
+	u64 slot = 0;
+	u32 at;
 
+	if (!reserve_slot(RING_EVENTS, EVENTS, &slot))
+		return false;
+	at = slot & (EVENTS - 1);
+	event = events.lookup(&at);
 	if (!event)
 		return false;
 	event->address = key->address;
-	event->size_tag = block->size | (u64)kind << EVENT_SIZE_BITS |
-			  (u64)key->parity << EVENT_PARITY_BIT;
 	event->stack_id = block->stack_id;
+	event->time_ns = block->time_ns;
 	event->tid = block->tid;
 	event->image = key->image;
-	watchful = is_watchful(event);
-	event->time_ns = block->time_ns;
-	if (watchful && !words->woken && waiting_bytes() > WAKE_BYTES) {
+	finish_slot(event, slot, EVENTS, block->size | (u64)kind << EVENT_SIZE_BITS |
+					 (u64)key->parity << EVENT_PARITY_BIT);
+	if (!(slot % WATCHFUL_SLOTS) && !words->woken &&
+	    waiting_slots(RING_EVENTS, slot) > WAKE_SLOTS) {
 		words->woken = 1;
-		wake = BPF_RB_FORCE_WAKEUP;
+		wakeups.ringbuf_output(&slot, sizeof(slot), BPF_RB_FORCE_WAKEUP);
 	}
-	events.ringbuf_submit(event, wake);
 	return true;
 }
 

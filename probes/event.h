@@ -33,14 +33,14 @@ enum event_kind {
 };
 
 /*
- * One record of ring `events`, always 40 bytes, so that user space can look at a
- * stretch of the ring as an array. `size_tag` holds the requested size in bits
- * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59 and, in bit 60,
- * the parity of the epoch it belongs to (spill.h).
+ * One slot of ring `events` (ring.h). `size_tag` holds the requested size in bits
+ * 0-55 (user addresses end at 2^56), the event_kind in bits 56-59, in bit 60 the parity
+ * of the epoch it belongs to (spill.h), and from bit 61 on the low bits of its lap.
  */
 #define EVENT_SIZE_BITS 56
 #define EVENT_KIND_MASK 0xf
 #define EVENT_PARITY_BIT 60
+#define EVENT_LAP_BIT 61
 
 struct event {
 	__u64 address;  /* of the block, in the target */
@@ -49,6 +49,20 @@ struct event {
 	__u64 time_ns;  /* CLOCK_MONOTONIC at the last tick of the kernel's timer */
 	__u32 tid;      /* thread that made the call (initial PID namespace) */
 	__u32 image;    /* what the address is in: struct space */
+};
+
+/* Rings of events. */
+enum event_ring {
+	RING_EVENTS = 0,
+	RING_MAPPINGS = 1,
+};
+
+#define RINGS 2
+
+/* Two of each ring: slots that were reserved, slots that were taken. A cache line. */
+struct position {
+	__u64 count;
+	__u64 unused[7];
 };
 
 /* What an entry of map `spill` says of its address since the epoch began (spill.h). */

@@ -38,7 +38,7 @@
  *
  * Order
  *   A free is reported before it happens, an allocation after it has happened, all
- *   through one ring: of two events on one address the earlier one comes first. It stays
+ *   through one ring (ring.h): of two events on one address the earlier one comes first. It stays
  *   so when the ring is full (spill.h).
  *
  * Units: bytes, nanoseconds of CLOCK_MONOTONIC.
@@ -53,6 +53,7 @@
 #include "walk_rows.h" /* or walk_fp.h */
 #include "intern.h"
 #include "spill.h"
+#include "ring.h"
 #include "emit.h"
 
 #ifndef MIN_SIZE
@@ -316,7 +317,7 @@ int free_call(struct pt_regs *ctx)
 	use_thread_stack(ctx);
 	if (!address || !words || !words->live)
 		return 0;
-	call = outer ? get_call(id) : calls.lookup(&id);
+	call = outer ? get_call(id) : find_call(id);
 	if (call && is_nested(ctx, id, call))
 		return 0;
 	if (call && is_inner_free(ctx, call)) {
@@ -455,7 +456,7 @@ int exception_enter(struct pt_regs *ctx)
 {
 	struct control *words = get_control();
 	u64 id = current_id();
-	struct call *call = calls.lookup(&id);
+	struct call *call = find_call(id);
 
 	use_thread_stack(ctx);
 	if (!words || !words->live || !call || !call->sp || !call->return_address)
@@ -531,7 +532,7 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 		return;
 	}
 	if (!call->hidden && note_sampled(address))
-		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, call));
+		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, id, call));
 }
 
 /*

@@ -24,31 +24,31 @@ static __always_inline bool hand_over(struct control *words, struct stack *stack
  * whoever sees an event's id finds the stack already in its ring. (No frames: a miss
  * has been sent instead, under an id of its own.)
  */
-static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words,
+static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words, u64 id,
 					 struct call *call)
 {
-	struct space *space = get_space(current_id());
+	struct space *space = get_space(id);
 	u64 nothing = 0;
 	u64 *recent;
-	u64 id;
+	u64 stack_id;
 	u32 n;
 
 	if (!space)
 		return 0;
-	id = walk_stack(ctx, space, call);
-	recent = &call->recent[id % RECENT_STACKS];
+	stack_id = walk_stack(ctx, space, call);
+	recent = &call->recent[stack_id % RECENT_STACKS];
 	n = call->stack.n_frames;
-	if (!n || *recent == id)
-		return id;
-	if (known_stacks.lookup(&id)) {
-		*recent = id;
-		return id;
+	if (!n || *recent == stack_id)
+		return stack_id;
+	if (known_stacks.lookup(&stack_id)) {
+		*recent = stack_id;
+		return stack_id;
 	}
 	if (n > MAX_FRAMES)
 		n = MAX_FRAMES;
 	if (!hand_over(words, &call->stack, n))
 		count(COUNTER_LOST_STACKS);
-	else if (known_stacks.update(&id, &nothing))
+	else if (known_stacks.update(&stack_id, &nothing))
 		count(COUNTER_STACK_TABLE_FULL);
-	return id;
+	return stack_id;
 }

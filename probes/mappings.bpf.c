@@ -18,19 +18,25 @@
 static __always_inline void emit_range(struct control *words, u64 id, u32 kind, u64 start,
 				       u64 size, u64 stack_id)
 {
-	struct event *event = mappings.ringbuf_reserve(sizeof(struct event));
+	struct event *event;
+	u64 slot = 0;
+	u32 at;
 
-	if (!event) {
+	if (!reserve_slot(RING_MAPPINGS, MAPPINGS, &slot)) {
 		count(COUNTER_LOST_MAPPINGS);
 		return;
 	}
+	at = slot & (MAPPINGS - 1);
+	event = mappings.lookup(&at);
+	if (!event)
+		return;
 	event->address = start;
-	event->size_tag = (size & ((1ULL << EVENT_SIZE_BITS) - 1)) | (u64)kind << EVENT_SIZE_BITS;
 	event->stack_id = stack_id;
 	event->time_ns = tick_ns(words);
 	event->tid = (u32)id;
 	event->image = key_now(words, id, start).image;
-	mappings.ringbuf_submit(event, BPF_RB_NO_WAKEUP);
+	finish_slot(event, slot, MAPPINGS, (size & ((1ULL << EVENT_SIZE_BITS) - 1)) |
+					   (u64)kind << EVENT_SIZE_BITS);
 }
 
 /* A function that changes what is mapped is entered. */
@@ -86,7 +92,7 @@ static __always_inline void end_mapping(struct pt_regs *ctx, struct control *wor
 		emit_range(words, id, EVENT_UNMAP, end, result - end, 0);
 	else if (end > result && call->kind != FUNCTION_UNMAP)
 		emit_range(words, id, EVENT_MAP, result, end - result,
-			   capture_stack(ctx, words, call));
+			   capture_stack(ctx, words, id, call));
 }
 
 CALL_PROGRAM(mapping_call, begin_mapping, end_mapping)

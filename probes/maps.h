@@ -5,9 +5,9 @@
 #define MAP_NO_PREALLOC (1U << 0)
 #define MAP_MMAPABLE (1U << 10)
 
-/* Ring of struct event, in pages (a power of two). */
-#ifndef EVENTS_PAGES
-#define EVENTS_PAGES 2048
+/* Slots of ring `events` (a power of two). */
+#ifndef EVENTS
+#define EVENTS 131072
 #endif
 /* Ring of struct stack, in pages: 4 MiB hold 4,000 of the deepest stacks. */
 #ifndef STACKS_PAGES
@@ -137,7 +137,7 @@ struct call {
 	struct spilled taken; /* while TAKING_KEPT */
 	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 #ifdef USE_ROWS
-	__u64 extent; /* bytes from the first to the last frame of the last walk */
+	__u64 tall; /* bytes beyond FIRST_WINDOW to be read at once, as the last walk needed */
 	__u64 loaded; /* bytes of the stack that are in `window` */
 	__u64 base; /* their address */
 	__u64 bad;  /* not 0: something of the stack could not be read */
@@ -147,8 +147,14 @@ struct call {
 	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* the part of the stack that is looked at */
 };
 
-/* Blocks that come and go. Reader: tracelloc/capture/ring.py. */
-BPF_RINGBUF_OUTPUT(events, EVENTS_PAGES);
+/* Where each ring of events is (ring.h). Read and written by user space through mmap. */
+BPF_F_TABLE("array", u32, struct position, positions, 2 * RINGS, MAP_MMAPABLE);
+
+/* Blocks that come and go: slot -> event. Reader: tracelloc/capture/ring.py. */
+BPF_F_TABLE("array", u32, struct event, events, EVENTS, MAP_MMAPABLE);
+
+/* Wakes the reader up; what is in it says nothing. */
+BPF_RINGBUF_OUTPUT(wakeups, 1);
 
 #ifdef SPILL_ENTRIES
 /*
@@ -169,13 +175,12 @@ BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_
 #endif
 
 #ifdef TRACE_MAPPINGS
-/* Ring of struct event for mappings, in pages: 4 MiB hold 87,000. */
-#ifndef MAPPINGS_PAGES
-#define MAPPINGS_PAGES 1024
+#ifndef MAPPINGS
+#define MAPPINGS 65536
 #endif
 
-/* What is mapped and unmapped. Reader: tracelloc/capture/ring.py. */
-BPF_RINGBUF_OUTPUT(mappings, MAPPINGS_PAGES);
+/* What is mapped and unmapped: slot -> event. Reader: tracelloc/capture/ring.py. */
+BPF_F_TABLE("array", u32, struct event, mappings, MAPPINGS, MAP_MMAPABLE);
 #endif
 
 /* Stacks that events name by id, each sent once. */
@@ -224,6 +229,13 @@ BPF_F_TABLE("hash", u64, u64, sampled, MAX_SAMPLED, MAP_NO_PREALLOC);
 BPF_F_TABLE("array", u32, struct space, spaces, MAX_SPACES, MAP_MMAPABLE);
 
 #ifdef FOLLOW
+/* Processes whose slots are found by the low bits of their ids (a power of two). */
+#define NEAR_SPACES 1024
+
+/* Low bits of a tgid -> tgid << 32 | slot + 1 of the last such process. Written by user space
+   through mmap. */
+BPF_F_TABLE("array", u32, u64, near_spaces, NEAR_SPACES, MAP_MMAPABLE);
+
 /* tgid -> slot in `spaces`. Processes that share memory share a slot. */
 BPF_F_TABLE("hash", u32, u32, space_of, 2 * MAX_SPACES, 0);
 

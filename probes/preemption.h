@@ -17,6 +17,8 @@
  *     whichever of two writers is last may be.
  *   The cached time of the last tick is one word: a thread that was preempted before it
  *     writes that leaves an old time to nobody (emit.h).
+ *   Rings of events have no lock (ring.h): a program that is preempted between reserving a
+ *     slot and writing it holds back the reader, and nobody else.
  *   Ring and hash maps: the kernel's locks in them are held with interrupts disabled, or may
  *     refuse an entry where a lock is contended (6.15 on). Entries of maps that take memory as
  *     they need it come from lists per processor, which are filled up in an interrupt (6.1 on)

@@ -22,8 +22,16 @@ static __always_inline struct space *get_space(u64 id)
 {
 #ifdef FOLLOW
 	u32 tgid = id >> 32;
-	u32 *known = space_of.lookup(&tgid);
-	u32 slot = known ? *known : MAX_SPACES;
+	u32 at = tgid & (NEAR_SPACES - 1);
+	u64 *near = near_spaces.lookup(&at);
+	u64 found = near ? *(volatile u64 *)near : 0;
+	u32 slot = (u32)found - 1;
+
+	if (found >> 32 != tgid) {
+		u32 *known = space_of.lookup(&tgid);
+
+		slot = known ? *known : MAX_SPACES;
+	}
 #else
 	u32 slot = 0;
 #endif

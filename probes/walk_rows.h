@@ -13,30 +13,32 @@
 #define SAVED_BYTES 64
 
 /*
- * The word at `address` of a frame that begins at `sp`, through the window that is loaded;
- * another one is loaded if it lies elsewhere. A read costs the same whatever its length, up
- * to a point: as much as this thread's last walk has needed is read at once, from where the
- * frame's words begin. `bad` gets a bit if it can't be read. (Where the window is and what
- * went wrong is kept in the record: what the verifier knows of a number in a register would
- * tell states apart that are alike, and it would follow all of them.)
+ * The word at `address`, through the window that is loaded; another one is loaded if it
+ * lies elsewhere. A read costs the same whatever its length, up to a point: as much as this
+ * thread's last walk has needed is read at once, from where the frame's words begin. `bad`
+ * gets a bit if it can't be read. (Where the window is, how large it is to be and what went
+ * wrong is kept in the record: what the verifier knows of a number in a register would tell
+ * states apart that are alike, and it would follow all of them.)
  */
-static __always_inline u64 read_word(struct call *call, u64 address, u64 sp)
+static __always_inline u64 read_word(struct call *call, u64 address)
 {
-	u64 at = address - call->base;
+	volatile u64 *base = &call->base;
+	u64 at = address - *base;
 
 	if (at >= call->loaded) {
-		u64 base = (address - SAVED_BYTES > sp ? address - SAVED_BYTES : sp) & ~7ULL;
-		u32 size = call->extent > FIRST_WINDOW ? STACK_WINDOW : FIRST_WINDOW;
+		u64 start = (address - SAVED_BYTES) & ~7ULL;
+		u64 size = FIRST_WINDOW | (call->tall & (STACK_WINDOW - FIRST_WINDOW));
 
+		*base = start;
 		call->loaded = size;
-		if (read_user(call->window, size, (void *)base)) {
+		if (read_user(call->window, size, (void *)start)) {
 			/* The stack may end before: what never reaches into another page. */
-			base = address & ~(u64)(SMALL_WINDOW - 1);
+			start = address & ~(u64)(SMALL_WINDOW - 1);
+			*base = start;
 			call->loaded = SMALL_WINDOW;
-			call->bad |= read_user(call->window, SMALL_WINDOW, (void *)base);
+			call->bad |= read_user(call->window, SMALL_WINDOW, (void *)start);
 		}
-		call->base = base;
-		at = address - base;
+		at = address - *base;
 	}
 	call->bad |= address & 7;
 	return *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
@@ -238,11 +240,11 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		}
 		cfa = (kind == ROW_SP ? sp : bp) + ROW_CFA_OFFSET(row);
 		if (kind == ROW_REALIGNED)
-			cfa = read_word(call, cfa, sp);
-		pc = read_word(call, cfa - 8, sp);
+			cfa = read_word(call, cfa);
+		pc = read_word(call, cfa - 8);
 		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED)
 			bp = read_word(call, ROW_BP_SLOT(row) == ROW_BP_AT_BP ?
-						     bp : cfa + ROW_BP_SLOT(row), sp);
+						     bp : cfa + ROW_BP_SLOT(row));
 		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
 		if (call->bad | ((cfa - sp - 1) >> 63)) {
 			stack->flags = call->bad ? STACK_UNREADABLE : STACK_BROKEN;
@@ -254,7 +256,7 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 	}
-	call->extent = sp - caller_sp(call);
+	call->tall = sp - caller_sp(call) > FIRST_WINDOW ? STACK_WINDOW - FIRST_WINDOW : 0;
 	if (stack->flags == STACK_LOST_MISS) {
 		u64 id = send_miss(ctx, space, call, hash, pc - before);
 

@@ -15,6 +15,7 @@ EVENT_SIZE_BITS: Final = 56
 EVENT_SIZE_MASK: Final = (1 << EVENT_SIZE_BITS) - 1
 EVENT_KIND_MASK: Final = 0xF
 EVENT_PARITY_BIT: Final = 60
+EVENT_LAP_BIT: Final = 61
 
 EVENT_FIELDS: Final = [
     ("address", "<u8"),
@@ -25,6 +26,13 @@ EVENT_FIELDS: Final = [
     ("image", "<u4"),
 ]
 """``struct event``."""
+
+EVENT_DTYPE: Final = np.dtype(EVENT_FIELDS)
+
+POSITION_FIELDS: Final = [("count", "<u8"), ("unused", ("<u8", (7,)))]
+"""``struct position``."""
+
+POSITION_DTYPE: Final = np.dtype(POSITION_FIELDS)
 
 SPILL_KEY_FIELDS: Final = [("address", "<u8"), ("image", "<u4"), ("parity", "<u4")]
 """``struct spill_key``."""
@@ -118,6 +126,10 @@ REGION_SHIFT: Final = 16
 REGION_TAG: Final = 1 << 47
 
 
+NEAR_SPACES: Final = 1024
+"""Elements of map ``near_spaces`` (``probes/maps.h``)."""
+
+
 class EventKind(IntEnum):
     """What happened to a block (``enum event_kind``)."""
 
@@ -159,6 +171,13 @@ COOKIE_ARGUMENT_BITS: Final = 4
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
 """What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
+
+
+class EventRingNumber(IntEnum):
+    """A ring of events (``enum event_ring``)."""
+
+    EVENTS = 0
+    MAPPINGS = 1
 
 
 class ForkFlag(IntFlag):

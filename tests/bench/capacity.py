@@ -17,8 +17,8 @@ import numpy as np
 
 from tests.bench.processes import figures_of
 from tests.snapshots import snapshot_of
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
+from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import Wanted
@@ -43,7 +43,7 @@ def _peak_rss_bytes() -> int:
 
 def _batch(first: int, count: int, order: np.random.Generator) -> Events:
     """Allocations of ``count`` blocks, in a random order within their stretch of memory."""
-    events = np.zeros(count, RECORD_DTYPE)
+    events = np.zeros(count, EVENT_DTYPE)
     number = first + order.permutation(count).astype(np.uint64)
     events["address"] = 0x7F00_0000_0000 + number * 512
     size = 16 + order.integers(0, 400, count, dtype=np.uint64)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from tests.corpus.replay import START_NS, Course, course_of
 from tests.harness import frames_of
-from tracelloc.abi import EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.abi import EVENT_DTYPE, EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
+from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.symbols import Symbolizer
 
@@ -106,7 +106,7 @@ class Recording:
 
     def events(self) -> Events:
         """Records as the ring holds them."""
-        events = np.zeros(len(self.kind), RECORD_DTYPE)
+        events = np.zeros(len(self.kind), EVENT_DTYPE)
         events["time_ns"] = self.time_ms.astype(np.uint64) * _NS_PER_MS + START_NS
         events["address"] = self.address
         events["size_tag"] = self.size.astype(np.uint64) | (

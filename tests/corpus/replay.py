@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tests.corpus.streams import Stream
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
+from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
@@ -37,7 +37,7 @@ def events_of(streams: list[Stream], end_s: float, start_ns: int = START_NS) -> 
         columns.append((stream.birth[born], where[born], stream.size[born], number + 1,
                         EventKind.ALLOC))  # fmt: skip
         columns.append((stream.death[died], where[died], np.zeros(died.sum()), 0, EventKind.FREE))
-    events = np.zeros(sum(len(times) for times, *_ in columns), RECORD_DTYPE)
+    events = np.zeros(sum(len(times) for times, *_ in columns), EVENT_DTYPE)
     at = 0
     for times, where, size, stack_id, kind in columns:
         rows = events[at : at + len(times)]

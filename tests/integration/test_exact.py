@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder, Target, Tracelloc
+from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
 
@@ -40,7 +41,7 @@ def assert_equal(report: dict, books: dict[str, list[int]]) -> None:
     assert report["allocated_bytes"] - report["freed_bytes"] == report["live_bytes"]
 
 
-@pytest.mark.parametrize("attach", ["auto", "perf"])
+@pytest.mark.parametrize("attach", WAYS)
 @pytest.mark.parametrize(
     ("threads", "seed", "slots"), [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4)]
 )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.integration.test_attach import WAYS
 
 pytestmark = pytest.mark.bpf
 
@@ -24,7 +25,7 @@ def kept(report: dict) -> list[int]:
     return [sum(entry[key] for entry in mine) for key in ("allocations", "bytes")]
 
 
-@pytest.mark.parametrize("attach", ["auto", "perf"])
+@pytest.mark.parametrize("attach", WAYS)
 @pytest.mark.parametrize("way", ["exec", "texec"])
 def test_the_new_program_has_its_own_books(
     builder: Builder, targets: list[Target], tmp_path: Path, attach: str, way: str

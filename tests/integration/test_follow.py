@@ -26,6 +26,7 @@ from tests.harness import (
     run_tracelloc,
     tracelloc_command,
 )
+from tests.integration.test_attach import NEEDS_MULTI
 from tests.integration.test_launch import by_function
 from tests.unit.test_export_formats import decoded
 from tracelloc.target.procfs import Process
@@ -69,7 +70,13 @@ def assert_family(reports: dict[int, dict[str, Any]], family: list[list[int]]) -
 
 @pytest.mark.parametrize(
     ("descendants", "threads", "options"),
-    [(20, 0, ()), (8, 4, ()), (4, 4, ("--attach", "perf")), (4, 0, ("--stacks", "fp"))],
+    [
+        (20, 0, ()),
+        (8, 4, ()),
+        (4, 4, ("--attach", "perf")),
+        (4, 0, ("--stacks", "fp")),
+        pytest.param(4, 4, ("--attach", "multi"), marks=NEEDS_MULTI),
+    ],
 )
 def test_a_tree(
     builder: Builder,

@@ -13,7 +13,7 @@ import pytest
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_allocators import preloaded
-from tests.integration.test_attach import HAS_MULTI
+from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.processlist import ProcessScan, find_target, open_target
@@ -23,12 +23,6 @@ from tracelloc.tracing.config import TraceConfig
 
 pytestmark = [pytest.mark.bpf, pytest.mark.alone]
 
-WAYS = [
-    pytest.param(
-        "multi", marks=pytest.mark.skipif(not HAS_MULTI, reason="uprobe_multi came with Linux 6.6")
-    ),
-    "perf",
-]
 OPTIONS = ("--json", "--top", 100, "--interval", "100ms")
 
 

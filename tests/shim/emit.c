@@ -24,9 +24,10 @@ static u64 now;
 static u64 bpf_jiffies64(void) { return now; }
 static u64 bpf_ktime_get_ns(void) { return now << 20; }
 
-// A map: few entries, found one by one. As in the kernel's hash maps an entry that is
-// found may be changed where it is.
+// A map: an array, or few entries, found one by one. As in the kernel's hash maps an entry
+// that is found may be changed where it is.
 struct store {
+    const char *kind;
     size_t key_bytes, value_bytes, room, used;
     char *entries;
 };
@@ -35,6 +36,8 @@ static void *find(struct store *store, const void *key)
 {
     size_t bytes = store->key_bytes + store->value_bytes;
 
+    if (!strcmp(store->kind, "array"))
+        return store->entries + *(const u32 *)key * bytes + store->key_bytes;
     for (size_t n = 0; n < store->used; n++) {
         if (!memcmp(store->entries + n * bytes, key, store->key_bytes))
             return store->entries + n * bytes + store->key_bytes;
@@ -70,7 +73,7 @@ static int delete(struct store *store, const void *key)
 #define ROOM 65536
 
 #define BPF_F_TABLE(kind, key_type, value_type, name, size, flags) \
-    static struct store name##_store = {sizeof(key_type), sizeof(value_type), ROOM, 0, NULL}; \
+    static struct store name##_store = {kind, sizeof(key_type), sizeof(value_type), ROOM, 0, NULL}; \
     static value_type *name##_lookup(const key_type *key) { return find(&name##_store, key); } \
     static int name##_insert(const key_type *key, const value_type *value) \
     { \
@@ -84,70 +87,51 @@ static int delete(struct store *store, const void *key)
     } name __attribute__((unused)) = {name##_lookup, name##_insert, name##_delete};
 
 static u64 no_room(u64 bytes) { return bytes & 0; }
-static void *reserve(u64 bytes);
-static void submit(void *record, u64 flags) { (void)record, (void)flags; }
+static int output(void *record, u64 bytes, u64 flags) { return record && bytes && flags; }
 
 #define BPF_RINGBUF_OUTPUT(name, pages) \
     static const struct { \
-        void *(*ringbuf_reserve)(u64); \
-        void (*ringbuf_submit)(void *, u64); \
+        int (*ringbuf_output)(void *, u64, u64); \
         u64 (*query)(u64); \
-    } name __attribute__((unused)) = {reserve, submit, no_room};
+    } name __attribute__((unused)) = {output, no_room};
 
 #include "event.h"
 #include "maps.h"
 #include "space.h"
 #include "stack.h"
 #include "spill.h"
+#include "ring.h"
 #include "emit.h"
 
-struct record {
-    __u32 length, page;
-    struct event event;
-};
+static u64 first_slot; // that the reader has not taken
 
-static struct record ring[ROOM];
-static size_t ring_used, ring_room;
-
-static void *reserve(u64 bytes)
-{
-    if (bytes != sizeof(struct event) || ring_used >= ring_room)
-        return NULL;
-    ring[ring_used] = (struct record){.length = sizeof(struct event)};
-    return &ring[ring_used++].event;
-}
+static u64 *position(u32 at) { return &positions.lookup(&at)->count; }
 
 #define THREADS 16
 static struct call threads[THREADS];
 static struct control *words;
 
 static struct store *const stores[] = {
-    &spill_store, &pairs_store, &counters_store, &spaces_store, &control_store,
+    &spill_store, &pairs_store, &counters_store, &spaces_store, &control_store, &positions_store,
+    &events_store,
 };
 
 // Everything empty again; the spill map holds this many entries.
 void reset(size_t spill_entries)
 {
-    struct control no_control = {0};
-    struct space no_space = {0};
     u32 zero = 0;
-    u64 none = 0;
 
     for (size_t n = 0; n < sizeof(stores) / sizeof(*stores); n++) {
         struct store *store = stores[n];
 
-        if (!store->entries)
-            store->entries = malloc(ROOM * (store->key_bytes + store->value_bytes));
+        free(store->entries);
+        store->entries = calloc(ROOM, store->key_bytes + store->value_bytes);
         store->used = 0;
     }
     spill_store.room = spill_entries;
-    for (u32 counter = 0; counter < COUNTERS; counter++)
-        insert(&counters_store, &counter, &none);
-    insert(&spaces_store, &zero, &no_space);
-    insert(&control_store, &zero, &no_control);
     words = control.lookup(&zero);
     memset(threads, 0, sizeof(threads));
-    ring_used = ring_room = 0;
+    first_slot = 0;
 }
 
 // Something happens, as the probes would report it. The ring has room for `room` records.
@@ -155,8 +139,11 @@ void happen(u32 kind, u64 address, u64 size, u64 stack_id, u32 tid, u64 time_ns,
 {
     struct call *call = &threads[tid];
 
+    size_t used = *position(0) - first_slot;
+
     now = time_ns;
-    ring_room = room;
+    // As if the rest were in use.
+    *position(1) = *position(0) - EVENTS + (room > used ? room - used : 0);
     switch (kind) {
     case EVENT_ALLOC:
         emit_alloc(words, tid, address, size, stack_id);
@@ -177,14 +164,17 @@ struct control *shared_control(void) { return words; }
 
 u64 counter(u32 which) { return *counters.lookup(&which); }
 
-// Moves the ring's records out. Returns how many they are.
-size_t take_ring(struct record *to)
+// Moves the ring's events out. Returns how many they are.
+size_t take_ring(struct event *to)
 {
-    size_t used = ring_used;
+    size_t taken = 0;
 
-    memcpy(to, ring, used * sizeof(*ring));
-    ring_used = 0;
-    return used;
+    for (; first_slot < *position(0); first_slot++) {
+        u32 at = first_slot % EVENTS;
+
+        to[taken++] = *events.lookup(&at);
+    }
+    return taken;
 }
 
 static size_t take_store(struct store *store, u32 parity, size_t parity_at, char *to)

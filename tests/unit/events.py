@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind
-from tracelloc.capture.ring import RECORD_DTYPE, Events, SentStacks
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.capture.ring import Events, SentStacks
 
 Event = tuple[EventKind, int, int, int, int]
 """kind, address, size, stack id, thread id; times are positions."""
@@ -17,7 +17,7 @@ Event = tuple[EventKind, int, int, int, int]
 
 def records(events: list[Event], first_time: int = 1) -> Events:
     """Records as the ring holds them; the n-th event happens at ``first_time + n``."""
-    out = np.zeros(len(events), RECORD_DTYPE)
+    out = np.zeros(len(events), EVENT_DTYPE)
     for n, (kind, address, size, stack_id, tid) in enumerate(events):
         out[n]["address"] = address
         out[n]["size_tag"] = size | int(kind) << EVENT_SIZE_BITS

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, records, sent_stacks
-from tracelloc.abi import SPACE_DTYPE, Counter, EventKind, ForkFlag
+from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, Batch
-from tracelloc.capture.ring import RECORD_DTYPE, Events, SentStacks
+from tracelloc.capture.ring import Events, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
@@ -59,7 +59,7 @@ class Drain:
         if self.blocked_looks:
             self.blocked_looks -= 1
             self.records, records = records, []
-        events = np.concatenate([np.empty(0, RECORD_DTYPE), *records])
+        events = np.concatenate([np.empty(0, EVENT_DTYPE), *records])
         return Batch(events, np.empty(0, PAIR_DTYPE), 0, False)
 
 
@@ -95,7 +95,7 @@ class FakeCapture:
         self.free_slots = list(range(self.config.max_spaces))
         self.slot_of: dict[int, int] = {}
         self.counts = np.zeros(len(Counter), np.uint64)
-        self.events_fd = os.eventfd(0)
+        self.wakeups_fd = os.eventfd(0)
         self.drain, self.stacks = Drain(), Stacks()
 
     @property
@@ -145,7 +145,7 @@ class FakeCapture:
         return FakeProbes(pid, self.closed)
 
     def close(self) -> None:
-        os.close(self.events_fd)
+        os.close(self.wakeups_fd)
 
 
 @dataclass

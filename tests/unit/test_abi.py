@@ -13,7 +13,6 @@ import pytest
 
 from tracelloc import abi, probes
 from tracelloc.capture import bpf as capture
-from tracelloc.capture import ring
 from tracelloc.target.families import MAPPINGS
 from tracelloc.target.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
 
@@ -23,7 +22,7 @@ HEADER = (probes.directory() / "event.h").read_text()
 @pytest.fixture(scope="module")
 def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """Sizes, offsets and values as the C compiler sees them."""
-    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT")]
+    wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT", "LAP_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
     wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", *COOKIE_BITS]
@@ -55,6 +54,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("COUNTER_", abi.Counter),
     ("FORK_", abi.ForkFlag),
     ("FUNCTION_", abi.FunctionCode),
+    ("RING_", abi.EventRingNumber),
 ]
 COOKIE_BITS = [
     f"COOKIE_{name}"
@@ -62,6 +62,7 @@ COOKIE_BITS = [
 ]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
+    "position": abi.POSITION_FIELDS,
     "spill_key": abi.SPILL_KEY_FIELDS,
     "spilled": abi.SPILLED_FIELDS,
     "pair_key": abi.PAIR_KEY_FIELDS,
@@ -89,7 +90,7 @@ def test_every_field_is_mirrored() -> None:
     for struct, fields in STRUCTS.items():
         body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
         assert body
-        field = r"^\t__[us]\d+ (\w+)(?:\[(?:MISS_REGISTERS|2)\])?;"
+        field = r"^\t__[us]\d+ (\w+)(?:\[(?:MISS_REGISTERS|[27])\])?;"
         names = re.findall(field, body[1], re.MULTILINE)
         assert names == [field[0] for field in fields]
 
@@ -106,13 +107,11 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_SIZE_BITS"] == abi.EVENT_SIZE_BITS
     assert c_side["EVENT_KIND_MASK"] == abi.EVENT_KIND_MASK
     assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
+    assert c_side["EVENT_LAP_BIT"] == abi.EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
     assert {name: c_side[name] for name in COOKIE_BITS} == {n: getattr(abi, n) for n in COOKIE_BITS}
     assert c_side["TAG_BITS"] == abi.TAG_BITS
     assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS
-    # The ring's positions are multiples of eight, so records may follow each other.
-    assert ring.RECORD_DTYPE.itemsize == 8 + c_side["sizeof(struct event)"]
-    assert ring.RECORD_DTYPE.itemsize % 8 == 0
 
 
 def test_every_program_is_loaded() -> None:
@@ -124,6 +123,12 @@ def test_every_program_is_loaded() -> None:
     assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
         capture.TRACEPOINTS
     )
+
+
+def test_sizes_of_maps() -> None:
+    maps = (probes.directory() / "maps.h").read_text()
+    sizes = re.findall(r"^#define NEAR_SPACES (\d+)$", maps, re.MULTILINE)
+    assert sizes == [str(abi.NEAR_SPACES)]
 
 
 def test_every_kind_of_function_has_its_code() -> None:

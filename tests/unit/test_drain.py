@@ -20,9 +20,9 @@ import pytest
 from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
-from tracelloc.abi import CONTROL_DTYPE, Counter, EventKind, SpillFlag
+from tracelloc.abi import CONTROL_DTYPE, EVENT_DTYPE, Counter, EventKind, SpillFlag
 from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Batch, Drain
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 
@@ -37,7 +37,8 @@ ROOM = 65536
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     out = tmp_path_factory.mktemp("shim") / "emit.so"
     subprocess.run(
-        ["gcc", "-O1", "-shared", "-fPIC", "-w", "-DSPILL_ENTRIES=1", "-I", probes.directory(),
+        ["gcc", "-O1", "-shared", "-fPIC", "-w", "-DSPILL_ENTRIES=1",
+         f"-DEVENTS={ROOM}", "-I", probes.directory(),
          SHIM, "-o", out],
         check=True, timeout=60,
     )  # fmt: skip
@@ -54,7 +55,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 class Probes:
     """The probes in plain memory, with what ``Drain`` needs of the capture."""
 
-    size_bytes = ROOM * RECORD_DTYPE.itemsize
+    room = ROOM
     consumed = produced = 0
 
     def __init__(self, library: ctypes.CDLL, spill_entries: int) -> None:
@@ -81,7 +82,7 @@ class Probes:
 
     def take(self) -> Events:
         count = self.shim.take_ring(self._buffer.ctypes.data_as(ctypes.c_void_p))
-        return self._records(count, RECORD_DTYPE)
+        return self._records(count, EVENT_DTYPE)
 
     def _records(self, count: int, dtype: np.dtype[Any]) -> Any:
         return self._buffer[: count * dtype.itemsize].copy().view(dtype)

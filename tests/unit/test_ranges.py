@@ -6,8 +6,8 @@ import random
 
 import numpy as np
 
-from tracelloc.abi import EVENT_SIZE_BITS, EventKind, StackFlag
-from tracelloc.capture.ring import RECORD_DTYPE, Events
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
+from tracelloc.capture.ring import Events
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 
@@ -16,7 +16,7 @@ PAGE = 4096
 
 def events(*records: tuple[EventKind, int, int, int, int]) -> Events:
     """(kind, first page, bytes, stack id, thread)."""
-    made = np.zeros(len(records), RECORD_DTYPE)
+    made = np.zeros(len(records), EVENT_DTYPE)
     for row, (kind, page, size, stack, tid) in enumerate(records):
         made["address"][row] = page * PAGE
         made["size_tag"][row] = size | kind << EVENT_SIZE_BITS

@@ -1,5 +1,5 @@
-"""Reading rings. The kernel's side is imitated in a file: a record that is still being
-written, or one just where the ring ends, can't be had from a real one on demand."""
+"""Reading rings. The other side is imitated: a record that is still being written, or one
+just where the ring ends, can't be had from a real one on demand."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import os
 import struct
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
+from tracelloc import abi
 from tracelloc.capture.ring import (
     BUSY,
     DISCARD,
-    RECORD_DTYPE,
     EventRing,
     Ring,
     StackRing,
@@ -62,51 +63,80 @@ def kernel() -> Iterator[Kernel]:
     os.close(kernel.fd)
 
 
-def event(address: int) -> bytes:
-    return struct.pack("<QQQQII", address, 0, 0, 0, 1, 1)
+ROOM = 256
 
 
-def test_events_in_order_and_once(kernel: Kernel) -> None:
-    ring = EventRing(kernel.fd, SIZE)
-    assert len(ring.take()) == 0
+class Probes:
+    """Those who write a ring of events in plain memory: what ``probes/ring.h`` says."""
+
+    def __init__(self, start: int = 0) -> None:
+        self.slots = np.zeros(ROOM, abi.EVENT_DTYPE)
+        self.positions = np.zeros(2, abi.POSITION_DTYPE)
+        self.positions["count"] = start
+        self.ring = EventRing(self.slots, self.positions)
+        # What was there in the lap before.
+        for slot in range(max(0, start - ROOM), start):
+            self.finish(slot, 0)
+
+    def reserve(self) -> int:
+        self.positions["count"][0] += 1
+        return int(self.positions["count"][0]) - 1
+
+    def finish(self, slot: int, address: int) -> None:
+        lap = slot // ROOM + 1 & 7
+        self.slots[slot % ROOM]["address"] = address
+        self.slots[slot % ROOM]["size_tag"] = 5 | lap << abi.EVENT_LAP_BIT
+
+    def produce(self, address: int) -> None:
+        self.finish(self.reserve(), address)
+
+    def taken(self) -> list[int]:
+        events = self.ring.take()
+        assert (events["size_tag"] & abi.EVENT_SIZE_MASK == 5).all()
+        addresses: list[int] = events["address"].tolist()
+        return addresses
+
+
+def test_events_in_order_and_once() -> None:
+    probes = Probes()
+    assert probes.taken() == []
     for n in range(5):
-        kernel.produce(event(n))
-    assert ring.take()["address"].tolist() == [0, 1, 2, 3, 4]
-    assert len(ring.take()) == 0
-    kernel.produce(event(5))
-    assert ring.take()["address"].tolist() == [5]
-    assert ring.consumed == ring.produced == 6 * RECORD_DTYPE.itemsize
+        probes.produce(n)
+    assert probes.taken() == [0, 1, 2, 3, 4]
+    assert probes.taken() == []
+    probes.produce(5)
+    assert probes.taken() == [5]
+    assert probes.ring.consumed == probes.ring.produced == 6
 
 
-def test_a_record_that_is_being_written_holds_back_what_follows(kernel: Kernel) -> None:
-    ring = EventRing(kernel.fd, SIZE)
-    kernel.produce(event(1))
-    busy = kernel.produce(event(2), BUSY)
-    kernel.produce(event(3))
-    assert ring.take()["address"].tolist() == [1]
-    assert len(ring.take()) == 0
-    kernel.finish(busy, 40)
-    assert ring.take()["address"].tolist() == [2, 3]
+@pytest.mark.parametrize("start", [0, ROOM - 2, ROOM, 7 * ROOM - 1, 8 * ROOM, 2**40 * ROOM - 2])
+def test_an_event_that_is_being_written_holds_back_what_follows(start: int) -> None:
+    probes = Probes(start)
+    probes.produce(1)
+    busy = probes.reserve()
+    probes.produce(3)
+    assert probes.taken() == [1]
+    assert probes.taken() == []
+    probes.finish(busy, 2)
+    assert probes.taken() == [2, 3]
 
 
-@pytest.mark.parametrize("before_end", [8, 24, 40, 48, 96])
-def test_events_across_the_end(kernel: Kernel, before_end: int) -> None:
-    ring = EventRing(kernel.fd, SIZE)
-    kernel.start_at(ring, 7 * SIZE - before_end)
+@pytest.mark.parametrize("before_end", [0, 1, 2, 3, 4])
+def test_events_across_the_end(before_end: int) -> None:
+    probes = Probes(7 * ROOM - before_end)
     for n in range(4):
-        kernel.produce(event(n))
-    assert ring.take()["address"].tolist() == [0, 1, 2, 3]
+        probes.produce(n)
+    assert probes.taken() == [0, 1, 2, 3]
 
 
-def test_full_ring(kernel: Kernel) -> None:
-    ring = EventRing(kernel.fd, SIZE)
-    kernel.start_at(ring, 3 * SIZE - 48)
-    for n in range(SIZE // 48):
-        kernel.produce(event(n))
-    taken = ring.take()
-    assert taken["address"].tolist() == list(range(SIZE // 48))
-    # A copy: what the kernel writes next must not change it.
-    kernel.produce(event(999))
+def test_full_ring() -> None:
+    probes = Probes(3 * ROOM - 1)
+    for n in range(ROOM):
+        probes.produce(n)
+    taken = probes.ring.take()
+    assert taken["address"].tolist() == list(range(ROOM))
+    # A copy: what the probes write next must not change it.
+    probes.produce(999)
     assert taken["address"][0] == 0
 
 

@@ -57,7 +57,7 @@ class CaptureConfig:
     """What the probes are compiled with. Sizes in bytes."""
 
     events_size_bytes: int = 8 << 20
-    """Ring of events: a power of two of pages."""
+    """Ring of events, at most."""
     stacks_size_bytes: int = 4 << 20
     """Ring of new stacks: a power of two of pages."""
     max_stacks: int = 1 << 18
@@ -90,7 +90,7 @@ class CaptureConfig:
         page = mmap.PAGESIZE
         flags = [
             f"-DPAGE_SIZE={page}",
-            f"-DEVENTS_PAGES={self.events_size_bytes // page}",
+            f"-DEVENTS={event_slots(self.events_size_bytes)}",
             f"-DSTACKS_PAGES={self.stacks_size_bytes // page}",
             f"-DMAX_STACKS={self.max_stacks}",
             f"-DMAX_THREADS={self.max_threads}",
@@ -104,7 +104,7 @@ class CaptureConfig:
             flags.append(f"-DPID_NAMESPACE_INODE={namespace[1]}ULL")
         if self.trace_mappings:
             flags.append("-DTRACE_MAPPINGS")
-            flags.append(f"-DMAPPINGS_PAGES={MAPPINGS_SIZE_BYTES // page}")
+            flags.append(f"-DMAPPINGS={event_slots(MAPPINGS_SIZE_BYTES)}")
         if self.use_rows:
             flags.append("-DUSE_ROWS")
             flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
@@ -124,6 +124,11 @@ class CaptureConfig:
         """The probes compiled so. Raises UnsupportedError."""
         text = probes.source_text(use_rows=self.use_rows, trace_mappings=self.trace_mappings)
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
+
+
+def event_slots(size_bytes: int) -> int:
+    """How many events a ring of this size has room for: a power of two."""
+    return 1 << (size_bytes // abi.EVENT_DTYPE.itemsize).bit_length() - 1
 
 
 def usable_methods() -> list[Method]:
@@ -154,9 +159,10 @@ class Capture:
         self._has_attached = False
         self._names = (*PROGRAMS, MAPPING_PROGRAM) if config.trace_mappings else PROGRAMS
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
-        self.events_fd = self._bpf.map_fd("events")
-        """Readable for epoll when the ring is half full."""
-        self._rings: list[Ring] = []
+        self.wakeups_fd = self._bpf.map_fd("wakeups")
+        """Readable for epoll when the ring of events is half full."""
+        self._wakeups = Ring(self.wakeups_fd, mmap.PAGESIZE)
+        self._rings: list[Ring | EventRing] = []
         self.misses: MissRing | None = None
         self.misses_fd = -1
         """Readable for epoll at every miss; -1 if there are none."""
@@ -173,10 +179,11 @@ class Capture:
         self.mappings: EventRing | None = None
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
-            self.mappings = EventRing(self._bpf.map_fd("mappings"), MAPPINGS_SIZE_BYTES)
-            self._rings.append(self.mappings)
+            self.mappings = self._event_ring("mappings", MAPPINGS_SIZE_BYTES)
         spaces = config.max_spaces if config.follow else 1
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
+        if config.follow:
+            self._near_spaces = self._shared("near_spaces", np.dtype(np.uint64), abi.NEAR_SPACES)
         self._free_slots = list(range(spaces - 1, -1, -1))
         self._tracepoints: list[int] = []
         self._watching: list[int] = []
@@ -187,8 +194,7 @@ class Capture:
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
 
     def _make_drain(self, config: CaptureConfig) -> Drain:
-        ring = EventRing(self.events_fd, config.events_size_bytes)
-        self._rings.append(ring)
+        ring = self._event_ring("events", config.events_size_bytes)
         if not config.spill_entries:
             return Drain(ring, self._control, None)
         try:
@@ -196,6 +202,14 @@ class Capture:
         except OSError as error:
             raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
         return Drain(ring, self._control, spill)
+
+    def _event_ring(self, name: str, size_bytes: int) -> EventRing:
+        first = 2 * abi.EventRingNumber[name.upper()]
+        positions = self._shared("positions", abi.POSITION_DTYPE, 2 * len(abi.EventRingNumber))
+        slots = self._shared(name, abi.EVENT_DTYPE, event_slots(size_bytes))
+        ring = EventRing(slots, positions[first : first + 2])
+        self._rings.append(ring)
+        return ring
 
     def _make_stack_drain(self, config: CaptureConfig) -> StackDrain:
         ring = StackRing(self._bpf.map_fd("stacks"), config.stacks_size_bytes)
@@ -267,6 +281,7 @@ class Capture:
 
         The probes' clock is set anew as well, long before their count of ticks recurs.
         """
+        self._wakeups.consumed = self._wakeups.produced
         self._control["woken"][0] = 0
         self._control["clock"][0] = 0
 
@@ -298,9 +313,14 @@ class Capture:
         if self.config.follow:
             slot = ctypes.c_uint32(words.slot)
             set_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid), slot)
+            # Whoever had this place is found in the map.
+            self._near_spaces[pid % abi.NEAR_SPACES] = pid << 32 | words.slot + 1
 
     def unassign(self, pid: int) -> None:
         """The process is not traced any more. For captures that follow."""
+        place = pid % abi.NEAR_SPACES
+        if int(self._near_spaces[place]) >> 32 == pid:
+            self._near_spaces[place] = 0
         delete_entry(self._bpf.map_fd("space_of"), ctypes.c_uint32(pid))
 
     def take_fork(self, thread_id: int) -> abi.ForkFlag | None:

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.abi import (
+    EVENT_DTYPE,
     EVENT_PARITY_BIT,
     EVENT_SIZE_BITS,
     PAIR_KEY_FIELDS,
@@ -28,7 +29,7 @@ from tracelloc.abi import (
 )
 from tracelloc.capture.bpfmaps import Columns, GracePeriod, HashMap, pick
 from tracelloc.capture.records import sort_events
-from tracelloc.capture.ring import RECORD_DTYPE, EventRing, Events, SentStacks, StackRing
+from tracelloc.capture.ring import EventRing, Events, SentStacks, StackRing
 
 Mask = npt.NDArray[np.bool_]
 
@@ -48,8 +49,8 @@ class Batch:
     """In their order for each address and each thread."""
     pairs: Columns
     """Records of PAIR_DTYPE: what events leave out."""
-    ring_bytes: int
-    """How much of the ring was in use."""
+    ring_share: float
+    """How much of the ring was in use, 0 to 1."""
     overflowed: bool
     """The ring was full: in what order different addresses changed is not known."""
 
@@ -82,13 +83,13 @@ class Drain:
     def take(self) -> Batch:
         """All that is there. Raises OSError."""
         events = self._ring.take()
-        ring_bytes = int(events.nbytes)
+        ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
         if self._spill is None or not self._control["full"][0][parity]:
-            return Batch(events, np.empty(0, PAIR_DTYPE), ring_bytes, overflowed=False)
+            return Batch(events, np.empty(0, PAIR_DTYPE), ring_share, overflowed=False)
         self.overflows += 1
         events, pairs = self._take_epoch(self._spill, parity, events)
-        return Batch(events, pairs, self._ring.size_bytes, overflowed=True)
+        return Batch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
         """Frees what the waiting takes."""
@@ -205,7 +206,7 @@ def _last_takings(takings: Columns) -> Mask:
 
 def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Events:
     """Records of one kind. Frees have no thread: they are not told in the order of theirs."""
-    events = np.zeros(len(entries), RECORD_DTYPE)
+    events = np.zeros(len(entries), EVENT_DTYPE)
     for name in ("address", "image", "time_ns"):
         events[name] = entries[name]
     if tid is not None:
@@ -236,7 +237,7 @@ def _by_parity(events: Events, parity: int) -> tuple[Events, Events]:
 
 def _joined(parts: list[Events]) -> Events:
     plain = [part.view(np.uint8) for part in parts]
-    return np.concatenate(plain).view(RECORD_DTYPE)
+    return np.concatenate(plain).view(EVENT_DTYPE)
 
 
 def _merged(keys: Columns, values: Columns, dtype: np.dtype[Any]) -> Columns:

@@ -32,17 +32,13 @@ cdef extern from "event.h":
     enum:
         EVENT_SIZE_BITS
         EVENT_KIND_MASK
+        EVENT_LAP_BIT
         EVENT_ALLOC
         EVENT_REALLOC_FREE
         EVENT_RESTORE
         EVENT_LATE_ALLOC
         EVENT_INNER_FREE
         EVENT_FORK
-
-cdef struct Record:  # of the ring
-    uint32_t length
-    uint32_t page
-    event event
 
 cdef struct Pair:  # of map ``pairs``
     pair_key key

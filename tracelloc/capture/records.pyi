@@ -3,6 +3,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+def copy_events(slots: npt.NDArray[np.uint8], start: int, into: npt.NDArray[np.uint8]) -> int: ...
 def sort_events(
     records: npt.NDArray[np.uint8], ordered: npt.NDArray[np.uint8]
 ) -> list[tuple[int, int]]: ...

@@ -5,13 +5,16 @@ from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
-from tracelloc.capture.events cimport EVENT_FORK, Record, kind_of, stack
+from tracelloc.capture.events cimport EVENT_FORK, EVENT_LAP_BIT, event, kind_of, stack
 
 cdef extern from "<linux/bpf.h>":
     enum:
         BPF_RINGBUF_BUSY_BIT
         BPF_RINGBUF_DISCARD_BIT
         BPF_RINGBUF_HDR_SZ
+
+cdef enum:
+    LAPS = (1 << 64 - EVENT_LAP_BIT) - 1  # as far as slots tell them apart
 
 cdef struct Share:  # of one image
     uint32_t image
@@ -61,19 +64,42 @@ cdef class Shares:
         return found
 
 
+def copy_events(const uint8_t[::1] slots, uint64_t start, uint8_t[::1] into):
+    """Copies what fills ``into`` from a ring of events, from slot number ``start`` on.
+
+    Returns how many events there are before the first slot that is not yet written in its lap
+    (``probes/ring.h``).
+    """
+    cdef const event* ring = <const event*>&slots[0]
+    cdef event* copied = <event*>&into[0]
+    cdef uint64_t room = slots.shape[0] // <Py_ssize_t>sizeof(event), lap
+    cdef Py_ssize_t n = into.shape[0] // <Py_ssize_t>sizeof(event), at
+    cdef const event* one
+    with nogil:
+        for at in range(n):
+            one = &ring[(start + at) & (room - 1)]
+            lap = (start + at) // room + 1
+            # Read before the rest, as it was written after it.
+            if (<const volatile uint64_t*>&one.size_tag)[0] >> EVENT_LAP_BIT != lap & LAPS:
+                n = at
+                break
+            copied[at] = one[0]
+    return n
+
+
 def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
     """Copies records of ring ``events`` image by image, unless all are of one.
 
     Returns (image, how many) of each, in the order of the images' numbers.
     """
-    cdef const Record* events = <const Record*>&records[0]
-    cdef Record* into = <Record*>&ordered[0]
-    cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(Record)
+    cdef const event* events = <const event*>&records[0]
+    cdef event* into = <event*>&ordered[0]
+    cdef Py_ssize_t at, n = records.shape[0] // <Py_ssize_t>sizeof(event)
     cdef Shares shares = Shares()
     cdef Share* share = NULL
     with nogil:
         for at in range(n):
-            share = shares.of(events[at].event.image)
+            share = shares.of(events[at].image)
             if not share:
                 break
             share.records += 1
@@ -83,7 +109,7 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
     if len(found) > 1:
         with nogil:
             for at in range(n):
-                share = shares.of(events[at].event.image)
+                share = shares.of(events[at].image)
                 into[share.records] = events[at]
                 share.records += 1
     return found
@@ -91,10 +117,10 @@ def sort_events(const uint8_t[::1] records, uint8_t[::1] ordered):
 
 def find_fork(const uint8_t[::1] records, Py_ssize_t at):
     """The first EVENT_FORK among records of ring ``events`` from one on; if none, their number."""
-    cdef const Record* events = <const Record*>&records[0]
-    cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(Record)
+    cdef const event* events = <const event*>&records[0]
+    cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
     with nogil:
-        while at < n and kind_of(&events[at].event) != EVENT_FORK:
+        while at < n and kind_of(&events[at]) != EVENT_FORK:
             at += 1
     return at
 

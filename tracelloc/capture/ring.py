@@ -1,6 +1,7 @@
-"""Reading BPF ring buffers through memory, without a call per record.
+"""Reading the probes' rings through memory, without a call per record.
 
-The kernel lets a ring be mapped: one page with the consumer's position (ours to
+Rings of events are array maps (``probes/ring.h``), the others BPF ring buffers. The kernel
+lets those be mapped: one page with the consumer's position (ours to
 write), one with the producer's, then the data twice in a row so that no record is
 split (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
 8-byte head, its length and two flag bits; positions only grow. Everything runs on
@@ -19,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi
-from tracelloc.capture.records import StackRecords
+from tracelloc.capture.records import StackRecords, copy_events
 
 HEAD_BYTES: Final = 8
 BUSY: Final = 1 << 31
@@ -28,15 +29,46 @@ _LENGTH_MASK: Final = DISCARD - 1
 _PAGE: Final = mmap.PAGESIZE
 _HEAD: Final = struct.Struct("<II")
 
-RECORD_DTYPE: Final = np.dtype([("length", "<u4"), ("page", "<u4"), *abi.EVENT_FIELDS])
-"""One record of the event ring with its head: 48 bytes."""
-
 _MISS_DTYPE: Final = np.dtype(abi.MISS_FIELDS)
 
 U64 = npt.NDArray[np.uint64]
 Indices = npt.NDArray[np.int64]
 Events = npt.NDArray[Any]
-"""A structured array of RECORD_DTYPE."""
+"""A structured array of ``abi.EVENT_DTYPE``."""
+
+
+class EventRing:
+    """A ring of ``struct event`` in an array map."""
+
+    def __init__(self, slots: Events, positions: npt.NDArray[Any]) -> None:
+        """``slots``: a power of two of them; ``positions``: reserved and taken slots."""
+        self._slots = slots
+        self._positions = positions["count"]
+
+    @property
+    def room(self) -> int:
+        """Events that it holds at most."""
+        return len(self._slots)
+
+    @property
+    def consumed(self) -> int:
+        """How many slots were taken, since the start."""
+        return int(self._positions[1])
+
+    @property
+    def produced(self) -> int:
+        """How many slots were reserved, since the start."""
+        return int(self._positions[0])
+
+    def take(self) -> Events:
+        """Copies out all events before one that is still being written, and frees their slots."""
+        start, end = self.consumed, self.produced
+        events = np.empty(end - start, abi.EVENT_DTYPE)
+        if start != end:
+            count = copy_events(self._slots.view(np.uint8), start, events.view(np.uint8))
+            events = events[:count]
+            self._positions[1] = start + count
+        return events
 
 
 class Ring:
@@ -69,25 +101,6 @@ class Ring:
     def offset(self, position: int) -> int:
         """Where in ``data`` a position lies."""
         return position & (self.size_bytes - 1)
-
-
-class EventRing(Ring):
-    """The ring of ``struct event``: all records have one size, so a stretch is an array."""
-
-    def take(self) -> Events:
-        """Copies out all finished records, oldest first, and gives their room back."""
-        start = self.consumed
-        n = (self.produced - start) // RECORD_DTYPE.itemsize
-        if n == 0:
-            return np.empty(0, RECORD_DTYPE)
-        view = np.frombuffer(self.data, RECORD_DTYPE, n, self.offset(start))
-        unfinished = np.flatnonzero(view["length"] & np.uint32(BUSY))
-        if len(unfinished):
-            n = int(unfinished[0])
-        # As plain bytes: numpy copies records field by field, twenty times as slowly.
-        events = view[:n].view(np.uint8).copy().view(RECORD_DTYPE)
-        self.consumed = start + n * RECORD_DTYPE.itemsize
-        return events
 
 
 @dataclass(frozen=True, slots=True)

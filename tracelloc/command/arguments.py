@@ -208,8 +208,9 @@ def _add_probes(group: Any) -> None:
         choices=["auto", "cfi", "fp"], default="auto")
     add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
         type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
-    add("--attach", "how probes are attached: uprobe_multi links (Linux 6.6) or perf events "
-        "(default auto: links where the kernel has them)",
+    add("--attach", "how probes are attached: uprobe_multi links for entries and returns at once "
+        "(session, Linux 6.13) or apart (multi, Linux 6.6), or perf events (default auto: the "
+        "first that the kernel has)",
         choices=["auto", *(method.value for method in Method)], default="auto")
 
 

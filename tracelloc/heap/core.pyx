@@ -21,7 +21,7 @@ from tracelloc.heap.blocktable cimport (
 )
 from tracelloc.capture.events cimport (
     EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
-    EVENT_SIZE_BITS, Pair, Record, event, kind_of,
+    EVENT_SIZE_BITS, Pair, event, kind_of,
 )
 from tracelloc.heap.stackids cimport StackIds
 from tracelloc.heap.threadbook cimport (
@@ -155,28 +155,28 @@ cdef class Core:
 
     def survey(self, const uint8_t[::1] records):
         """(the newest time, whether there are late allocations) of records of the ring."""
-        cdef const Record* events = <const Record*>&records[0]
+        cdef const event* events = <const event*>&records[0]
         cdef Py_ssize_t at
         cdef uint64_t newest_ns = 0
         cdef bint late = False
         with nogil:
-            for at in range(records.shape[0] // <Py_ssize_t>sizeof(Record)):
-                if events[at].event.time_ns > newest_ns:
-                    newest_ns = events[at].event.time_ns
-                late |= kind_of(&events[at].event) == EVENT_LATE_ALLOC
+            for at in range(records.shape[0] // <Py_ssize_t>sizeof(event)):
+                if events[at].time_ns > newest_ns:
+                    newest_ns = events[at].time_ns
+                late |= kind_of(&events[at]) == EVENT_LATE_ALLOC
         return newest_ns, late
 
     def run(self, const uint8_t[::1] records, Py_ssize_t at, bint in_order, bint late):
         """Applies records from this one on. Returns the first that was not, see ``need``."""
-        cdef const Record* events = <const Record*>&records[0]
-        cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(Record)
+        cdef const event* events = <const event*>&records[0]
+        cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
         with nogil:
             self.need = NOTHING
             self._own_blocks()
             while at < n and self.need == NOTHING:
                 if at + AHEAD < n:
-                    fetch_block(self.blocks, events[at + AHEAD].event.address)
-                if self._apply(&events[at].event, in_order, late):
+                    fetch_block(self.blocks, events[at + AHEAD].address)
+                if self._apply(&events[at], in_order, late):
                     at += 1
         return at
 

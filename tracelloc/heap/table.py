@@ -105,7 +105,7 @@ class LiveTable:
         self._bound_version = 0
 
     def apply(self, events: Events, *, in_order: bool = True) -> None:
-        """Applies records of ``ring.RECORD_DTYPE`` in their order.
+        """Applies records of ``abi.EVENT_DTYPE`` in their order.
 
         ``in_order``: no others are missing that came between them, and they are in the order
         of time; without it what depends on that is counted as unknown.

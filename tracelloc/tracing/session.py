@@ -25,11 +25,10 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import ForkFlag
+from tracelloc.abi import EVENT_DTYPE, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
-from tracelloc.capture.ring import RECORD_DTYPE
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import (
     NOTHING_ELSE,
@@ -49,10 +48,10 @@ from tracelloc.tracing.upkeep import Upkeep
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
-_FULL_SHARE: Final = 3
-"""The reader hurries when it finds more than one part in this many of the ring filled."""
-_IDLE_SHARE: Final = 6
-"""The reader takes its time below one part in this many: large batches cost least."""
+_FULL_SHARE: Final = 1 / 3
+"""The reader hurries when it finds more than this part of the ring filled."""
+_IDLE_SHARE: Final = 1 / 6
+"""The reader takes its time below this part: large batches cost least."""
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
@@ -100,7 +99,7 @@ class Session:
         self._outside_lock = threading.Lock()
         self._failure: BaseException | None = None
         self._stopped_ns: int | None = None
-        self._fullest_bytes = 0
+        self._fullest_share = 0.0
         self._ended: list[int] = []
         """PIDs of processes that have ended, until the pump has taken leave of them."""
         self._is_launching = waiting
@@ -201,8 +200,8 @@ class Session:
 
     def take_ring_share(self) -> float:
         """How full the ring of events was at most since this was last asked, 0 to 1."""
-        fullest_bytes, self._fullest_bytes = self._fullest_bytes, 0
-        return fullest_bytes / self._config.capture.events_size_bytes
+        fullest, self._fullest_share = self._fullest_share, 0.0
+        return fullest
 
     # The end.
 
@@ -316,25 +315,24 @@ class Session:
             self._failure = failure
 
     def _pump_until_stopped(self) -> None:
-        size_bytes = self._config.capture.events_size_bytes
         wait_ms = _SHORTEST_WAIT_MS
         with select.epoll() as poll:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
-            poll.register(self._capture.events_fd, select.EPOLLIN | select.EPOLLET)
+            poll.register(self._capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
             poll.register(self._wake_fd, select.EPOLLIN)
             if self._capture.misses_fd >= 0:
                 poll.register(self._capture.misses_fd, select.EPOLLIN | select.EPOLLET)
             while True:
                 ready = poll.poll(wait_ms / 1000)
                 with self._lock:
-                    drained_bytes = self._drain().ring_bytes
+                    share = self._drain().ring_share
                     self._see_off()
                     self._upkeep.look(self._clocks.now_ns())
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
-                if drained_bytes * _FULL_SHARE > size_bytes:
+                if share > _FULL_SHARE:
                     wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
-                elif drained_bytes * _IDLE_SHARE < size_bytes:
+                elif share < _IDLE_SHARE:
                     wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
 
     def _drain_all(self) -> None:
@@ -354,9 +352,9 @@ class Session:
         batch = capture.drain.take()
         # Only now: whatever stack these events name was sent before them.
         self.processes.feed.take()
-        rest = np.empty(0, RECORD_DTYPE) if capture.mappings is None else capture.mappings.take()
+        rest = np.empty(0, EVENT_DTYPE) if capture.mappings is None else capture.mappings.take()
         self.processes.apply(batch, rest)
-        self._fullest_bytes = max(self._fullest_bytes, batch.ring_bytes)
+        self._fullest_share = max(self._fullest_share, batch.ring_share)
         return batch
 
 
