@@ -13,14 +13,13 @@ from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.snapshot import (
-    NOTHING_ELSE,
     CaptureStatus,
     ProcessStatus,
     Snapshot,
     Target,
-    Wanted,
     take_snapshot,
 )
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 
 TARGET = Target(42, "app")
 

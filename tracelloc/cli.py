@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracelloc.command.options import Mode, Options, parse_options
+from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError
 
@@ -45,7 +45,7 @@ def _command(arguments: list[str]) -> int:
 
         _heed_interrupts()
         return run_subcommand(arguments[0], arguments[1:])
-    return _run(parse_options(arguments, terminal=_has_screen()))
+    return _run(parse_command_line(arguments, terminal=_has_screen()))
 
 
 def _has_screen() -> bool:
@@ -57,14 +57,17 @@ def _has_screen() -> bool:
     return all_are and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _run(options: Options) -> int:
+def _run(line: CommandLine) -> int:
+    # Only now: --help and wrong usage need none of the slow imports.
+    from tracelloc.command.options import options_of  # noqa: PLC0415
+
+    options = options_of(line)
     if options.name is not None:
-        from tracelloc.target.processlist import find_target  # noqa: PLC0415 - as below
+        from tracelloc.target.processlist import find_target  # noqa: PLC0415
 
         options = replace(options, pid=find_target(options.name))
     for output in options.outputs:
         output.at(options.pid or os.getpid(), time.time()).check()
-    # Only now: --help and wrong usage need none of the slow imports.
     if options.mode is Mode.TUI:
         from tracelloc.ui.run import run_screen  # noqa: PLC0415
 

@@ -1,7 +1,5 @@
 """What is watched while tracing: rules that end it, a command told of leaks, suppressions.
 
-A rule is a condition such as ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``.
-
 The command is run once for each leak, in the background: directly, not by a shell, so that
 nothing in it is expanded; names from the target only come in the JSON on its standard input.
 Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
@@ -17,39 +15,31 @@ suspect any more, but is added up and said.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import queue
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from tracelloc.errors import UsageError
 from tracelloc.filters import NamedStack
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.text import NS_PER_S, format_duration, format_size, parse_size, printable
+from tracelloc.text import NS_PER_S, format_duration, format_size, printable
 from tracelloc.verdict.findings import Suppressed
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
 from tracelloc.views.facts import stack_facts, summary, suspect_facts
 from tracelloc.views.naming import REPORT_PATIENCE_S, Namer
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.watchrules import ON_LEAK_PATIENCE_S, PER_MINUTE, WatchOptions, WatchRule
 
-RULES_HELP: Final = (
-    "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
-    "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
-    "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any moment, also between reports), "
-    "'rss > 4GiB' (resident memory)"
-)
-_FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
 _FIRST_GROWTH_NS: Final = 60 * NS_PER_S
 
 
@@ -65,55 +55,28 @@ def _growth(snapshot: Snapshot) -> float | None:
     return float(snapshot.growth_per_min.sum())
 
 
-_QUANTITIES: Final[dict[str, tuple[bool, Callable[[Snapshot], float | None]]]] = {
-    "leak": (True, _leak),
-    "growth": (True, _growth),
-    "live": (False, lambda snapshot: snapshot.live_bytes),
-    "peak": (False, lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes),
-    "rss": (False, lambda snapshot: snapshot.rss_bytes),
+_VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
+    "leak": _leak,
+    "growth": _growth,
+    "live": lambda snapshot: snapshot.live_bytes,
+    "peak": lambda snapshot: None if snapshot.peak is None else snapshot.peak.size_bytes,
+    "rss": lambda snapshot: snapshot.rss_bytes,
 }
-"""By name: whether it is per minute, and its value; None where there is none yet."""
+"""The quantities of rules; None where there is no value yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatchRule:
-    """One condition."""
-
-    quantity: str
-    limit_bytes: int
-    """Per minute, if the quantity is."""
-
-    def broken_by(self, snapshot: Snapshot) -> str | None:
-        """Says what is too much; None while nothing is."""
-        per_min, value_of = _QUANTITIES[self.quantity]
-        value = value_of(snapshot)
-        if value is None or value <= self.limit_bytes:
-            return None
-        unit = "/min" if per_min else ""
-        return (
-            f"{self.quantity} is {format_size(round(value))}{unit}, more than "
-            f"{format_size(self.limit_bytes)}{unit}"
-        )
+def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:
+    """Says what is too much; None while nothing is."""
+    value = _VALUES[rule.quantity](snapshot)
+    if value is None or value <= rule.limit_bytes:
+        return None
+    unit = "/min" if PER_MINUTE[rule.quantity] else ""
+    return (
+        f"{rule.quantity} is {format_size(round(value))}{unit}, more than "
+        f"{format_size(rule.limit_bytes)}{unit}"
+    )
 
 
-def parse_rule(text: str) -> WatchRule:
-    """Raises ValueError with a sentence that says what is accepted."""
-    match = _FORM.fullmatch(text)
-    if match is None or match[1] not in _QUANTITIES:
-        raise ValueError(f"{text!r} is not a valid rule: write {RULES_HELP}")
-    quantity, size, per_min = match.groups()
-    if size is None:
-        if quantity != "leak":
-            raise ValueError(f"{quantity!r} needs a limit, such as '{quantity} > 1GiB'")
-        return WatchRule(quantity, 0)
-    if bool(per_min) != _QUANTITIES[quantity][0]:
-        rate = "a size per minute (/min)" if not per_min else "a size, not one per minute"
-        raise ValueError(f"{text!r}: {quantity} is {rate}")
-    return WatchRule(quantity, parse_size(size))
-
-
-PATIENCE_S: Final = 30.0
-"""How long the command may take for one leak; at the end, for all that are left."""
 _MOST_WAITING: Final = 64
 
 
@@ -124,7 +87,7 @@ class LeakCommand:
         self,
         command: Sequence[str],
         say: Callable[[str], None],
-        patience_s: float = PATIENCE_S,
+        patience_s: float = ON_LEAK_PATIENCE_S,
     ) -> None:
         self._command = list(command)
         self._name = printable(command[0])
@@ -311,30 +274,6 @@ def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
     )
 
 
-FAILED_STATUS: Final = 3
-"""Exit status when a rule was broken."""
-
-
-@dataclass(frozen=True, slots=True)
-class WatchOptions:
-    """What is watched for."""
-
-    rules: tuple[WatchRule, ...] = ()
-    on_leak: tuple[str, ...] = ()
-    """A command and its arguments; empty: none."""
-    suppressions: tuple[Path, ...] = ()
-
-
-def watch_of(given: argparse.Namespace) -> WatchOptions:
-    """What was asked for. Raises UsageError."""
-    command = tuple(given.on_leak or ())
-    if command and shutil.which(command[0]) is None:
-        raise UsageError(f"--on-leak: there is no command {command[0]!r}")
-    if given.tui and (given.fail_if or command):
-        raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
-    return WatchOptions(tuple(given.fail_if), command, tuple(given.suppressions))
-
-
 class Watch:
     """What one run watches for."""
 
@@ -351,7 +290,7 @@ class Watch:
         if self._command is not None:
             self._command.look(snapshot, namer)
         for rule in self._rules:
-            reason = rule.broken_by(snapshot)
+            reason = breach(rule, snapshot)
             if reason is not None and self.broken is None:
                 self.broken = f"{reason} (process {snapshot.target.pid})"
         return self.broken is not None

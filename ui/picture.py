@@ -19,13 +19,8 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.histograms import StackDetails, stack_details
 from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import (
-    NOTHING_ELSE,
-    RUNNING_PROCESSES,
-    Snapshot,
-    Target,
-    TraceSnapshot,
-)
+from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Names, Search
 from tracelloc.ui.view import (

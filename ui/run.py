@@ -19,7 +19,8 @@ from tracelloc.command.run import Run, trace
 from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
 from tracelloc.report.trace import progress_line
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of

@@ -20,7 +20,8 @@ from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict

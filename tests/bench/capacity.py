@@ -21,7 +21,7 @@ from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.wanted import Wanted
 
 BLOCKS = 10_000_000
 BATCH_EVENTS = 1 << 16

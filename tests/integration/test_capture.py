@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target
 from tracelloc.snapshots.analysis import Limits, change, held_by_stack, mark, stack_figures
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

@@ -27,7 +27,8 @@ from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.allocators import Module
 from tracelloc.target.found import MainAllocator

@@ -17,7 +17,8 @@ from tests.ui.screens import ViewApp, drive, path, text_of, weights
 from tests.ui.source import FakeSource, press, settle
 from tests.ui.source import drive as drive_live
 from tests.ui.test_picker import API, opened
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Target
+from tracelloc.snapshots.snapshot import Target
+from tracelloc.snapshots.wanted import NOTHING_ELSE
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.flame import FlameView

@@ -12,13 +12,8 @@ from textual.pilot import Pilot
 from tests.ui.screens import text_of
 from tests.ui.source import CACHE, LEAK, LIVE, STACKS, FakeSource, drive, press, shop, tick
 from tests.unit.leaks import watched
-from tracelloc.snapshots.snapshot import (
-    ALL_PROCESSES,
-    RUNNING_PROCESSES,
-    Snapshot,
-    Target,
-    Wanted,
-)
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, Target
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.picture import Picture

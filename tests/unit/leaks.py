@@ -19,7 +19,8 @@ from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
 from tracelloc.heap.history import History
 from tracelloc.heap.table import LiveTable
-from tracelloc.snapshots.snapshot import Snapshot, Target, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, Target
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.views.naming import Namer

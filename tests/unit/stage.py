@@ -20,7 +20,8 @@ from tracelloc.capture.drain import PAIR_DTYPE, Batch
 from tracelloc.capture.ring import Events, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig

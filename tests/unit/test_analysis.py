@@ -39,7 +39,8 @@ from tracelloc.snapshots.histograms import (
     threads_of,
     threads_then,
 )
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.text import NS_PER_S
 
 ALL_OF_IT = Wanted(blocks=True)

@@ -16,7 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "text", "probes", "abi", "sampling", "syscalls"},
-    {"caller", "demangle", "elf"},
+    {"caller", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},
     {"placement", "symbols"},

@@ -17,7 +17,7 @@ from tracelloc.command.pools import KINDS
 from tracelloc.command.subcommands import COMMANDS
 from tracelloc.export import EXPORTERS
 from tracelloc.filters.files import shipped_rules
-from tracelloc.report.sections import SECTIONS
+from tracelloc.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.state import VIEWS
 from tracelloc.verdict.judgement import Verdict

@@ -23,9 +23,10 @@ from tracelloc.heap.ranges import MappedStack, Mappings
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.content import ReportStyle
-from tracelloc.report.sections import SECTIONS
+from tracelloc.report.optional import SECTIONS
 from tracelloc.report.trace import trace_json
-from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Unseen
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Limit

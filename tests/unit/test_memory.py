@@ -20,7 +20,8 @@ from tracelloc.abi import EventKind
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.snapshot import Snapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target import residency
 from tracelloc.target.found import FoundAllocator, Provider, main_allocator
 from tracelloc.target.procfs import Process

@@ -25,14 +25,8 @@ from tracelloc.heap.stacks import Frames, Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.merge import TraceMerger
-from tracelloc.snapshots.snapshot import (
-    ALL_PROCESSES,
-    NOTHING_ELSE,
-    Snapshot,
-    Target,
-    TraceSnapshot,
-    Wanted,
-)
+from tracelloc.snapshots.snapshot import ALL_PROCESSES, Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.text import NS_PER_S

@@ -15,7 +15,8 @@ from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Reports, Run
 from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
-from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.watching import Watch

@@ -17,8 +17,9 @@ from tracelloc.filters import Filters
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
-from tracelloc.report.sections import SECTIONS, wanted_by
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
+from tracelloc.report.optional import SECTIONS, wanted_by
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.views.naming import Namer
 
 NAMER = Namer(FakeSymbolizer({}), Filters())

@@ -15,7 +15,7 @@ from tests.unit.stage import A, F, Stages
 from tracelloc.abi import Counter, ForkFlag
 from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.placement import ProbePoint
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.tracee import Outside, Tracee
 

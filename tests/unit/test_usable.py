@@ -22,7 +22,7 @@ from tracelloc.heap.blocks import U64, Blocks
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.target.found import (
     FoundAllocator,

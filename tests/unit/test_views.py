@@ -21,7 +21,8 @@ from tracelloc.filters import Filters
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import select_blocks
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Target, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, Target
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.unwinding.plausible import ends_in_call

@@ -13,18 +13,13 @@ import pytest
 
 from tests.unit.leaks import LEAK, SESSIONS, Watched, watched
 from tests.unit.reports import text_report
-from tracelloc.command.options import Mode, parse_options
+from tracelloc.command.commandline import Mode
+from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
 from tracelloc.text import format_size
 from tracelloc.views.facts import summary
-from tracelloc.watching import (
-    LeakCommand,
-    Watch,
-    WatchOptions,
-    WatchRule,
-    parse_rule,
-    read_suppressions,
-)
+from tracelloc.watching import LeakCommand, Watch, breach, read_suppressions
+from tracelloc.watchrules import WatchOptions, WatchRule, parse_rule
 
 PATIENCE_S = 30.0
 
@@ -92,7 +87,7 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     reason = reason and reason.replace("PEAK", format_size(peak.size_bytes))
     assert watch.broken == (reason and f"{reason} (process 42)")
     ended = replace(found.snapshot(), rss_bytes=None)
-    assert parse_rule("rss > 1").broken_by(ended) is None
+    assert breach(parse_rule("rss > 1"), ended) is None
 
 
 def test_growth_needs_a_minute() -> None:
@@ -101,8 +96,8 @@ def test_growth_needs_a_minute() -> None:
     assert (early.elapsed_ns, later.elapsed_ns) == (59 * 10**9, 60 * 10**9)
     rule = parse_rule("growth > 0/min")
     grown = early.growth_per_min + 1000
-    assert rule.broken_by(replace(early, growth_per_min=grown)) is None
-    assert rule.broken_by(replace(later, growth_per_min=grown)) is not None
+    assert breach(rule, replace(early, growth_per_min=grown)) is None
+    assert breach(rule, replace(later, growth_per_min=grown)) is not None
 
 
 def test_usage(tmp_path: Path) -> None:
@@ -167,7 +162,7 @@ def test_what_is_suppressed_is_added_up(tmp_path: Path) -> None:
     assert summary(found.snapshot())["suppressed"]["live_bytes"] == held
     assert summary(whole.snapshot())["suppressed"] is None
     # No rule sees it, and the totals are what they were.
-    assert parse_rule("leak > 50k/min").broken_by(found.snapshot()) is None
+    assert breach(parse_rule("leak > 50k/min"), found.snapshot()) is None
     assert found.snapshot().live_bytes == whole.snapshot().live_bytes
 
 

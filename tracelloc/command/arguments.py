@@ -1,7 +1,8 @@
 """The options of the command line, group by group, and the types of their arguments.
 
 Types are functions for argparse's ``type``; they raise ``argparse.ArgumentTypeError`` with a
-sentence that says what is wrong.
+sentence that says what is wrong. Nothing that is slow to import is needed for help and for
+calls that are wrong.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc import __version__
-from tracelloc.capture.attach import Method
-from tracelloc.command.outputs import PRIVATE
 from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
 from tracelloc.live.address import parse_label, parse_listen, parse_push_url
-from tracelloc.report.sections import SECTIONS, parse_sections
+from tracelloc.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
-from tracelloc.watching import FAILED_STATUS, PATIENCE_S, parse_rule
+from tracelloc.watchrules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 _DAILY: Final = {
@@ -211,7 +210,7 @@ def _add_probes(group: Any) -> None:
     add("--attach", "how probes are attached: uprobe_multi links for entries and returns at once "
         "(session, Linux 6.13) or apart (multi, Linux 6.6), or perf events (default auto: the "
         "first that the kernel has)",
-        choices=["auto", *(method.value for method in Method)], default="auto")
+        choices=["auto", "session", "multi", "perf"], default="auto")
 
 
 def _add_reports(group: Any) -> None:
@@ -253,7 +252,7 @@ def add_output(group: Any) -> None:
         f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
         choices=list(METRICS), default=Metric.BYTES.value)
     add("--output-mode MODE", "permissions of files in octal (default 600: call stacks are "
-        "confidential)", type=_type(_file_mode), default=PRIVATE)
+        "confidential)", type=_type(_file_mode))
 
 
 def _add_watch(group: Any) -> None:
@@ -262,7 +261,7 @@ def _add_watch(group: Any) -> None:
         "holds: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
         "'rss > 4GiB' (repeatable)", type=_type(parse_rule), **_SEVERAL)
     add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input, "
-        f"without a shell and for at most {PATIENCE_S:g} s", type=_type(_command))
+        f"without a shell and for at most {ON_LEAK_PATIENCE_S:g} s", type=_type(_command))
     add("--suppressions FILE", "known leaks to suppress, lines of leak:PATTERN as in "
         "LeakSanitizer (repeatable)", type=Path, **_SEVERAL)
 

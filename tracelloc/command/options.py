@@ -1,4 +1,4 @@
-"""The command line, checked once and then frozen."""
+"""What the command line asks for, frozen."""
 
 from __future__ import annotations
 
@@ -6,47 +6,23 @@ import argparse
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import reduce
 from operator import or_
 from pathlib import Path
-from typing import Final
 
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.command.outputs import OutputFile
-from tracelloc.command.parser import parse_trace
-from tracelloc.errors import UsageError
+from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
+from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.live.address import ListenAddress, PushConfig
-from tracelloc.report.sections import wanted_by
-from tracelloc.snapshots.snapshot import Wanted
+from tracelloc.report.optional import wanted_by
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Selection
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.views.profile import METRICS
-from tracelloc.watching import WatchOptions, watch_of
-
-_LARGEST_RING: Final = 1 << 30
-_MOST_PROCESSES: Final = 1024
-_SPARSEST: Final = 1 << 40
-_LONGEST_S: Final = 100 * 365 * 86400.0
-
-
-class Mode(Enum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    JSON = "json"
-    HEADLESS = "headless"
-    """Nothing; progress goes to standard error."""
-    TUI = "tui"
-    """A screen that takes keys; nothing else is written there."""
-
-    @property
-    def reports(self) -> bool:
-        """Whether reports are written."""
-        return self in (Mode.TEXT, Mode.JSON)
+from tracelloc.watchrules import WatchOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +78,21 @@ class Options:
 def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Options:
     """Options from the arguments after the program's name. Raises UsageError.
 
-    ``terminal``: standard input, output and error are one that a screen can be drawn on.
+    ``terminal``: see ``parse_command_line``.
     """
-    options, command = _split(arguments)
-    given = parse_trace(options)
-    _check(given, command)
-    outputs, push = outputs_of(given), push_of(given)
-    watch = watch_of(given)
-    terminal = terminal and not (watch.rules or watch.on_leak)
-    mode = _mode(given, bool(outputs or given.listen or push), terminal)
-    _check_mode(given, command, mode)
+    return options_of(parse_command_line(arguments, terminal=terminal))
+
+
+def options_of(line: CommandLine) -> Options:
+    """What a command line asks for."""
+    given = line.given
     return Options(
         pid=given.pid,
         name=given.name,
         as_root=given.as_root,
         program_output=given.program_output,
-        command=command,
-        mode=mode,
+        command=line.command,
+        mode=line.mode,
         report=given.report,
         show=given.show,
         top=given.top,
@@ -126,9 +100,9 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         interval_s=given.interval,
         count=given.count,
         duration_s=given.duration,
-        outputs=outputs,
+        outputs=outputs_of(given),
         listen=given.listen,
-        push=push,
+        push=_push_of(given),
         trace=_config_of(given),
         allocators_paths=tuple(given.allocators),
         filters_paths=tuple(given.filters),
@@ -136,14 +110,16 @@ def parse_options(arguments: Sequence[str], *, terminal: bool = False) -> Option
         use_filters=not given.no_filters,
         sources=tuple(given.sources),
         short_names=given.short_names,
-        watch=watch,
+        watch=WatchOptions(
+            tuple(given.fail_if), tuple(given.on_leak or ()), tuple(given.suppressions)
+        ),
         since_mark=given.since_mark,
     )
 
 
 def _config_of(given: argparse.Namespace) -> TraceConfig:
     capture = CaptureConfig(
-        events_size_bytes=_ring_size(given.events_size),
+        events_size_bytes=max(mmap.PAGESIZE, 1 << (given.events_size - 1).bit_length()),
         spill_entries=given.overflow_entries,
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,
@@ -164,14 +140,9 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
     )
 
 
-def push_of(given: argparse.Namespace) -> PushConfig | None:
-    """Where to push to. Raises UsageError."""
+def _push_of(given: argparse.Namespace) -> PushConfig | None:
     if given.push is None:
-        if given.push_name is not None or given.push_label:
-            raise UsageError("--push-name and --push-label need --push URL")
         return None
-    if not 1 <= given.push_interval <= 86400:
-        raise UsageError("--push-interval must be between 1s and a day")
     url, authorization = given.push
     labels = tuple(given.push_label)
     return PushConfig(url, authorization, given.push_interval, given.push_name, labels)
@@ -183,80 +154,5 @@ def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
     chosen = [(exporter, path) for exporter, path in named if path]
     chosen += [(exporter_for(path), path) for path in given.output]
     metric = METRICS[given.metric]
-    return tuple(OutputFile(Path(path), kind, metric, given.output_mode) for kind, path in chosen)
-
-
-def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
-    """Raises UsageError for what makes no sense."""
-    if given.pid is not None and given.name is not None:
-        raise UsageError("-p and -n both name a process", hint="leave out one")
-    if command and not given.pid is given.name is None:
-        raise UsageError(
-            "either a command is traced or a process", hint="leave out -p and -n, or -- CMD"
-        )
-    longest_s = max(given.interval, given.duration or 0, given.age or 0)
-    least, most, sample = given.min_size, given.max_size, given.sample
-    for wrong, message in (
-        (given.interval < 0.01, "--interval must be at least 10ms"),
-        (longest_s > _LONGEST_S, "times must be below a hundred years"),
-        (given.duration == 0, "--duration must be more than 0"),
-        (
-            most is not None and most < least,
-            "--max-size is below --min-size: everything would be ignored",
-        ),
-        (
-            sample is not None and not 0 < sample <= _SPARSEST,
-            "--sample must be between 1 and 1TiB",
-        ),
-        (given.follow_limit > _MOST_PROCESSES, f"--follow-limit must be at most {_MOST_PROCESSES}"),
-    ):
-        if wrong:
-            raise UsageError(message)
-
-
-def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
-    """Raises UsageError for what makes no sense with or without a screen."""
-    if given.pid is given.name is None and not command and mode is not Mode.TUI:
-        raise UsageError(
-            "a process is required",
-            hint="-p PID or -n NAME trace a running one, -- CMD starts one",
-        )
-    if given.program_output is not None and not (command and mode is Mode.TUI):
-        raise UsageError(
-            "--program-output copies the output of a program that the screen shows",
-            hint="without a screen, redirect the program's own output",
-        )
-
-
-def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
-    """(our options, the command after ``--``)"""
-    arguments = list(arguments)
-    if "--" not in arguments:
-        return arguments, ()
-    at = arguments.index("--")
-    if at + 1 == len(arguments):
-        raise UsageError("no command follows --", hint="write tracelloc -- CMD [ARG...]")
-    return arguments[:at], tuple(arguments[at + 1 :])
-
-
-def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mode:
-    if given.json:
-        return Mode.JSON
-    # Reports that are counted were asked for.
-    if given.tui or (terminal and not given.text and given.count is None):
-        if given.tui and not terminal:
-            raise UsageError(
-                "a screen needs a terminal as standard input, output and error",
-                hint="--text and --json do not",
-            )
-        return Mode.TUI
-    if given.text or not has_other_ways or given.count is not None:
-        return Mode.TEXT
-    return Mode.HEADLESS
-
-
-def _ring_size(size_bytes: int) -> int:
-    """The next power of two of at least a page, as the kernel wants it."""
-    if not 0 < size_bytes <= _LARGEST_RING:
-        raise UsageError("--events-size must be between 1 and 1GiB")
-    return max(mmap.PAGESIZE, 1 << (size_bytes - 1).bit_length())
+    mode = PRIVATE if given.output_mode is None else given.output_mode
+    return tuple(OutputFile(Path(path), kind, metric, mode) for kind, path in chosen)

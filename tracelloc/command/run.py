@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from tracelloc.caller import caller
-from tracelloc.command.options import Mode, Options
+from tracelloc.command.commandline import Mode
+from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report, write_files
 from tracelloc.command.pools import load_pools
 from tracelloc.command.starts import Signals, Start
@@ -26,7 +27,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import progress_line, trace_json, trace_text
-from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap
 from tracelloc.text import printable
@@ -34,7 +36,8 @@ from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.views.processfacts import losses_line
-from tracelloc.watching import FAILED_STATUS, Suppressions, Watch
+from tracelloc.watching import Suppressions, Watch
+from tracelloc.watchrules import FAILED_STATUS
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""

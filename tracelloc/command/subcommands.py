@@ -1,4 +1,7 @@
-"""Commands that don't trace: ``tracelloc symbols``, ``diff``, ``help`` and ``completion``."""
+"""Commands that don't trace: ``tracelloc symbols``, ``diff``, ``help`` and ``completion``.
+
+Help and completions need no command's implementation: each imports its own.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,9 @@ from typing import Final
 
 from tracelloc import manual
 from tracelloc.command.arguments import add_output, count_type, pid_type
-from tracelloc.command.options import outputs_of
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import UsageError
-from tracelloc.reading import read_profile
-from tracelloc.report.diff import diff_report
-from tracelloc.symbols.inventory import json_inventory, take_inventory, text_inventory
-from tracelloc.target.processlist import open_target
 from tracelloc.text import Progress, printable
-from tracelloc.views.combined import difference
 from tracelloc.views.profile import METRICS
 
 
@@ -62,6 +59,13 @@ def _add_symbols(parser: Parser) -> None:
 
 
 def _symbols(given: argparse.Namespace) -> None:
+    from tracelloc.symbols.inventory import (  # noqa: PLC0415
+        json_inventory,
+        take_inventory,
+        text_inventory,
+    )
+    from tracelloc.target.processlist import open_target  # noqa: PLC0415
+
     reports = take_inventory(open_target(given.pid))
     if given.json:
         _print([json_inventory(reports)])
@@ -79,6 +83,11 @@ def _add_diff(parser: Parser) -> None:
 
 
 def _diff(given: argparse.Namespace) -> None:
+    from tracelloc.command.options import outputs_of  # noqa: PLC0415
+    from tracelloc.reading import read_profile  # noqa: PLC0415
+    from tracelloc.report.diff import diff_report  # noqa: PLC0415
+    from tracelloc.views.combined import difference  # noqa: PLC0415
+
     outputs = outputs_of(given)
     progress = Progress()
     try:

@@ -1,18 +1,19 @@
-"""File formats of a profile, by the suffix that asks for them."""
+"""File formats of a profile, by the suffix that asks for them; read in when a file is written."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from tracelloc.errors import UsageError
-from tracelloc.export import flamegraph, jsonfile, pprof
-from tracelloc.export.listings import write_csv, write_folded, write_speedscope, write_trace
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Snapshot, Wanted
-from tracelloc.views.combined import profile_of
-from tracelloc.views.naming import Namer
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.views.profile import Metric, Profile
+
+if TYPE_CHECKING:
+    from tracelloc.snapshots.snapshot import Snapshot
+    from tracelloc.views.naming import Namer
 
 __all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "exporter_for"]
 
@@ -23,12 +24,20 @@ class Exporter:
 
     name: str
     """What it is, for people."""
-    write: Callable[[Profile, Metric], Iterator[bytes]]
-    """The file's content in pieces. The metric is what it shows, or shows first."""
+    module: str
+    """The module of this package that writes it."""
+    function: str = "write"
+    """The function in it, from ``Profile`` and ``Metric`` to pieces of bytes."""
     one_metric: bool = False
     """Whether it holds figures of one metric only."""
     wanted: Wanted = NOTHING_ELSE
     """What a snapshot must have for all that it can hold."""
+
+    def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
+        """The file's content in pieces. The metric is what it shows, or shows first."""
+        module = import_module(f"{__name__}.{self.module}")
+        write: Callable[[Profile, Metric], Iterator[bytes]] = getattr(module, self.function)
+        return write(profile, metric)
 
     def needs_freed(self, metric: Metric) -> bool:
         """Whether stacks that hold nothing any more are in it."""
@@ -38,23 +47,27 @@ class Exporter:
         self, snapshot: Snapshot, namer: Namer, metric: Metric = Metric.BYTES
     ) -> Iterator[bytes]:
         """The file of a snapshot; waits for names."""
+        from tracelloc.views.combined import profile_of  # noqa: PLC0415 - options need none of it
+
         return self.write(profile_of(snapshot, namer, freed=self.needs_freed(metric)), metric)
 
 
-FOLDED: Final = Exporter("folded stacks", write_folded, one_metric=True)
-PPROF: Final = Exporter("pprof", pprof.write)
+FOLDED: Final = Exporter("folded stacks", "listings", "write_folded", one_metric=True)
+PPROF: Final = Exporter("pprof", "pprof")
 
+# fmt: off
 EXPORTERS: Final[dict[str, Exporter]] = {
     ".fg": FOLDED,
     ".folded": FOLDED,
-    ".svg": Exporter("flame graph as an SVG picture", flamegraph.write_svg, one_metric=True),
-    ".html": Exporter("interactive flame graph as an HTML page", flamegraph.write_html),
+    ".svg": Exporter("flame graph as an SVG picture", "flamegraph", "write_svg", one_metric=True),
+    ".html": Exporter("interactive flame graph as an HTML page", "flamegraph", "write_html"),
     ".pb.gz": PPROF,
-    ".speedscope.json": Exporter("speedscope", write_speedscope),
-    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", write_trace),
-    ".json": Exporter("full snapshot as JSON", jsonfile.write, wanted=Wanted(threads=True)),
-    ".csv": Exporter("table of stacks as CSV", write_csv),
+    ".speedscope.json": Exporter("speedscope", "listings", "write_speedscope"),
+    ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", "listings", "write_trace"),
+    ".json": Exporter("full snapshot as JSON", "jsonfile", wanted=Wanted(threads=True)),
+    ".csv": Exporter("table of stacks as CSV", "listings", "write_csv"),
 }
+# fmt: on
 """By suffix; where one ends in another, the longer one comes first."""
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass
-from functools import reduce
-from operator import or_
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
+from tracelloc.report.optional import SECTIONS
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -32,7 +31,6 @@ from tracelloc.snapshots.histograms import (
     total_waste,
     wasteful_stacks,
 )
-from tracelloc.snapshots.snapshot import NOTHING_ELSE, Wanted
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
 from tracelloc.verdict.judgement import Suspect
@@ -251,9 +249,6 @@ def _name(tid: int, activity: ThreadActivity) -> str:
     return f"thread {tid}" if name is None else f"thread {tid} ({printable(name)})"
 
 
-_ALL: Final = "all"
-
-
 @dataclass(frozen=True, slots=True)
 class ReportSection:
     """A section of reports: how it is made and where it appears."""
@@ -262,12 +257,13 @@ class ReportSection:
     """None: this report does not have it."""
     name: str | None = None
     """The field of JSON that has the fields of the section; None: they are the report's own."""
-    about: str = ""
-    """A few words, for help, if the section is there only if asked for by its name."""
-    wanted: Wanted = NOTHING_ELSE
-    """What a snapshot must have for it."""
     json_place: int = 0
     """JSON has what is there unasked in this order, then as it is listed."""
+
+    @property
+    def is_optional(self) -> bool:
+        """Whether it is there only if asked for."""
+        return self.name in SECTIONS
 
 
 REPORT: Final = (
@@ -276,47 +272,22 @@ REPORT: Final = (
     ReportSection(old_allocations_part, json_place=2),
     ReportSection(allocators_part),
     ReportSection(since_mark_part, "since_mark"),
-    ReportSection(peak_part, "peak", "the stacks that held most at the high-water mark"),
-    ReportSection(temporary_part, "temporary", "allocations freed soon by the same thread"),
-    ReportSection(
-        sizes_part,
-        "sizes",
-        "live blocks by size, and what the malloc library wastes",
-        Wanted(blocks=True, usable=True),
-    ),
-    ReportSection(
-        threads_part, "threads", "which threads allocate and which free", Wanted(threads=True)
-    ),
+    ReportSection(peak_part, "peak"),
+    ReportSection(temporary_part, "temporary"),
+    ReportSection(sizes_part, "sizes"),
+    ReportSection(threads_part, "threads"),
     ReportSection(memory_part),
     ReportSection(mappings_part, "mappings", json_place=1),
     ReportSection(losses_part),
 )
 """In the order in which text has them."""
 
-SECTIONS: Final = {section.name: section for section in REPORT if section.name and section.about}
-"""Optional sections by name."""
-
-
-def parse_sections(text: str) -> frozenset[str]:
-    """Names from a list with commas; ``all`` are all. Raises ValueError."""
-    names = {word.strip() for word in text.split(",")}
-    for name in sorted(names - {_ALL}):
-        if name not in SECTIONS:
-            known = ", ".join(SECTIONS)
-            raise ValueError(f"{name!r} is not a section; known are {known} and {_ALL}")
-    return frozenset(SECTIONS) if _ALL in names else frozenset(names)
-
-
-def wanted_by(names: Set[str]) -> Wanted:
-    """What a snapshot must hold for these sections."""
-    return reduce(or_, (SECTIONS[name].wanted for name in names), NOTHING_ELSE)
-
 
 def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
     """The sections of a report, their stacks with names as far as these are known in time."""
     parts = []
     for section in REPORT:
-        if not section.about or section.name in given.style.show:
+        if not section.is_optional or section.name in given.style.show:
             part = section.make(given)
             if part is not None:
                 parts.append((section, part))
@@ -342,4 +313,4 @@ def report_facts(given: Request) -> dict[str, Any]:
 
 
 def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:
-    return bool(found[0].about), found[0].json_place
+    return found[0].is_optional, found[0].json_place

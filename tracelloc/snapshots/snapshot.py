@@ -27,6 +27,7 @@ from tracelloc.heap.totals import I64, Totals
 from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
 from tracelloc.snapshots.losses import LossCounts, take_losses
 from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.found import FoundAllocator
 from tracelloc.target.residency import Memory
 from tracelloc.verdict.findings import Findings
@@ -86,35 +87,6 @@ class ProcessSum:
     """How many of them have ended."""
     ended_bytes: int
     """What these held at their ends: part of all figures."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a snapshot copies beside the totals."""
-
-    top: int = 0
-    """So many of the largest blocks."""
-    min_age_ns: int | None = None
-    """Adds ``top`` blocks of at least this age."""
-    blocks: bool = False
-    """Every outstanding block: 32 bytes each."""
-    threads: bool = False
-    """Who allocated and who freed."""
-    usable: bool = False
-    """What the allocator gives for each block; needs the blocks."""
-
-    def __or__(self, other: Wanted) -> Wanted:
-        """Combines two wishes. They may differ in the age only if one has none."""
-        return Wanted(
-            max(self.top, other.top),
-            other.min_age_ns if self.min_age_ns is None else self.min_age_ns,
-            self.blocks or other.blocks,
-            self.threads or other.threads,
-            self.usable or other.usable,
-        )
-
-
-NOTHING_ELSE: Final = Wanted()
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,14 +30,8 @@ from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
 from tracelloc.errors import TargetError, TracellocError
-from tracelloc.snapshots.snapshot import (
-    NOTHING_ELSE,
-    CaptureStatus,
-    Snapshot,
-    TraceSnapshot,
-    Wanted,
-    take_snapshot,
-)
+from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
+from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig

@@ -16,7 +16,8 @@ from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
-from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target, Wanted
+from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import is_runtime
 from tracelloc.target.residency import Memory, Residency

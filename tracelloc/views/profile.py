@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from tracelloc.filters import NamedStack
-from tracelloc.heap.totals import I64
-from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
 from tracelloc.text import format_size
 
 if TYPE_CHECKING:
+    from tracelloc.filters import NamedStack
+    from tracelloc.heap.totals import I64
+    from tracelloc.snapshots.snapshot import Snapshot, StackStat, Target
     from tracelloc.views.suspects import NamedSuspect
 
 

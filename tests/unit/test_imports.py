@@ -1,0 +1,76 @@
+"""What is not needed is not imported: that is most of what the start of a command costs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SLOW = {"numpy", "elftools", "capstone", "textual", "rich", "bcc", "ctypes", "subprocess"}
+"""Libraries that a command without a trace has no use for."""
+RUN = """
+import sys
+from tracelloc.__main__ import main
+sys.argv = ["tracelloc", *{arguments!r}]
+try:
+    main()
+except SystemExit:
+    pass
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+TRACE = """
+import sys
+import tracelloc.command.run, tracelloc.command.starts
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def imported_by(program: str) -> set[str]:
+    """Names of all modules at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120
+    )
+    return set(done.stderr.splitlines()[-1].split())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "--version",
+        "--help",
+        "--help-all",
+        "",
+        "--bogus",
+        "-p x",
+        "-p 1 -o file.unknown",
+        "-p 1 --fail-if lead",
+        "-p 1 --metric none",
+        "-p 1 --show none",
+        "-p 1 --events-size 0",
+        "-p 1 -n x",
+        "help cost",
+        "help costs",
+        "completion bash",
+    ],
+)
+def test_help_and_wrong_calls_import_nothing_slow(call: str) -> None:
+    found = imported_by(RUN.format(arguments=call.split()))
+    assert "tracelloc.__main__" in found
+    assert not found & SLOW
+    assert not {name for name in found if name.startswith(("tracelloc.ui", "tracelloc.capture"))}
+
+
+def test_version_needs_no_parser() -> None:
+    assert "argparse" not in imported_by(RUN.format(arguments=["--version"]))
+
+
+def test_reports_need_no_screen_and_no_file_format() -> None:
+    found = imported_by(TRACE)
+    assert "tracelloc.report.sections" in found
+    assert not found & {"textual", "rich", "bcc", "asyncio", "http.client", "ssl", "email"}
+    unwanted = ("tracelloc.ui", "tracelloc.live", "tracelloc.reading", "tracelloc.export.")
+    assert {name for name in found if name.startswith(unwanted)} <= {
+        "tracelloc.live",
+        "tracelloc.live.address",
+    }

@@ -1,0 +1,151 @@
+"""A command line, parsed and checked, before anything is imported that takes its time."""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from tracelloc.command.parser import parse_trace
+from tracelloc.errors import UsageError
+from tracelloc.export import exporter_for
+
+_LARGEST_RING: Final = 1 << 30
+_MOST_PROCESSES: Final = 1024
+_SPARSEST: Final = 1 << 40
+_LONGEST_S: Final = 100 * 365 * 86400.0
+
+
+class Mode(Enum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+    HEADLESS = "headless"
+    """Nothing; progress goes to standard error."""
+    TUI = "tui"
+    """A screen that takes keys; nothing else is written there."""
+
+    @property
+    def reports(self) -> bool:
+        """Whether reports are written."""
+        return self in (Mode.TEXT, Mode.JSON)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLine:
+    """What was written, and found to make sense."""
+
+    given: argparse.Namespace
+    """The options, by their long names."""
+    command: tuple[str, ...]
+    """The program to start and trace, with its arguments; empty: a running one is traced."""
+    mode: Mode
+
+
+def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLine:
+    """Parses the arguments after the program's name. Raises UsageError.
+
+    ``terminal``: standard input, output and error are one that a screen can be drawn on.
+    """
+    options, command = _split(arguments)
+    given = parse_trace(options)
+    _check(given, command)
+    _check_watch(given)
+    mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
+    _check_mode(given, command, mode)
+    return CommandLine(given, command, mode)
+
+
+def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
+    """Raises UsageError for what makes no sense."""
+    if given.pid is not None and given.name is not None:
+        raise UsageError("-p and -n both name a process", hint="leave out one")
+    if command and not given.pid is given.name is None:
+        raise UsageError(
+            "either a command is traced or a process", hint="leave out -p and -n, or -- CMD"
+        )
+    longest_s = max(given.interval, given.duration or 0, given.age or 0)
+    least, most, sample = given.min_size, given.max_size, given.sample
+    for wrong, message in (
+        (given.interval < 0.01, "--interval must be at least 10ms"),
+        (longest_s > _LONGEST_S, "times must be below a hundred years"),
+        (given.duration == 0, "--duration must be more than 0"),
+        (
+            most is not None and most < least,
+            "--max-size is below --min-size: everything would be ignored",
+        ),
+        (
+            sample is not None and not 0 < sample <= _SPARSEST,
+            "--sample must be between 1 and 1TiB",
+        ),
+        (given.follow_limit > _MOST_PROCESSES, f"--follow-limit must be at most {_MOST_PROCESSES}"),
+        (
+            not 0 < given.events_size <= _LARGEST_RING,
+            "--events-size must be between 1 and 1GiB",
+        ),
+        (
+            given.push is None and (given.push_name is not None or given.push_label),
+            "--push-name and --push-label need --push URL",
+        ),
+        (
+            given.push is not None and not 1 <= given.push_interval <= 86400,
+            "--push-interval must be between 1s and a day",
+        ),
+    ):
+        if wrong:
+            raise UsageError(message)
+    for path in given.output:
+        exporter_for(path)
+
+
+def _check_watch(given: argparse.Namespace) -> None:
+    if given.on_leak and shutil.which(given.on_leak[0]) is None:
+        raise UsageError(f"--on-leak: there is no command {given.on_leak[0]!r}")
+    if given.tui and (given.fail_if or given.on_leak):
+        raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
+
+
+def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
+    """Raises UsageError for what makes no sense with or without a screen."""
+    if given.pid is given.name is None and not command and mode is not Mode.TUI:
+        raise UsageError(
+            "a process is required",
+            hint="-p PID or -n NAME trace a running one, -- CMD starts one",
+        )
+    if given.program_output is not None and not (command and mode is Mode.TUI):
+        raise UsageError(
+            "--program-output copies the output of a program that the screen shows",
+            hint="without a screen, redirect the program's own output",
+        )
+
+
+def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+    """(our options, the command after ``--``)"""
+    arguments = list(arguments)
+    if "--" not in arguments:
+        return arguments, ()
+    at = arguments.index("--")
+    if at + 1 == len(arguments):
+        raise UsageError("no command follows --", hint="write tracelloc -- CMD [ARG...]")
+    return arguments[:at], tuple(arguments[at + 1 :])
+
+
+def _mode(given: argparse.Namespace, terminal: bool) -> Mode:
+    if given.json:
+        return Mode.JSON
+    # Reports that are counted were asked for.
+    if given.tui or (terminal and not given.text and given.count is None):
+        if given.tui and not terminal:
+            raise UsageError(
+                "a screen needs a terminal as standard input, output and error",
+                hint="--text and --json do not",
+            )
+        return Mode.TUI
+    files = given.output or given.flamegraph or given.pprof
+    if given.text or given.count is not None or not (files or given.listen or given.push):
+        return Mode.TEXT
+    return Mode.HEADLESS

@@ -1,0 +1,63 @@
+"""Rules that end a trace, as the command line has them, and what else is watched for.
+
+A rule is a condition such as ``leak > 1MiB/min``, ``growth > …``, ``live``, ``peak``, ``rss``;
+``watching`` compares it with snapshots.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from tracelloc.text import parse_size
+
+FAILED_STATUS: Final = 3
+"""Exit status when a rule was broken."""
+ON_LEAK_PATIENCE_S: Final = 30.0
+"""How long the command may take for one leak; at the end, for all that are left."""
+PER_MINUTE: Final = {"leak": True, "growth": True, "live": False, "peak": False, "rss": False}
+"""Whether a quantity is a rate, by its name."""
+_RULES_HELP: Final = (
+    "'leak' (any leak), 'leak > 1MiB/min' (all leaks together), "
+    "'growth > 5MiB/min' (the heap over the last minute, once there is one), "
+    "'live > 2GiB' (live bytes), 'peak > 2GiB' (at any moment, also between reports), "
+    "'rss > 4GiB' (resident memory)"
+)
+_FORM: Final = re.compile(r"\s*([a-z]+)\s*(?:>\s*([^/]+?)\s*(/\s*min)?\s*)?")
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRule:
+    """One condition."""
+
+    quantity: str
+    limit_bytes: int
+    """Per minute, if the quantity is."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What is watched for."""
+
+    rules: tuple[WatchRule, ...] = ()
+    on_leak: tuple[str, ...] = ()
+    """A command and its arguments; empty: none."""
+    suppressions: tuple[Path, ...] = ()
+
+
+def parse_rule(text: str) -> WatchRule:
+    """Raises ValueError with a sentence that says what is accepted."""
+    match = _FORM.fullmatch(text)
+    if match is None or match[1] not in PER_MINUTE:
+        raise ValueError(f"{text!r} is not a valid rule: write {_RULES_HELP}")
+    quantity, size, per_min = match.groups()
+    if size is None:
+        if quantity != "leak":
+            raise ValueError(f"{quantity!r} needs a limit, such as '{quantity} > 1GiB'")
+        return WatchRule(quantity, 0)
+    if bool(per_min) != PER_MINUTE[quantity]:
+        rate = "a size per minute (/min)" if not per_min else "a size, not one per minute"
+        raise ValueError(f"{text!r}: {quantity} is {rate}")
+    return WatchRule(quantity, parse_size(size))
