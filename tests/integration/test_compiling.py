@@ -70,7 +70,10 @@ def test_another_source_or_option_is_compiled(
     assert len(list(cache.iterdir())) == 4
 
 
-@pytest.mark.parametrize("harm", ["cut", "other content", "others can write it", "no file"])
+@pytest.mark.parametrize(
+    "harm",
+    ["cut", "one character", "other content", "others can write it", "others own it", "no file"],
+)
 def test_what_is_damaged_or_not_ours_is_compiled_again(
     cache: Path, compilations: list[str], harm: str
 ) -> None:
@@ -78,8 +81,16 @@ def test_what_is_damaged_or_not_ours_is_compiled_again(
     (file,) = cache.iterdir()
     if harm == "cut":
         file.write_bytes(file.read_bytes()[:-100])
+    elif harm == "one character":
+        content = file.read_bytes()
+        middle = content.index(b'"programs"') + 1000  # an instruction of the first one
+        changed = b"B" if content[middle : middle + 1] == b"A" else b"A"
+        file.write_bytes(content[:middle] + changed + content[middle + 1 :])
     elif harm == "other content":
-        file.write_text(json.dumps({"maps": [{}], "programs": {}}))
+        text = json.dumps({"maps": [{}], "programs": {}}).encode()
+        file.write_bytes(precompiled._digest(text) + b"\n" + text)
+    elif harm == "others own it":
+        os.chown(file, 65534, 65534)
     elif harm == "others can write it":
         file.chmod(0o666)
     else:
@@ -101,7 +112,8 @@ def test_the_cache_of_the_user_who_called_sudo_is_not_believed(
     compiled = CONFIG.compile()
     (file,) = cache.iterdir()
     assert file.stat().st_uid == os.geteuid()
-    assert CompiledProbes.from_json(json.loads(file.read_text())) == compiled
+    _, text = file.read_text().splitlines()
+    assert CompiledProbes.from_json(json.loads(text)) == compiled
 
 
 def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

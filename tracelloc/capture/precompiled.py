@@ -46,7 +46,7 @@ def compiled(
 
 
 class _Cache:
-    """Compiled code in files, named by what they are made of.
+    """Compiled code in files, named by what they are made of: a checksum, then JSON.
 
     It is loaded into the kernel as it is, so it is kept where only the effective user can
     have put it: not in the directory of the user who called sudo.
@@ -62,7 +62,9 @@ class _Cache:
     def recall(self) -> CompiledProbes | None:
         """What was compiled of this before, if that is still there."""
         try:
-            content = trusted_bytes(self._path, self._who, _MOST_BYTES)
+            digest, _, content = trusted_bytes(self._path, self._who, _MOST_BYTES).partition(b"\n")
+            if digest != _digest(content):
+                return None
             os.utime(self._path)
             return CompiledProbes.from_json(json.loads(content))
         except (OSError, ValueError, KeyError, TypeError):
@@ -72,10 +74,15 @@ class _Cache:
         """Whatever goes wrong, it is compiled again the next time."""
         with contextlib.suppress(OSError):
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(self._path, [json.dumps(probes.to_json()).encode()])
+            content = json.dumps(probes.to_json()).encode()
+            replace_file(self._path, [_digest(content), b"\n", content])
             files = sorted(self._path.parent.iterdir(), key=lambda path: -path.stat().st_mtime_ns)
             for path in files[_MOST_FILES:]:
                 path.unlink(missing_ok=True)
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content).hexdigest().encode()
 
 
 def _bcc_stamp() -> str:
