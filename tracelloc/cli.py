@@ -9,19 +9,23 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError
+from tracelloc.startup import STARTUP
+from tracelloc.text import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the program. Returns its exit status: 0 done, 1 error, 2 usage, 3 a broken rule."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
+    began_s = time.monotonic()
     debug = "--debug" in arguments
     try:
         try:
-            return _command(arguments)
+            return _command(arguments, began_s)
         finally:
             _spare_stdout()
     except TracellocError as error:
@@ -39,13 +43,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
 
 
-def _command(arguments: list[str]) -> int:
+def _command(arguments: list[str], began_s: float) -> int:
     if arguments and arguments[0] in SUBCOMMANDS:
         from tracelloc.command.subcommands import run_subcommand  # noqa: PLC0415 - as below
 
         _heed_interrupts()
         return run_subcommand(arguments[0], arguments[1:])
-    return _run(parse_command_line(arguments, terminal=_has_screen()))
+    line = parse_command_line(arguments, terminal=_has_screen())
+    STARTUP.begin(_what_begins(line))
+    try:
+        return _run(line, began_s)
+    finally:
+        STARTUP.end()
+
+
+def _what_begins(line: CommandLine) -> str:
+    if line.command:
+        return f"starting {printable(line.command[0])}"
+    if line.given.name is not None:
+        return f"looking for {printable(line.given.name)}"
+    return "looking for processes" if line.given.pid is None else f"attaching to {line.given.pid}"
 
 
 def _has_screen() -> bool:
@@ -57,8 +74,9 @@ def _has_screen() -> bool:
     return all_are and os.environ.get("TERM", "") not in ("", "dumb")
 
 
-def _run(line: CommandLine) -> int:
+def _run(line: CommandLine, began_s: float) -> int:
     # Only now: --help and wrong usage need none of the slow imports.
+    _import_numpy()
     from tracelloc.command.options import options_of  # noqa: PLC0415
 
     options = options_of(line)
@@ -77,8 +95,18 @@ def _run(line: CommandLine) -> int:
     from tracelloc.command.starts import start_of  # noqa: PLC0415
 
     _heed_interrupts()
-    front = Reports(options.report, has_stdout=not options.command)
+    front = Reports(options.report, has_stdout=not options.command, began_s=began_s)
     return trace(options, start_of(options), front)
+
+
+def _import_numpy() -> None:
+    """Without a thread per processor, which the library behind it would begin for matrices."""
+    variable = "OPENBLAS_NUM_THREADS"
+    if variable not in os.environ:
+        os.environ[variable] = "1"
+        import_module("numpy")
+        # Programs that are started must not see it.
+        del os.environ[variable]
 
 
 def _heed_interrupts() -> None:

@@ -15,7 +15,7 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "text", "probes", "abi", "sampling", "syscalls"},
+    {"errors", "text", "probes", "abi", "sampling", "startup", "syscalls"},
     {"caller", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},

@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from tracelloc import abi
+from tracelloc.abi import MISS_REGISTERS
 from tracelloc.capture.ring import (
     BUSY,
     DISCARD,
     EventRing,
+    MissRing,
     Ring,
     StackRing,
 )
@@ -177,3 +179,29 @@ def test_stacks_of_several_images(kernel: Kernel) -> None:
         ]
         for image in range(3)
     ]
+
+
+def miss(stack_id: int, stack: bytes, pages: int) -> bytes:
+    registers = range(stack_id, stack_id + MISS_REGISTERS)
+    head = struct.pack(f"<QIIQQII{MISS_REGISTERS}Q", stack_id, 5, 3, 77, 88, pages, 9, *registers)
+    return head + stack
+
+
+@pytest.mark.parametrize("before_end", [8, 16, 64, 104, 112, 120, PAGE, PAGE + 112, PAGE + 8192])
+def test_misses_across_the_end(kernel: Kernel, before_end: int) -> None:
+    """The data are mapped once: what lies across their end is put together."""
+    ring = MissRing(kernel.fd, SIZE)
+    assert len(ring.data) == SIZE
+    kernel.start_at(ring, 7 * SIZE - before_end)
+    stack = os.urandom(2 * PAGE)
+    kernel.produce(miss(40, stack, 0b10))
+    kernel.produce(miss(41, b"", 0), DISCARD)
+    kernel.produce(miss(42, b"", 0))
+    busy = kernel.produce(miss(43, b"", 0), BUSY)
+    first, second = ring.take(9)
+    assert (first.stack_id, first.generation, first.image) == (40, 5, 3)
+    assert (first.missing, first.stack_address) == (77, 88)
+    assert first.registers == tuple(range(40, 40 + MISS_REGISTERS))
+    assert (first.stack, first.stack_holes) == (stack, 0b01)
+    assert (second.stack_id, second.stack, second.stack_holes) == (42, b"", 0)
+    assert ring.consumed == busy

@@ -56,7 +56,8 @@ def running(play: Stage, *arguments: str) -> Iterator[tuple[Run, list[TraceSnaps
 
 
 def front(monkeypatch: Any, tmp_path: Path) -> tuple[Reports, io.BytesIO]:
-    reports, stream = Reports(tmp_path / "report", has_stdout=True), io.BytesIO()
+    reports = Reports(tmp_path / "report", has_stdout=True, began_s=0.0)
+    stream = io.BytesIO()
     monkeypatch.setattr(reports, "_stream", stream)
     return reports, stream
 

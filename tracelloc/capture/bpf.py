@@ -29,6 +29,7 @@ from tracelloc.capture.system import UPROBE_MULTI_KERNEL, UPROBE_SESSION_KERNEL,
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
+from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process, pid_namespace
 from tracelloc.target.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 
@@ -250,6 +251,7 @@ class Capture:
 
     def load(self) -> None:
         """Loads every program for the method. Raises UnsupportedError."""
+        STARTUP.note("loading the probes into the kernel")
         for name in self._names:
             self._bpf.load(name, KPROBE, self.method.attach_type(name))
         self._control["sessions"][0] = self.method is Method.SESSION

@@ -21,6 +21,7 @@ from tracelloc.caller import effective_user, replace_file, trusted_bytes
 from tracelloc.capture import compiler
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
+from tracelloc.startup import STARTUP
 
 _MOST_FILES: Final = 16
 """In the cache; the least lately used ones make room. About 120 KiB each."""
@@ -95,6 +96,7 @@ def _bcc_stamp() -> str:
 
 def _compile_aside(wish: str, *, debug: bool) -> CompiledProbes:
     """Compiles in a child process. Raises UnsupportedError."""
+    STARTUP.note("compiling the probes, which are then kept")
     done = subprocess.run(
         [sys.executable, "-P", compiler.__file__],
         input=wish,

@@ -22,6 +22,7 @@ from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.errors import TracellocError
+from tracelloc.startup import STARTUP
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
@@ -53,6 +54,7 @@ def passes(trial: Trial) -> bool:
     known = memory.recall()
     if trial.value not in known:
         try:
+            STARTUP.note("trying probes on a child process, once per boot")
             known[trial.value] = _try(trial)
         except (TracellocError, ChildEndedError, OSError):
             return True

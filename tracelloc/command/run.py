@@ -29,6 +29,7 @@ from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
+from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap
 from tracelloc.text import printable
@@ -243,6 +244,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         config = replace(options.trace, selection=replace(options.trace.selection, pools=pools))
         session = stack.enter_context(closing(start.begin(config, say)))
+        STARTUP.end()
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
@@ -266,14 +268,24 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
     return FAILED_STATUS if watch.broken is not None else 0
 
 
+def first_wait_s(interval_s: float, gone_s: float) -> float:
+    """How long the first report is waited for, ``gone_s`` after the command began.
+
+    Its interval is counted from there, as people wait since then; half of it at least is traced.
+    """
+    return max(interval_s - gone_s, interval_s / 2)
+
+
 class Reports:
     """A front-end for logs, pipes and people who watch."""
 
-    def __init__(self, path: Path | None, *, has_stdout: bool) -> None:
+    def __init__(self, path: Path | None, *, has_stdout: bool, began_s: float) -> None:
         """Reports go to a file, if one is given, else to standard output if that is free.
 
-        Raises UsageError if the file can't be written.
+        ``began_s``: when the command began, by ``time.monotonic``. Raises UsageError if the
+        file can't be written.
         """
+        self._began_s = began_s
         self.messages = Messages()
         self._count = 0
         self._is_open = True
@@ -287,7 +299,7 @@ class Reports:
         options, signals = run.options, run.signals
         start = time.monotonic()
         end = start + options.duration_s if options.duration_s is not None else None
-        next_report = start + options.interval_s
+        next_report = start + first_wait_s(options.interval_s, start - self._began_s)
         while not signals.is_ending:
             now = time.monotonic()
             if end is not None and now >= end:

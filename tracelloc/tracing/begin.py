@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelloc.capture.bpf import Capture
+from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
@@ -12,6 +13,7 @@ from tracelloc.tracing.session import Say, Session, say_nothing
 
 def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
     """Traces a running process. Raises TracellocError, having attached nothing."""
+    STARTUP.note(f"reading the symbol tables of process {process.pid}")
     space = AddressSpace(process)
     modules = find_allocators(space, config.selection)
     session = _make(space, config, say)

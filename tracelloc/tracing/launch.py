@@ -14,6 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tracelloc.errors import TracellocError
+from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import await_program
 from tracelloc.tracing.config import TraceConfig
@@ -42,6 +43,7 @@ class Launch:
 
     def begin(self) -> None:
         """Lets the program begin, and waits until it is traced. Raises TracellocError."""
+        STARTUP.end()  # the terminal is the program's from here on
         self.program.go()
         self._is_there.wait()
         if self._trouble is not None:

@@ -1,0 +1,61 @@
+"""From the first moment on it is said what is being done, where somebody may be looking."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.harness import PATIENCE_S
+from tracelloc.command.run import first_wait_s
+from tracelloc.startup import StatusLine
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_the_line(
+    is_terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+    line = StatusLine()
+    line.note("too early")
+    line.begin("attaching")
+    line.note("compiling")
+    line.end()
+    line.end()
+    line.note("too late")
+    texts = "\rtracelloc: attaching…\x1b[K", "\rtracelloc: compiling…\x1b[K", "\r\x1b[K"
+    captured = capsys.readouterr()
+    assert captured.err == ("".join(texts) if is_terminal else "")
+    assert captured.out == ""
+
+
+@pytest.mark.parametrize(
+    ("interval_s", "gone_s", "wait_s"),
+    [(1.0, 0.4, 0.6), (1.0, 3.0, 0.5), (60.0, 2.0, 58.0), (0.01, 1.0, 0.005)],
+)
+def test_the_first_interval_begins_with_the_command(
+    interval_s: float, gone_s: float, wait_s: float
+) -> None:
+    assert first_wait_s(interval_s, gone_s) == pytest.approx(wait_s)
+
+
+@pytest.mark.parametrize("given", [None, "3"])
+def test_numpy_has_no_threads_and_programs_do_not_notice(given: str | None) -> None:
+    program = (
+        "import os, sys; from tracelloc import cli; cli._import_numpy();"
+        "print('numpy' in sys.modules, os.environ.get('OPENBLAS_NUM_THREADS'),"
+        "len(os.listdir('/proc/self/task')))"
+    )
+    environment = {name: v for name, v in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    if given is not None:
+        environment["OPENBLAS_NUM_THREADS"] = given
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S, env=environment,
+    )  # fmt: skip
+    is_imported, variable, threads = done.stdout.split()
+    assert (is_imported, variable) == (str(given is None), str(given))
+    if given is None:
+        assert threads == "1"

@@ -1,0 +1,40 @@
+"""What tracelloc is doing before it traces, from the first moment on.
+
+One line on standard error, where that is a terminal; nothing elsewhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from typing import Final
+
+
+class StatusLine:
+    """A line in which each text takes the place of the last one, from ``begin`` to ``end``."""
+
+    def __init__(self) -> None:
+        self._is_on = False
+
+    def begin(self, text: str) -> None:
+        """Shows the first text."""
+        self._is_on = sys.stderr is not None and sys.stderr.isatty()
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """What is being done now, as printable text. Before and after, nothing is shown."""
+        self._print(f"\rtracelloc: {text}…\x1b[K")
+
+    def end(self) -> None:
+        """Takes the line away. May be called twice."""
+        self._print("\r\x1b[K")
+        self._is_on = False
+
+    def _print(self, text: str) -> None:
+        if self._is_on:
+            with suppress(OSError, ValueError):  # the terminal is gone
+                print(text, end="", file=sys.stderr, flush=True)
+
+
+STARTUP: Final = StatusLine()
+"""The program's own."""
