@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from tracelloc import abi
+from tracelloc import abi, probes
 from tracelloc.abi import MISS_REGISTERS
 from tracelloc.capture.ring import (
     BUSY,
@@ -142,6 +143,20 @@ def test_full_ring() -> None:
     assert taken["address"][0] == 0
 
 
+def test_little_of_the_second_copy_is_mapped(kernel: Kernel) -> None:
+    """All of it would count as memory of ours once more."""
+    os.truncate(kernel.fd, 2 * PAGE + 2 * 64 * PAGE)
+    for kind, pages in ((StackRing, 2), (MissRing, 18)):
+        assert len(kind(kernel.fd, 64 * PAGE).data) == (64 + pages) * PAGE
+        assert len(kind(kernel.fd, PAGE).data) == 2 * PAGE
+    text = (probes.directory() / "maps.h").read_text() + (
+        probes.directory() / "event.h"
+    ).read_text()
+    miss_pages = int(re.findall(r"#define LARGE_MISS_PAGES (\d+)", text)[0])
+    assert MissRing.longest_pages * PAGE >= 8 + MISS_BYTES + miss_pages * PAGE
+    assert StackRing.longest_pages * PAGE >= 8 + 16 + 8 * MOST_FRAMES
+
+
 def stack(stack_id: int, flags: int, frames: list[int], image: int = 3) -> bytes:
     return struct.pack(f"<QHHI{len(frames)}Q", stack_id, len(frames), flags, image, *frames)
 
@@ -181,6 +196,10 @@ def test_stacks_of_several_images(kernel: Kernel) -> None:
     ]
 
 
+MISS_BYTES = 40 + 8 * MISS_REGISTERS
+MOST_FRAMES = 512
+
+
 def miss(stack_id: int, stack: bytes, pages: int) -> bytes:
     registers = range(stack_id, stack_id + MISS_REGISTERS)
     head = struct.pack(f"<QIIQQII{MISS_REGISTERS}Q", stack_id, 5, 3, 77, 88, pages, 9, *registers)
@@ -189,9 +208,7 @@ def miss(stack_id: int, stack: bytes, pages: int) -> bytes:
 
 @pytest.mark.parametrize("before_end", [8, 16, 64, 104, 112, 120, PAGE, PAGE + 112, PAGE + 8192])
 def test_misses_across_the_end(kernel: Kernel, before_end: int) -> None:
-    """The data are mapped once: what lies across their end is put together."""
     ring = MissRing(kernel.fd, SIZE)
-    assert len(ring.data) == SIZE
     kernel.start_at(ring, 7 * SIZE - before_end)
     stack = os.urandom(2 * PAGE)
     kernel.produce(miss(40, stack, 0b10))

@@ -138,7 +138,7 @@ cdef class StackRecords:
     cdef readonly list images  # (image, stacks, frames), in the order of their numbers
 
     def __cinit__(self, const uint8_t[::1] data, uint64_t size, uint64_t start, uint64_t end):
-        """``data``: ``size`` bytes twice, one behind the other."""
+        """``data``: ``size`` bytes, and again as many of them as the longest record has."""
         cdef const stack* one
         cdef Share* share
         self.data, self.start, self.mask, self.shares = data, start, size - 1, Shares()

@@ -3,7 +3,8 @@
 Rings of events are array maps (``probes/ring.h``), the others BPF ring buffers. The kernel
 lets those be mapped: one page with the consumer's position (ours to
 write), one with the producer's, then the data twice in a row so that no record is
-split (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
+split; of the second copy only the beginning is mapped, as all of it would count as
+memory once more (kernel/bpf/ringbuf.c; Documentation/bpf/ringbuf.rst). Each record has an
 8-byte head, its length and two flag bits; positions only grow. Everything runs on
 the thread that pumps events.
 """
@@ -74,14 +75,15 @@ class EventRing:
 class Ring:
     """The shared memory of one ring buffer map of ``size_bytes`` data."""
 
-    copies = 2
-    """How many of the two copies of the data are mapped: each counts as resident memory."""
+    longest_pages = 1
+    """Whole pages that no record with its head is longer than."""
 
     def __init__(self, map_fd: int, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self._consumer_page = mmap.mmap(map_fd, _PAGE)
+        mapped_bytes = size_bytes + min(size_bytes, self.longest_pages * _PAGE)
         self._producer_pages = mmap.mmap(
-            map_fd, _PAGE + self.copies * size_bytes, prot=mmap.PROT_READ, offset=_PAGE
+            map_fd, _PAGE + mapped_bytes, prot=mmap.PROT_READ, offset=_PAGE
         )
         self._consumer = np.frombuffer(self._consumer_page, np.uint64, 1)
         self._producer = np.frombuffer(self._producer_pages, np.uint64, 1)
@@ -149,6 +151,8 @@ class SentStacks:
 class StackRing(Ring):
     """The ring of ``struct stack``: few records, of any length."""
 
+    longest_pages = 2
+
     def take(self) -> list[tuple[int, SentStacks]]:
         """Copies out all finished records, and gives back their room.
 
@@ -199,20 +203,20 @@ class Miss:
 class MissRing(Ring):
     """The ring of ``struct miss``: few records, of two sizes."""
 
-    copies = 1
+    longest_pages = 18
 
     def take(self, most: int) -> list[Miss]:
         """Copies out up to ``most`` finished records, oldest first, and gives back their room."""
         found: list[Miss] = []
         position = self.consumed
         while len(found) < most and position < self.produced:
-            # A head is never split.
-            length, _ = _HEAD.unpack_from(self.data, self.offset(position))
+            at = self.offset(position)
+            length, _ = _HEAD.unpack_from(self.data, at)
             if length & BUSY:
                 break
             if not length & DISCARD:
-                at = position + HEAD_BYTES
-                head = np.frombuffer(self._bytes(at, _MISS_DTYPE.itemsize), _MISS_DTYPE)[0]
+                at += HEAD_BYTES
+                head = np.frombuffer(self.data, _MISS_DTYPE, 1, at)[0]
                 at += _MISS_DTYPE.itemsize
                 pages = int(head["stack_pages"])
                 n_pages = pages.bit_length()
@@ -224,15 +228,10 @@ class MissRing(Ring):
                         missing=int(head["missing"]),
                         registers=tuple(head["registers"].tolist()),
                         stack_address=int(head["stack_address"]),
-                        stack=self._bytes(at, n_pages * _PAGE),
+                        stack=bytes(self.data[at : at + n_pages * _PAGE]),
                         stack_holes=~pages & (1 << n_pages) - 1,
                     )
                 )
             position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
             self.consumed = position
         return found
-
-    def _bytes(self, position: int, count: int) -> bytes:
-        at = self.offset(position)
-        over = max(0, at + count - self.size_bytes)
-        return bytes(self.data[at : at + count]) + bytes(self.data[:over])
