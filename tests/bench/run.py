@@ -11,13 +11,26 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.bench import capacity, following, naming, overflow, storm, tui, unwinding, workloads
+from tests.bench import (
+    capacity,
+    following,
+    naming,
+    overflow,
+    start,
+    storm,
+    tui,
+    unwinding,
+    workloads,
+)
 from tests.bench.processes import SkippedError
 from tests.bench.storm import Case, Sample
 from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
 
-PARTS = ("storm", "overflow", "capacity", "naming", "unwinding", "tui", "follow", *workloads.NAMES)
+PARTS = (
+    "start", "storm", "overflow", "capacity", "naming", "unwinding", "tui", "follow",
+    *workloads.NAMES,
+)  # fmt: skip
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
 RATIOS = (
     ("tracelloc", "floor", "at most", 1.35),
@@ -32,6 +45,7 @@ RATIOS = (
 TROUBLE = (SkippedError, OSError, EOFError, TimeoutError, subprocess.SubprocessError)
 """Why a tool is left out; the others go on."""
 SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
+    ("start", f"{len(start.TARGETS)} commands, {start.ROUNDS} times", start.measure),
     ("overflow", f"{overflow.ENTRIES:,} entries of the spill map", overflow.measure),
     ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", capacity.measure),
     ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", naming.measure),
@@ -63,6 +77,7 @@ class Results:
     """By tool."""
     workloads: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Units of work per second, by tool."""
+    start: dict[str, Any] | None = None
     overflow: dict[str, Any] | None = None
     capacity: dict[str, Any] | None = None
     naming: dict[str, Any] | None = None
@@ -218,6 +233,7 @@ def as_json(results: Results) -> dict[str, Any]:
         ],
         "ratios": storm_ratios(results),
         "workloads": slowdowns(results),
+        "start": results.start,
         "overflow": results.overflow,
         "capacity": results.capacity,
         "naming": results.naming,

@@ -37,7 +37,14 @@ TARGETS = {
     "screen": {"first_sign_s": 0.3, "first_figures_s": 1.2},
     "screen, first start": {"first_sign_s": 0.3, "first_figures_s": 2.5},
 }
-"""At most, by what is started. CPU is that of the command and its children, to its end."""
+"""At most, by what is started."""
+FIGURES = {
+    "first_sign_s": "s to the first output",
+    "first_figures_s": "s to the first figures",
+    "cpu_s": "s of CPU",
+    "rss_mib": "MiB of memory",
+}
+"""What the figures of ``Started`` are, for people."""
 ROUNDS = 5
 _FIGURES = re.compile(rb"record_request|cache_lookup|render_page")
 """Functions of the target, which have names once there are figures."""
@@ -52,8 +59,9 @@ class Started:
     first_figures_s: float
     """When a function of the target was named; the end, where none is."""
     cpu_s: float
+    """Of the command and its children, from the beginning to the end."""
     rss_mib: float
-    """At most."""
+    """The most that was resident."""
 
 
 def measure(rounds: int = ROUNDS) -> dict[str, dict[str, float]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from tests.bench import following, storm, tui
+from tests.bench import following, start, storm, tui
 from tests.bench.run import Results, slowdowns, storm_ratios
 from tests.bench.storm import Case
 from tests.bench.tools import TOOLS
@@ -79,6 +79,19 @@ def _workloads(results: Results) -> Iterator[str]:
     if rows:
         yield "Real workloads"
         yield from _table(["", "rate", "times slower"], rows)
+
+
+def _start(results: Results) -> Iterator[str]:
+    if results.start is None:
+        return
+    yield "Starts (medians; CPU to the end)"
+    rows = [
+        [f"{what}: {start.FIGURES[figure]}", f"{value:.2f}", f"{start.TARGETS[what][figure]:g}",
+         "met" if value <= start.TARGETS[what][figure] else "MISSED"]
+        for what, figures in results.start.items()
+        for figure, value in figures.items()
+    ]  # fmt: skip
+    yield from _table(["", "", "at most", ""], rows)
 
 
 def _overflow(results: Results) -> Iterator[str]:
@@ -203,7 +216,7 @@ def _follow(results: Results) -> Iterator[str]:
 
 def text(results: Results) -> str:
     """All tables, and what is missing from them."""
-    sections = []
+    sections = [_start(results)]
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
     sections += [_workloads(results), _overflow(results), _capacity(results), _naming(results)]
