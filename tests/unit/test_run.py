@@ -9,16 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import pytest
+
 from tests.unit.stage import A, Stage, Stages
 from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Reports, Run
 from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
-from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.symbols import SourceMap
-from tracelloc.views.naming import Namers, Symbolizers
+from tracelloc.views.naming import Namer, Namers, Symbolizers
 from tracelloc.watching import Watch
 
 
@@ -82,6 +84,27 @@ def test_report_and_rules_see_one_snapshot(
         ]  # fmt: skip
         assert len({line["time"] for line in lines}) == 1
         assert run.watch.broken == (f"live is 4.88 KiB, more than 4.00 KiB (process {child})")
+
+
+def test_names_of_the_first_report_are_looked_up_ahead(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Of the largest stacks, while the report's time has not come; nobody waits for them."""
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 700, 1, 7), (A, 32, 900, 2, 7), (A, 48, 8, 3, 7))
+    asked: list[tuple[list[int], float | None]] = []
+
+    def prepare(self: Namer, one: Snapshot, indices: list[int], timeout_s: float | None) -> bool:
+        asked.append(([one.stack_stats([index])[0].live_bytes for index in indices], timeout_s))
+        return False
+
+    monkeypatch.setattr(Namer, "prepare", prepare)
+    for mode in ("--json", "--push=http://x"):
+        with running(play, mode, "--top", "2") as (run, _, _):
+            reports, stream = front(monkeypatch, tmp_path)
+            reports._look_up_ahead(run)
+            assert stream.getvalue() == b""
+    assert asked == [([900, 700], 0.0)]
 
 
 def test_files_hold_what_the_report_says(

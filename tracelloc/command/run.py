@@ -7,6 +7,7 @@ endpoint and the push.
 
 from __future__ import annotations
 
+import math
 import select
 import sys
 import threading
@@ -298,12 +299,16 @@ class Reports:
         """Reports until tracing is to end."""
         options, signals = run.options, run.signals
         start = time.monotonic()
-        end = start + options.duration_s if options.duration_s is not None else None
+        end = math.inf if options.duration_s is None else start + options.duration_s
         next_report = start + first_wait_s(options.interval_s, start - self._began_s)
+        ahead = (start + next_report) / 2
         while not signals.is_ending:
             now = time.monotonic()
-            if end is not None and now >= end:
+            if now >= end:
                 return
+            if now >= ahead:
+                self._look_up_ahead(run)
+                ahead = math.inf
             if now >= next_report:
                 if self._tick(run):
                     return
@@ -311,7 +316,7 @@ class Reports:
                 missed = (time.monotonic() - next_report) // options.interval_s
                 next_report += options.interval_s * (1 + max(0.0, missed))
                 continue
-            until = next_report if end is None else min(next_report, end)
+            until = min(ahead, next_report, end)
             ends, signalled = run.session.end_fd, signals.fileno()
             ready, _, _ = select.select([ends, signalled], [], [], max(0.0, until - now))
             if signalled in ready:
@@ -320,6 +325,13 @@ class Reports:
             if ends in ready:
                 self.messages.say(f"process {run.session.root.target.pid} has ended")
                 return
+
+    def _look_up_ahead(self, run: Run) -> None:
+        """Has names looked up that the first report will need, so that it is not late."""
+        if run.options.mode.reports:
+            for one in run.snapshots.take(0.0).processes:
+                indices = [stat.index for stat in one.top_stacks(run.options.top)]
+                run.namers.of(one.target).prepare(one, indices, 0.0)
 
     def _tick(self, run: Run) -> bool:
         """One report. Whether tracing is to end."""
