@@ -75,3 +75,23 @@ def test_logs_are_without_it(target: Target, tmp_path: Path) -> None:
     tracer = Tracelloc("-p", target.pid, "--text", "--count", 1, directory=tmp_path)
     assert tracer.finish() == 0
     assert tracer.messages[0].startswith(f"tracelloc: tracing {target.pid} ")
+
+
+def test_memory(target: Target, tmp_path: Path) -> None:
+    """Neither the compiler nor the second copies of the rings' data are in it."""
+    options = ("--text", "--interval", "100ms")
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    try:
+        end_s = time.monotonic() + PATIENCE_S
+        while "==> lost" not in tracer.text():
+            assert time.monotonic() < end_s
+            time.sleep(0.01)
+        process = Path(f"/proc/{tracer.process.pid}")
+        status = (process / "status").read_text()
+        most_kib = int(status.partition("VmHWM:")[2].split()[0])
+        assert most_kib < 120_000_000 / 1024
+        maps = (process / "maps").read_text()
+        assert "libcapstone" in maps
+        assert "libbcc" not in maps
+    finally:
+        tracer.kill()
