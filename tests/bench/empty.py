@@ -11,8 +11,9 @@ from typing import Any
 from tests.bench.allocator import Allocator
 from tests.bench.processes import SkippedError
 from tracelloc import probes
-from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.attach import Attachment, attach_type
 from tracelloc.capture.compiler import import_bcc
+from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
 
 TEXT = b"""
@@ -34,7 +35,7 @@ def _program() -> int:
         del os.environ["BCC_KERNEL_SOURCE"]
         if before is not None:
             os.environ["BCC_KERNEL_SOURCE"] = before
-    kind = {"attach_type": Method.MULTI.attach_type("empty")}
+    kind = {"attach_type": attach_type(Method.MULTI, "empty")}
     return int(_kept[0].load_func(b"empty", bcc.BPF.KPROBE, **kind).fd)
 
 

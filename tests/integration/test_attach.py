@@ -15,7 +15,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tracelloc.capture import attach, system
-from tracelloc.capture.attach import Method
+from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to

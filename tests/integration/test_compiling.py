@@ -10,9 +10,9 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.capture import precompiled
-from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.compiler import CompiledProbes
+from tracelloc.capture.method import Method
 from tracelloc.errors import UnsupportedError
 
 pytestmark = pytest.mark.bpf

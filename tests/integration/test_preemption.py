@@ -13,8 +13,8 @@ import pytest
 
 from tests.unit.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
 from tracelloc import probes
-from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import TRACEPOINTS, Capture, CaptureConfig
+from tracelloc.capture.method import Method
 from tracelloc.capture.programs import has_private_stack
 from tracelloc.capture.system import kernel_is_at_least
 from tracelloc.errors import UnsupportedError

@@ -15,7 +15,7 @@ import pytest
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_attach import HAS_MULTI
 from tracelloc.capture import childprogram, trials
-from tracelloc.capture.attach import Method
+from tracelloc.capture.method import Method
 from tracelloc.capture.trials import Trial, passes
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to

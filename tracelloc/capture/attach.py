@@ -27,12 +27,12 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import Enum
 from itertools import groupby
 from pathlib import Path
 from typing import Final
 
 from tracelloc import abi, syscalls
+from tracelloc.capture.method import Method
 from tracelloc.errors import (
     PrivilegeError,
     TargetError,
@@ -56,29 +56,17 @@ _PERF_EVENT: Final = 41
 _UPROBE_MULTI: Final = 48
 _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
-"""Those that also run at returns."""
+"""Programs that also run at returns."""
 
 _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 """Threads that close descriptors, made when they are needed."""
 
 
-class Method(Enum):
-    """How probes are attached."""
-
-    SESSION = "session"
-    MULTI = "multi"
-    PERF = "perf"
-
-    @property
-    def has_links(self) -> bool:
-        """Whether a descriptor holds many probes."""
-        return self is not Method.PERF
-
-    def attach_type(self, program: str) -> int:
-        """The expected_attach_type that the program of this name must be loaded with."""
-        if self is Method.SESSION and program in _SESSION_PROGRAMS:
-            return _UPROBE_SESSION
-        return _UPROBE_MULTI if self.has_links else 0
+def attach_type(method: Method, program: str) -> int:
+    """The expected_attach_type that the program of this name must be loaded with."""
+    if method is Method.SESSION and program in _SESSION_PROGRAMS:
+        return _UPROBE_SESSION
+    return _UPROBE_MULTI if method.has_links else 0
 
 
 class _PerfEventAttr(ctypes.Structure):
@@ -195,7 +183,7 @@ class Attachment:
         cookies = words(*(probe.cookie for probe in probes))
         attributes = _LinkAttr(
             prog_fd=self._program(first.program),
-            attach_type=self.method.attach_type(first.program),
+            attach_type=attach_type(self.method, first.program),
             path=ctypes.addressof(path_bytes),
             offsets=ctypes.addressof(offsets),
             cookies=ctypes.addressof(cookies),

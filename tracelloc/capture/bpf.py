@@ -15,10 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
-from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.attach import Attachment, attach_type
 from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry, take_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
+from tracelloc.capture.method import Method
 from tracelloc.capture.precompiled import compiled
 from tracelloc.capture.proginfo import program_info
 from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
@@ -253,7 +254,7 @@ class Capture:
         """Loads every program for the method. Raises UnsupportedError."""
         STARTUP.note("loading the probes into the kernel")
         for name in self._names:
-            self._bpf.load(name, KPROBE, self.method.attach_type(name))
+            self._bpf.load(name, KPROBE, attach_type(self.method, name))
         self._control["sessions"][0] = self.method is Method.SESSION
 
     @property

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from tracelloc.capture import childprogram
-from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.attach import Attachment
+from tracelloc.capture.method import Method
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
 from tracelloc.placement.places import find_place, is_emulated

@@ -15,8 +15,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.capture.attach import Method
 from tracelloc.capture.child import Child, ChildEndedError
+from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.errors import TracellocError
 from tracelloc.placement import ProbePoint

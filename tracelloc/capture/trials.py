@@ -16,9 +16,10 @@ from typing import Final
 
 from tracelloc.caller import Caller, effective_user, replace_file, trusted_bytes
 from tracelloc.capture import childprogram
-from tracelloc.capture.attach import Method
+from tracelloc.capture.attach import attach_type
 from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
 from tracelloc.capture.compiler import CompiledProbes
+from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.errors import TracellocError
@@ -71,7 +72,7 @@ def _try(trial: Trial) -> bool:
 
 
 def _threads_are_seen(programs: Programs, *, leave: bool = False) -> bool:
-    fd = programs.load(IDLE_PROGRAM, KPROBE, Method.MULTI.attach_type(IDLE_PROGRAM))
+    fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(Method.MULTI, IDLE_PROGRAM))
     with Child() as child, statistics():
         attachment = child.probed(Method.MULTI, lambda _: fd, child.point())
         try:

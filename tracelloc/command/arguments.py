@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tracelloc import __version__
+from tracelloc.capture.method import Method
 from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
 from tracelloc.live.address import parse_label, parse_listen, parse_push_url
@@ -210,7 +211,7 @@ def _add_probes(group: Any) -> None:
     add("--attach", "how probes are attached: uprobe_multi links for entries and returns at once "
         "(session, Linux 6.13) or apart (multi, Linux 6.6), or perf events (default auto: the "
         "first that the kernel has)",
-        choices=["auto", "session", "multi", "perf"], default="auto")
+        choices=["auto", *(method.value for method in Method)], default="auto")
 
 
 def _add_reports(group: Any) -> None:

@@ -10,8 +10,8 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.method import Method
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, exporter_for

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.method import Method
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.target.allocators import EVERYTHING, Selection
 

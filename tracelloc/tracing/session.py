@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import EVENT_DTYPE, ForkFlag
-from tracelloc.capture.attach import Method
+from tracelloc.capture.method import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
 from tracelloc.errors import TargetError, TracellocError

@@ -16,8 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
-from tracelloc.capture.attach import Attachment, Method
+from tracelloc.capture.attach import Attachment
 from tracelloc.capture.child import IDLE_PROGRAM
+from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
