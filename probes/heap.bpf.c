@@ -537,7 +537,8 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 
 /*
  * A program for entries and ends of functions. What it returns at an entry is for sessions:
- * 1 for no return. (Other links would take the probe away.)
+ * 1 for no return. (Other links would take the probe away. At an end that is read anew: kept
+ * until then it would tell the ways there apart, and the verifier would follow the walk twice.)
  */
 #define CALL_PROGRAM(name, begin, end) \
 	int name(struct pt_regs *ctx) \
@@ -560,7 +561,7 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 			call = end_call(ctx, cookie, call); \
 			if (call) \
 				end(ctx, words, id, call); \
-			return no_return; \
+			return *(volatile u64 *)&words->sessions & 1; \
 		} \
 		if (begin(ctx, words, id, cookie, call) && !(cookie & COOKIE_THROWS)) \
 			return 0; \

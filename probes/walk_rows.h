@@ -233,7 +233,8 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		asm volatile("" : "+r"(before));
 		if (kind == ROW_FRAME_POINTER) {
 			call->guessed = STACK_GUESSED;
-			if (!bp) {
+			/* Not bp itself: the verifier would tell states apart by what it learns of it. */
+			if (!(bp << 1)) {
 				stack->flags = 0;
 				break;
 			}

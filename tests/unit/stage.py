@@ -14,9 +14,9 @@ import pytest
 
 from tests.unit.events import Event, records, sent_stacks
 from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
-from tracelloc.capture.method import Method
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, Batch
+from tracelloc.capture.method import Method
 from tracelloc.capture.ring import Events, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError

@@ -26,9 +26,9 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import EVENT_DTYPE, ForkFlag
-from tracelloc.capture.method import Method
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import Batch
+from tracelloc.capture.method import Method
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
