@@ -13,6 +13,7 @@ from tracelloc.capture import precompiled
 from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.method import Method
+from tracelloc.capture.proginfo import program_info
 from tracelloc.errors import UnsupportedError
 
 pytestmark = pytest.mark.bpf
@@ -126,6 +127,25 @@ def test_only_some_are_kept(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     assert CONFIG.compile().programs
+
+
+@pytest.mark.parametrize(
+    ("config", "most"),
+    [
+        (CaptureConfig(), 200_000),
+        (CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1), 750_000),
+        (CaptureConfig(max_frames=512, use_rows=False, follow=True), 750_000),
+    ],
+)
+def test_the_verifier_has_not_much_to_do(config: CaptureConfig, most: int) -> None:
+    """That is most of what attaching takes; at a million instructions it refuses."""
+    capture = Capture(config)
+    try:
+        capture.load()
+        verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
+        assert 50_000 < max(verified.values()) < most, verified
+    finally:
+        capture.close()
 
 
 def test_what_the_verifier_says_is_said(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from tracelloc import syscalls
 
 
 class ProgramInfo(ctypes.Structure):
-    """``struct bpf_prog_info`` up to recursion_misses (Linux 5.12), include/uapi/linux/bpf.h."""
+    """``struct bpf_prog_info`` up to verified_insns (Linux 5.16), include/uapi/linux/bpf.h."""
 
     run_time_ns: int
     """While ``statistics`` were on."""
@@ -20,6 +20,8 @@ class ProgramInfo(ctypes.Structure):
     """While ``statistics`` were on."""
     recursion_misses: int
     """Runs that the kernel left out, another being under way on that processor. Always counted."""
+    verified_insns: int
+    """Instructions that the verifier went through before it let it in: a million at most."""
     jited_prog_len: int
     """Bytes of native code."""
     jited_prog_insns: int
@@ -34,6 +36,7 @@ class ProgramInfo(ctypes.Structure):
         ("run_time_ns", ctypes.c_uint64),
         ("run_cnt", ctypes.c_uint64),
         ("recursion_misses", ctypes.c_uint64),
+        ("verified_insns", ctypes.c_uint32),
     )
 
 
