@@ -56,7 +56,7 @@ _PERF_EVENT: Final = 41
 _UPROBE_MULTI: Final = 48
 _UPROBE_SESSION: Final = 57
 _SESSION_PROGRAMS: Final = (ALLOCATOR_PROGRAM, MAPPING_PROGRAM)
-"""Those that also run at returns."""
+"""Programs that also run at returns."""
 
 _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 """Threads that close descriptors, made when they are needed."""
