@@ -84,16 +84,14 @@ class WatchRule:
     """Per minute, if the quantity is."""
 
     def broken_by(self, snapshot: Snapshot) -> str | None:
-        """Says what is too much; None while nothing is."""
+        """The rule with the figure that broke it; None while none does."""
         per_min, value_of = _QUANTITIES[self.quantity]
         value = value_of(snapshot)
         if value is None or value <= self.limit_bytes:
             return None
         unit = "/min" if per_min else ""
-        return (
-            f"{self.quantity} is {format_size(round(value))}{unit}, more than "
-            f"{format_size(self.limit_bytes)}{unit}"
-        )
+        limit = f" > {format_size(self.limit_bytes)}{unit}" if self.limit_bytes else ""
+        return f"{self.quantity}{limit} ({format_size(round(value))}{unit})"
 
 
 def parse_rule(text: str) -> WatchRule:
@@ -353,7 +351,7 @@ class Watch:
         for rule in self._rules:
             reason = rule.broken_by(snapshot)
             if reason is not None and self.broken is None:
-                self.broken = f"{reason} (process {snapshot.target.pid})"
+                self.broken = f"{reason} in process {snapshot.target.pid}"
         return self.broken is not None
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ LIVE_KEYS: Final = bindings(
         ("M", "app.ask('set_mark')", "Mark", "Mark this moment in the plot"),
         ("d", "app.ask('next_difference')", "Difference",
          "What changed: last mark to now, mark to mark, off"),
-        ("space", "pause", "Pause", "Freeze the screen; capture goes on"),
+        ("space", "freeze", "Freeze", "Freeze or resume the screen; capture goes on"),
         ("i", "invert", "Invert", "Invert flame graph and tree"),
         ("w", "metric", "Weight", "Weigh flame graph and tree by bytes, blocks …"),
         ("L", "app.ask('ask_limits')", "Limits", "Limit blocks by age and size"),
@@ -300,9 +300,9 @@ class LiveScreen(Screen[None]):
 
     # --- what the state does ---
 
-    def action_pause(self) -> None:
+    def action_freeze(self) -> None:
         """Freezes or resumes the screen."""
-        self.state.toggle_pause()
+        self.state.toggle_freeze()
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 

@@ -26,6 +26,7 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
+from tracelloc.views.suspects import NOTHING_YET
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +272,7 @@ class ViewSelection:
             return "no blocks within the limits (L changes them, Esc removes them)"
         if self.snapshot.events:
             return "no traced block is live any more"
-        return "no allocations seen yet: is the target idle?"
+        return NOTHING_YET
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

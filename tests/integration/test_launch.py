@@ -131,8 +131,8 @@ def await_file(path: Path) -> str:
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
-        ("/nonexistent/program", 127, "can't be executed: No such file"),
-        ("/etc/passwd", 126, "can't be executed: Permission denied"),
+        ("/nonexistent/program", 127, "cannot execute /nonexistent/program: No such file"),
+        ("/etc/passwd", 126, "cannot execute /etc/passwd: Permission denied"),
     ],
 )
 def test_what_cannot_be_executed(command: str, status: int, words: str) -> None:
@@ -181,7 +181,7 @@ def test_usage() -> None:
     for arguments, words in [
         (("--text", "--"), "no command follows --"),
         (("-p", 1, "--", "true"), "either a command is traced or a process"),
-        (("--tui", "--", "true"), "a screen needs a terminal"),
+        (("--tui", "--", "true"), "--tui needs a terminal"),
         (("--program-output", "x", "--", "true"), "redirect the program's own output"),
     ]:
         done = run_tracelloc(*arguments)

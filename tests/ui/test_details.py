@@ -78,7 +78,9 @@ def test_hidden_frames_on_demand(source: FakeSource) -> None:
 
 def test_hide_undo_collapse_save(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
-        await press(app, pilot, "end", "enter", "down", "x")
+        await press(app, pilot, "end", "enter")
+        assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
+        await press(app, pilot, "x")
         assert "dns::Message::decode" not in "\n".join(text_of(app)[8:20])
         await press(app, pilot, "u")
         assert "dns::Message::decode" in "\n".join(text_of(app)[8:20])

@@ -348,9 +348,9 @@ def test_what_fills_is_not_shown_as_a_leak() -> None:
 def test_pause(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "space")
-        assert "PAUSED" in text_of(app)[0]
+        assert "FROZEN" in text_of(app)[0]
         await press(app, pilot, "space")
-        assert "PAUSED" not in text_of(app)[0]
+        assert "FROZEN" not in text_of(app)[0]
 
     drive(source, steps)
 

@@ -216,11 +216,11 @@ def test_mappings_explain_growth_as_well() -> None:
 
 def test_blocks_without_growth() -> None:
     assert sentence(with_memory()) == (
-        "RSS 72.0 MiB, +0 B since tracing began, traced blocks hold "
-        f"{format_size(with_memory().live_bytes)}"
+        "RSS 72.0 MiB, +0 B since tracing began, "
+        f"{format_size(with_memory().live_bytes)} in traced blocks"
     )
-    assert "partly not resident yet" in sentence(held_by(with_memory(), 30 * MIB))
-    assert "partly not resident yet" in sentence(held_by(with_memory(anonymous=5 * MIB), 30 * MIB))
+    assert "more than RSS has grown" in sentence(held_by(with_memory(), 30 * MIB))
+    assert "more than RSS has grown" in sentence(held_by(with_memory(anonymous=5 * MIB), 30 * MIB))
     assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
 
 
@@ -308,6 +308,18 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
     assert forecast(with_memory(100.0, limit=limit, history=falling)) is None
     assert forecast(with_memory(400.0, limit=None)) is None
     assert forecast(with_memory(400.0)) is None, "more than a month"
+
+
+@pytest.mark.parametrize(("free_mib", "is_said"), [(390, True), (410, False)])
+def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
+    free_mib: int, is_said: bool
+) -> None:
+    """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
+    minute = 60 * 10**9
+    past = tuple((n * minute // 2, n * MIB) for n in range(9))
+    limit = Limit("machine", 1 << 30, free_mib * MIB)
+    ahead = forecast(with_memory(100.0, limit=limit, history=past))
+    assert (ahead is not None) is is_said
 
 
 def test_facts_for_programs() -> None:

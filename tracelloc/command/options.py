@@ -246,8 +246,8 @@ def _mode(given: argparse.Namespace, has_other_ways: bool, terminal: bool) -> Mo
     if given.tui or (terminal and not given.text and given.count is None):
         if given.tui and not terminal:
             raise UsageError(
-                "a screen needs a terminal as standard input, output and error",
-                hint="--text and --json do not",
+                "--tui needs a terminal as standard input, output and error",
+                hint="run it in a terminal, or write reports by --text or --json",
             )
         return Mode.TUI
     if given.text or not has_other_ways or given.count is not None:

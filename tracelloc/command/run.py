@@ -207,7 +207,7 @@ class Run:
         self.look(trace)
         self.watch.close()
         if self.watch.broken is not None:
-            self.messages.say(f"--fail-if: {self.watch.broken}")
+            self.messages.say(f"--fail-if: rule matched: {self.watch.broken}")
         if self.troubles:
             raise self.troubles[-1]
 
@@ -314,7 +314,7 @@ class Reports:
             self._report(run, trace, is_last=False)
         else:
             lost = trace.root.losses.events
-            self.messages.show_progress(f"{progress_line(trace)}, {lost} lost")
+            self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
         return run.look(trace) or self._is_done(run)
 
     def _is_done(self, run: Run) -> bool:

@@ -104,7 +104,7 @@ class Program:
         if text:
             code = int(text)
             name = printable(self._command[0])
-            raise ProgramError(f"{name} can't be executed: {os.strerror(code)}", code)
+            raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
 
     def note_end(self, status: int) -> None:
         """For whoever has waited for it: ``status`` as of waitpid(2)."""

@@ -47,6 +47,8 @@ _SLOPE_NS: Final = 60 * NS_PER_S
 """Growth of resident memory is judged over this time at least."""
 _FARTHEST_S: Final = 30 * 86400.0
 """Nothing further away is forecast."""
+_FORECAST_PER_WATCHED: Final = 100.0
+"""Nor what is further away than this many times the time that growth was watched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +92,40 @@ class Forecast:
 def forecast(snapshot: Snapshot) -> Forecast | None:
     """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
-    None if it does not grow, or would take longer than a month.
+    None if it does not grow, or if that is too far away for what has been seen so far: a
+    hundred times as long as the growth was watched, or a month.
     """
     memory = snapshot.memory
     if memory is None or memory.limit is None:
         return None
     leaking = [
-        suspect.judgement.rate_bytes_per_min
+        suspect.judgement
         for suspect in suspects_of(snapshot)
         if suspect.judgement.verdict is Verdict.LEAKING
     ]
-    rate = sum(leaking) if leaking else _slope_per_min(memory)
+    if leaking:
+        rate = sum(judgement.rate_bytes_per_min for judgement in leaking)
+        watched_ns = snapshot.now_ns - min(judgement.since_ns for judgement in leaking)
+    else:
+        rate, watched_ns = _slope_per_min(memory)
     if rate <= 0:
         return None
     left_s = memory.limit.free_bytes / rate * 60
-    if left_s > _FARTHEST_S:
+    if left_s > min(_FARTHEST_S, _FORECAST_PER_WATCHED * watched_ns / NS_PER_S):
         return None
     return Forecast(memory.limit, rate, bool(leaking), left_s)
 
 
-def _slope_per_min(memory: Memory) -> float:
-    """Over the newer half of what is known, if that is long enough; else 0."""
+def _slope_per_min(memory: Memory) -> tuple[float, int]:
+    """(bytes per minute, over how many ns): the newer half of what is known; 0 if that is short."""
     if len(memory.history) < 2:
-        return 0.0
+        return 0.0, 0
     last_ns, last = memory.history[-1]
     middle_ns = (memory.history[0][0] + last_ns) // 2
     from_ns, first = next(point for point in memory.history if point[0] >= middle_ns)
     if last_ns - from_ns < _SLOPE_NS:
-        return 0.0
-    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S
+        return 0.0, 0
+    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S, last_ns - from_ns
 
 
 def account(snapshot: Snapshot) -> Account | None:
@@ -174,23 +181,24 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overh
     added = ""
     if overhead >= _NOTABLE_BYTES:
         added = f", {format_size(overhead)} of it overhead of the malloc library"
-    traced = f"{what} hold {format_size(known)}{added}"
+    traced = f"{format_size(known)} in {what}{added}"
     if growth < _NOTABLE_BYTES:
-        untouched = known >= _NOTABLE_BYTES + max(0, growth)
-        return f"{rss}, {signed}, {traced}{_replaced(snapshot) if untouched else ''}"
+        is_more = known >= _NOTABLE_BYTES + max(0, growth)
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot) if is_more else ''}"
     share = known / growth
     if share > _MORE_THAN_ALL:
-        return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot)}"
     part = format_percent(min(share, 1), 0)
     traced = f"{rss}, {signed}, {part} of it in {what}{added}"
     return traced if share >= _MOSTLY_TRACED else f"{traced}; {_elsewhere(memory, known)}"
 
 
-def _replaced(snapshot: Snapshot) -> str:
-    freed = snapshot.losses.oddities.unmatched_frees
-    if not freed:
-        return ": partly not resident yet"
-    return ": partly not resident yet, or reusing memory freed earlier"
+def _why_more(snapshot: Snapshot) -> str:
+    """Why traced blocks may have more bytes than resident memory has grown by."""
+    why = "memory counts as resident (RSS) once it is written to"
+    if snapshot.losses.oddities.unmatched_frees:
+        why += ", and memory that was freed before is used again"
+    return f" (more than RSS has grown: {why})"
 
 
 def _elsewhere(memory: Memory, known: int) -> str:
@@ -247,7 +255,7 @@ def waste_text(waste: Waste, about: str) -> str:
     known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
-    unknown = f"{about}{waste.unknown_count} of unknown usable size"
+    unknown = f"{about}{waste.unknown_count:,} of unknown usable size"
     return f"{known}, {unknown}" if waste.usable_bytes else unknown
 
 
@@ -263,9 +271,9 @@ def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
     if total.header_bytes:
         yield f"{about}{format_size(total.header_bytes)} more in headers"
     if total.read_count:
-        yield f"{about}{total.read_count} read from the process"
+        yield f"{about}{total.read_count:,} read from the process"
     if total.computed_count:
-        yield f"{about}{total.computed_count} computed"
+        yield f"{about}{total.computed_count:,} computed"
     why = why_uncertain(sizes)
     if why is not None:
         yield why
@@ -300,7 +308,7 @@ _MOST_SLOW = 4
 
 def overhead_line(overhead: Overhead) -> str:
     """One line on the overhead of tracing, and on slow probes."""
-    parts = [f"{overhead.events_per_s:.0f} events/s"]
+    parts = [f"{overhead.events_per_s:,.0f} events/s"]
     if overhead.probe_share is not None:
         parts.append(
             f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
@@ -331,7 +339,7 @@ def losses_line(snapshot: Snapshot) -> str:
         parts.append(_overflows(losses))
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        parts.append(f"at least {least} and at most {most} live allocations, bytes unknown")
+        parts.append(f"at least {least:,} and at most {most:,} live allocations, bytes unknown")
     elif losses.events:
         parts.append("live figures are uncertain")
     return ", ".join(parts)
@@ -352,7 +360,7 @@ def _rare_losses(losses: LossCounts) -> Iterator[str]:
     for counter, (one, many) in _LOSS_TEXTS.items():
         count = losses.counters[counter]
         if count:
-            yield f"{count} {one if count == 1 else many}"
+            yield f"{count:,} {one if count == 1 else many}"
     if losses.oddities.address_reuses:
         yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
     if losses.oddities.odd_restores:
