@@ -172,7 +172,7 @@ class LeakCommand:
         try:
             process = subprocess.Popen(self._command, start_new_session=True, **streams)
         except OSError as error:
-            self._say(f"error: {self._name} could not be run: {error.strerror}")
+            self._say(f"error: cannot run {self._name}: {error.strerror}")
             return
         self._process = process
         try:
@@ -329,7 +329,9 @@ def watch_of(given: argparse.Namespace) -> WatchOptions:
     if command and shutil.which(command[0]) is None:
         raise UsageError(f"--on-leak: there is no command {command[0]!r}")
     if given.tui and (given.fail_if or command):
-        raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
+        raise UsageError(
+            "--fail-if and --on-leak look at reports, and --tui writes none", hint="leave out --tui"
+        )
     return WatchOptions(tuple(given.fail_if), command, tuple(given.suppressions))
 
 

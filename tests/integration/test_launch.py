@@ -152,7 +152,7 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     )  # fmt: skip
     done = run_tracelloc("--text", "--", program)
     assert done.returncode == 1
-    assert "has no allocator" in done.stderr
+    assert "has no malloc library" in done.stderr
 
 
 def test_signal_mask_and_dispositions_are_the_callers(tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
     )  # fmt: skip
     done = run_tracelloc("--text", "--allocator", "nothing-like-it", "--", program)
     assert done.returncode == 1
-    assert "no allocator 'nothing-like-it'" in done.stderr
+    assert "no malloc library 'nothing-like-it'" in done.stderr
     assert not (tmp_path / "mark").exists()
 
 

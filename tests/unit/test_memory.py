@@ -211,7 +211,7 @@ def test_mappings_explain_growth_as_well() -> None:
     assert (account(mapped) or snapshot).traced_share == pytest.approx(share)  # type: ignore[union-attr]
     assert memory_facts(mapped)["mapped_bytes"] == 9 * MIB
     few = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=4096))
-    assert sentence(few).endswith("fragmentation, allocator caches or another malloc library")
+    assert sentence(few).endswith("fragmentation, malloc caches or another malloc library")
 
 
 def test_blocks_without_growth() -> None:

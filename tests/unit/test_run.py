@@ -79,7 +79,7 @@ def test_report_and_rules_see_one_snapshot(
             (play.root, 0), (child, 5000), (None, 5000)
         ]  # fmt: skip
         assert len({line["time"] for line in lines}) == 1
-        assert run.watch.broken == (f"live is 4.88 KiB, more than 4.00 KiB (process {child})")
+        assert run.watch.broken == f"live > 4.00 KiB (4.88 KiB) in process {child}"
 
 
 def test_files_hold_what_the_report_says(

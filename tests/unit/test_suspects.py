@@ -94,7 +94,7 @@ def test_a_leak_through_many_functions_names_their_caller() -> None:
 def test_what_is_not_sure_says_so() -> None:
     lines = section(text_of(100.0, 1))
     assert lines[0] == "==> 2 leak suspects (growing), showing 1"
-    assert re.search(r" for 1 m 40 s, possible leak \(\d+ %\)$", lines[1])
+    assert re.search(r" for 1 m 40 s, possible leak \(confidence \d+ %\)$", lines[1])
     assert "verdict in about" in lines[2]
 
 

@@ -110,7 +110,7 @@ def test_usage(tmp_path: Path) -> None:
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
     for arguments, said in (
-        ([*rule, "--tui"], "--fail-if and --on-leak watch reports"),
+        ([*rule, "--tui"], "--fail-if and --on-leak look at reports"),
         (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
         (["--on-leak", "echo 'x"], "is no command"),
         (["--on-leak", " "], "empty command"),
@@ -253,7 +253,7 @@ def _runs(pid: int) -> bool:
 def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     for words, expected in (
         (script(tmp_path, "sys.exit(7)"), "ended with status 7"),
-        ([str(tmp_path / "none")], "could not be run: No such file"),
+        ([str(tmp_path / "none")], "none: No such file or directory"),
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)

@@ -31,12 +31,12 @@ def no_allocator(space: AddressSpace, selection: Selection) -> TargetError:
     process = space.process
     if selection.only is not None:
         return TargetError(
-            f"no allocator {selection.only!r} in process {process.pid}",
-            hint="leave --allocator out to search everywhere",
+            f"process {process.pid} has no malloc library {selection.only!r}",
+            hint="leave --malloc out to search all files",
         )
     who = f"process {process.pid} ({printable(process.command())})"
     what, hint = why_no_allocator(process.executable(), space.modules)
-    return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
+    return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
 
 
 class ProbeSet:

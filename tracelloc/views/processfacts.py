@@ -213,7 +213,7 @@ def _elsewhere(memory: Memory, known: int) -> str:
     untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
         f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
-        f"allocator caches{untraced} or another malloc library"
+        f"malloc caches{untraced} or another malloc library"
     )
 
 

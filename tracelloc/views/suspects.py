@@ -113,7 +113,9 @@ def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
         if judgement.confidence < _SURE:
             word = f"probably {word}"
     else:
-        sure = ", possible leak" + (f" ({confidence})" if judgement.confidence else "")
+        sure = ", possible leak"
+        if judgement.confidence:
+            sure += f" (confidence {confidence})"
     return (
         f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
         f"for {format_duration(since_s)}{sure}"
