@@ -35,7 +35,8 @@ GRAMMAR = {
         rf"==> (\d+) top allocations out of ([\d,]+) for a total of ({SIZE})"
     ),
     "old": re.compile(
-        rf"==> (\d+) top allocations older than ({DURATION}) out of ([\d,]+) for a total of ({SIZE})"
+        rf"==> (\d+) top allocations older than ({DURATION}) out of ([\d,]+) "
+        rf"for a total of ({SIZE})"
     ),
     "block": re.compile(rf"    0x([0-9a-f]{{16}}): ({SIZE}) \(({DURATION}) old\)"),
     "frame": FRAME,
