@@ -56,7 +56,7 @@ GRAMMAR = {
     ),
     "overhead": re.compile(
         r"==> [\d,]+ events/s(, probes take about \d+\.\d % of the target's CPU time)?"
-        r"(, slow probes: .+)?"
+        r"(, slow if called: .+)?"
     ),
     "losses": re.compile(
         r"==> lost ([\d,]+) events?, ([\d,]+) unmatched frees?, ([\d,]+) truncated stacks?"

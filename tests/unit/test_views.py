@@ -129,7 +129,7 @@ def test_text(table: LiveTable) -> None:
     assert lines[10] == "     0: 400 B in 2 allocations"
     assert lines[-3] == (
         "==> 1,234 events/s, probes take about 9.1 % of the target's CPU time, "
-        "slow probes: reallocarray in libc.so.6"
+        "slow if called: reallocarray in libc.so.6"
     )
     assert lines[-2] == (
         "==> lost 3 events, 1 unmatched free, 0 truncated stacks, 1 broken stack, "

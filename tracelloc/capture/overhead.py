@@ -49,17 +49,7 @@ class Overhead:
     probe_share: float | None
     """Share of the target's CPU time, 0 to 1: estimated; None until it was measured."""
     slow_probes: tuple[str, ...]
-    """Functions probed at an instruction that is single-stepped, if they were seen to run."""
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeCost:
-    """What has been measured of the probes so far."""
-
-    share: float | None = None
-    """Share of the targets' CPU time, 0 to 1; None until it is known."""
-    programs: frozenset[str] = frozenset()
-    """Names of BPF programs that were seen to run."""
+    """Functions probed at an instruction that is single-stepped."""
 
 
 class Meter:
@@ -85,29 +75,23 @@ class Meter:
     def _read_cpu(self) -> dict[int, int | None]:
         return {process.pid: process.cpu_ns() for process in self._processes()}
 
-    def cost(self, costs: TrapCosts) -> ProbeCost:
+    def share(self, costs: TrapCosts) -> float | None:
         """The probes' part of the CPU time that the targets have used since the beginning.
 
         None where that is not known, as when one of them has come or gone meanwhile.
         """
-        spent_ns, programs = 0.0, set()
-        for name, fd in self._programs.items():
-            info, before = program_info(fd), self._before[name]
-            count = info.run_cnt - before.run_cnt
-            spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
-            if count:
-                programs.add(name)
-        cpu_ns = self._cpu_since()
-        share = min(1.0, spent_ns / cpu_ns) if cpu_ns else None
-        return ProbeCost(share, frozenset(programs))
-
-    def _cpu_since(self) -> int | None:
-        """CPU time of the targets since the beginning; None where that is not known."""
         then, now = self._cpu_ns, self._read_cpu()
         if then.keys() != now.keys() or None in (*then.values(), *now.values()):
             return None
         cpu_ns = sum(now[pid] or 0 for pid in now) - sum(then[pid] or 0 for pid in then)
-        return cpu_ns if cpu_ns > 0 else None
+        if cpu_ns <= 0:
+            return None
+        spent_ns = 0.0
+        for name, fd in self._programs.items():
+            info, before = program_info(fd), self._before[name]
+            count = info.run_cnt - before.run_cnt
+            spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
+        return min(1.0, spent_ns / cpu_ns)
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
         entry_ns = costs.stepped_ns if program in self._stepped else costs.cheap_ns
@@ -182,8 +166,8 @@ class OverheadWatch:
         points: Iterable[ProbePoint],
     ) -> None:
         """Begins at once. See ``Meter``."""
-        self.cost = ProbeCost()
-        """What is known by now."""
+        self.probe_share: float | None = None
+        """Share of the targets' CPU time, 0 to 1; None until it is known."""
         self._processes = processes
         self._method = method
         self._programs = programs
@@ -212,6 +196,6 @@ class OverheadWatch:
         with statistics():
             meter = Meter(self._processes, self._programs, self._points)
             self._stopping.wait(_STRETCH_S)
-            found = meter.cost(costs)
-        share = self.cost.share if found.share is None else found.share
-        self.cost = ProbeCost(share, self.cost.programs | found.programs)
+            share = meter.share(costs)
+        if share is not None:
+            self.probe_share = share

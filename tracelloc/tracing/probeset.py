@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
@@ -99,13 +99,10 @@ class ProbeSet:
         files = {p.open_path for p in self.points if p.program == "loader_changes"}
         return any(module.open_path in files for module in self._space.mapped_modules)
 
-    def slow_probes(self, programs: Set[str]) -> tuple[str, ...]:
-        """Functions with a probe of these programs on an instruction that is single-stepped."""
-        slow = (
-            point.label
-            for point in self.points
-            if point.is_single_stepped and point.program in programs
-        )
+    @property
+    def slow_probes(self) -> tuple[str, ...]:
+        """Functions with a probe on an instruction that is single-stepped, each once."""
+        slow = (point.label for point in self.points if point.is_single_stepped)
         return tuple(dict.fromkeys(slow))
 
     def check(self) -> None:

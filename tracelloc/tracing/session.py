@@ -175,14 +175,14 @@ class Session:
             self._capture.drain.overflows,
             self._config.follow or self.root.target.exec_count > 0,
         )
-        cost = self._upkeep.probe_cost
+        share = self._upkeep.probe_share
 
         def taken(tracee: Tracee) -> Snapshot:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
             # Those that have come since were not asked about.
-            process = tracee.status(now_ns, outside.get(tracee, Outside()), cost)
+            process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
             snapshot = take_snapshot(tracee.heap, process, status, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = snapshot

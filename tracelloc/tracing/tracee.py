@@ -10,7 +10,7 @@ from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.overhead import Overhead, ProbeCost, RateMeter
+from tracelloc.capture.overhead import Overhead, RateMeter
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
@@ -282,7 +282,7 @@ class Tracee:
             self.thread_names.all() if wanted.threads or wanted.blocks else {},
         )
 
-    def status(self, now_ns: int, outside: Outside, cost: ProbeCost) -> ProcessStatus:
+    def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """What snapshots say beside the heap."""
         mappings = None
         if self._capture.config.trace_mappings:
@@ -292,7 +292,7 @@ class Tracee:
         return ProcessStatus(
             target=self.target,
             started_ns=self.started_ns,
-            overhead=Overhead(rate, cost.share, self.probes.slow_probes(cost.programs)),
+            overhead=Overhead(rate, probe_share, self.probes.slow_probes),
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.overhead import OverheadWatch, ProbeCost
+from tracelloc.capture.overhead import OverheadWatch
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.processes import Processes
@@ -54,9 +54,9 @@ class Upkeep:
             self._sweeper = Sweeper(root.process, self._capture.program)
 
     @property
-    def probe_cost(self) -> ProbeCost:
-        """What the probes cost, as far as it is known."""
-        return ProbeCost() if self._overhead is None else self._overhead.cost
+    def probe_share(self) -> float | None:
+        """The share of the processes' time that the probes take; None: not known yet."""
+        return None if self._overhead is None else self._overhead.probe_share
 
     def look(self, now_ns: int) -> None:
         """Does what is due."""

@@ -318,7 +318,7 @@ def overhead_line(overhead: Overhead) -> str:
         more = len(overhead.slow_probes) - len(shown)
         if more:
             shown.append(f"and {more} more")
-        parts.append(f"slow probes: {', '.join(shown)}")
+        parts.append(f"slow if called: {', '.join(shown)}")
     return ", ".join(parts)
 
 
