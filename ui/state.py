@@ -204,7 +204,7 @@ class State:
     def save_rules(self, rules: Sequence[Rule]) -> None:
         """Writes rules to the user's own file."""
         try:
-            path = append_rules(self.source.caller, rules)
+            path = append_rules(self.source.invoker, rules)
         except TracellocError as error:
             self.app.notify(str(error), severity="error", markup=False)
         else:

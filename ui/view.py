@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.caller import Caller
 from tracelloc.filters import Filters
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
+from tracelloc.invoker import Invoker
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot, Wanted
@@ -54,7 +54,7 @@ class Source(Protocol):
     """Filters of all namers."""
     facts: Facts
     """Facts that do not change."""
-    caller: Caller
+    invoker: Invoker
     """The user whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:

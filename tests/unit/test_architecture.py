@@ -16,7 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "text", "probes", "abi", "sampling", "syscalls"},
-    {"caller", "demangle", "elf"},
+    {"invoker", "demangle", "elf"},
     {"cfi", "dwarf"},
     {"target"},
     {"placement", "symbols"},

@@ -22,11 +22,11 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, Wanted
 from tracelloc.target import residency
-from tracelloc.target.found import FoundAllocator, Provider, main_allocator
+from tracelloc.target.found import FoundLibrary, MallocLibrary, main_library
 from tracelloc.target.procfs import Process
 from tracelloc.target.residency import (
     Limit,
-    Memory,
+    MemoryUsage,
     Residency,
     Resident,
     closest_limit,
@@ -160,7 +160,7 @@ def with_memory(
     start = Resident(64 * MIB, 8 * MIB, 0, 0)
     now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
     return replace(
-        watched(end_s).snapshot(), memory=Memory(now, start, None, limit, history),
+        watched(end_s).snapshot(), memory=MemoryUsage(now, start, None, limit, history),
     )  # fmt: skip
 
 
@@ -224,7 +224,9 @@ def test_blocks_without_growth() -> None:
     assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
 
 
-GLIBC = FoundAllocator("malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), Provider.GLIBC)
+GLIBC = FoundLibrary(
+    "malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC
+)
 
 
 def test_what_glibc_adds() -> None:
@@ -237,7 +239,7 @@ def test_what_glibc_adds() -> None:
     sessions = int(counts[3:].sum())
     # Blocks of 100 bytes lie in chunks of 112.
     assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
-    own = replace(GLIBC, family="jemalloc", provider=Provider.JEMALLOC)
+    own = replace(GLIBC, family="jemalloc", library=MallocLibrary.JEMALLOC)
     mixed = account(replace(snapshot, allocators=(GLIBC, own)))
     assert mixed is not None
     assert mixed.overhead_bytes is None
@@ -246,12 +248,12 @@ def test_what_glibc_adds() -> None:
 def test_what_other_allocators_add() -> None:
     """jemalloc's classes for 100, 2,000 and 4,096 bytes are 112, 2,048 and 4,096; musl: unknown."""
     snapshot = with_memory(100.0)
-    jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", provider=Provider.JEMALLOC)
+    jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", library=MallocLibrary.JEMALLOC)
     known = account(replace(snapshot, allocators=(GLIBC, jemalloc)))
     assert known is not None
     counts = snapshot.totals.live_count
     assert known.overhead_bytes == int(counts[1]) * 12 + int(counts[3:].sum()) * 48
-    musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", provider=Provider.MUSL)
+    musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", library=MallocLibrary.MUSL)
     unknown = account(replace(snapshot, allocators=(musl,)))
     assert unknown is not None
     assert unknown.overhead_bytes is None
@@ -263,7 +265,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     events = [(EventKind.ALLOC, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
     table.apply(records(events))
     taken = snapshot_of(table, wanted=Wanted(blocks=True))
-    main = main_allocator([GLIBC])
+    main = main_library([GLIBC])
     assert main is not None
     taken = replace(
         taken,

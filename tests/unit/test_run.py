@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from tests.unit.stage import A, Stage, Stages
+from tracelloc.command.lifecycle import Signals
 from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Reports, Run
-from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap

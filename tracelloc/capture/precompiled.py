@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import effective_user, replace_file, trusted_bytes
 from tracelloc.capture import compiler
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
+from tracelloc.invoker import effective_user, replace_file, trusted_bytes
 
 _MOST_FILES: Final = 16
 """In the cache; the least lately used ones make room. About 120 KiB each."""

@@ -150,7 +150,7 @@ def sizes_part(given: Request) -> SectionContent:
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(wasteful)} stacks that waste most:")
     facts |= {
-        "malloc_library": sizes.main.provider.value,
+        "malloc_library": sizes.main.library.value,
         "uncertain": why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,

@@ -28,7 +28,7 @@ import numpy as np
 from tracelloc.abi import EVENT_DTYPE, ForkFlag
 from tracelloc.capture.attach import Method
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.drain import Batch
+from tracelloc.capture.drain import EventBatch
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import (
     NOTHING_ELSE,
@@ -345,7 +345,7 @@ class Session:
             self._drain()
             looks += 1
 
-    def _drain(self) -> Batch:
+    def _drain(self) -> EventBatch:
         """Applies what the probes have reported. Returns it."""
         capture = self._capture
         capture.begin_reading()

@@ -24,9 +24,9 @@ from tracelloc.snapshots.blocks import UsableSizes
 from tracelloc.snapshots.histograms import TotalWaste, Waste, total_waste
 from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.found import main_allocator
+from tracelloc.target.found import main_library
 from tracelloc.target.procfs import base_name
-from tracelloc.target.residency import Limit, Memory
+from tracelloc.target.residency import Limit, MemoryUsage
 from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.text import (
     NS_PER_S,
@@ -116,7 +116,7 @@ def forecast(snapshot: Snapshot) -> Forecast | None:
     return Forecast(memory.limit, rate, bool(leaking), left_s)
 
 
-def _slope_per_min(memory: Memory) -> tuple[float, int]:
+def _slope_per_min(memory: MemoryUsage) -> tuple[float, int]:
     """(bytes per minute, over how many ns): the newer half of what is known; 0 if that is short."""
     if len(memory.history) < 2:
         return 0.0, 0
@@ -156,7 +156,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
         total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
         if not total.waste.unknown_count:
             return total.waste.waste_bytes + total.header_bytes
-    main = main_allocator(snapshot.allocators)
+    main = main_library(snapshot.allocators)
     formula = None if main is None or main.others else formula_for(main)
     if main is None or formula is None:
         return None
@@ -173,7 +173,9 @@ def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
     return max(0, int((each * counts).sum()) - int(held.sum()))
 
 
-def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overhead: int) -> str:
+def _sentence(
+    snapshot: Snapshot, memory: MemoryUsage, growth: int, known: int, overhead: int
+) -> str:
     """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
@@ -201,7 +203,7 @@ def _why_more(snapshot: Snapshot) -> str:
     return f" (more than RSS has grown: {why})"
 
 
-def _elsewhere(memory: Memory, known: int) -> str:
+def _elsewhere(memory: MemoryUsage, known: int) -> str:
     """Names what else has grown most."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
@@ -266,7 +268,7 @@ def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
 
 def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
     usable = format_size(total.waste.usable_bytes)
-    yield f"usable sizes ({sizes.main.provider.value}): {about}{usable}"
+    yield f"usable sizes ({sizes.main.library.value}): {about}{usable}"
     yield waste_text(total.waste, about)
     if total.header_bytes:
         yield f"{about}{format_size(total.header_bytes)} more in headers"
@@ -283,10 +285,10 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
     """Why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
-        return f"sizes of {main.provider.value} in {base_name(main.file)} are not known"
+        return f"sizes of {main.library.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)
-        return f"all blocks are counted as {main.provider.value}'s, but there is also {others}"
+        return f"all blocks are counted as {main.library.value}'s, but there is also {others}"
     return None
 
 
