@@ -21,7 +21,7 @@ from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.abi import CONTROL_DTYPE, EVENT_DTYPE, Counter, EventKind, SpillFlag
-from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, EventBatch, Drain
+from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Drain, EventBatch
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
