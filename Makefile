@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEMO := $(VENV)/demo
+DEMO_SECONDS ?= 15
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -15,8 +16,8 @@ help: ## list the targets
 
 install: $(VENV)/.installed ## make .venv with .venv/bin/tracelloc, and install the system's bcc
 
-demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds
-	@$(SUDO) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
+demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds (DEMO_SECONDS=330: until the verdict)
+	@$(SUDO) env DEMO_SECONDS=$(DEMO_SECONDS) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
 	$(PYTEST) --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)

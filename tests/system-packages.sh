@@ -56,6 +56,8 @@ test)
     need strace has strace
     need redis-server has redis-server
     need sqlite3 has sqlite3
+    need jq has jq
+    need php-cli has php
     need tmux has tmux
     need util-linux has setpriv
     need binutils has addr2line

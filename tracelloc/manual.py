@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from difflib import get_close_matches
 from importlib.resources import files
 
 _DOCS = files("tracelloc") / "docs"
@@ -12,6 +13,20 @@ def topics() -> list[str]:
     """Names of all topics, in order."""
     names = (file.name for file in _DOCS.iterdir())
     return sorted(name.removesuffix(".md") for name in names if name.endswith(".md"))
+
+
+def find_topic(word: str) -> str:
+    """The topic of this name, or the only one that begins so: ``verdict``.
+
+    Raises ValueError with a sentence that names what was probably meant.
+    """
+    known = topics()
+    beginning = [topic for topic in known if topic.startswith(word)]
+    if word in known or len(beginning) == 1:
+        return word if word in known else beginning[0]
+    close = beginning or get_close_matches(word, known)
+    meant = f"did you mean {' or '.join(close)}?" if close else "tracelloc help lists the topics"
+    raise ValueError(f"there is no topic {word!r}; {meant}")
 
 
 def text_of(topic: str) -> str:

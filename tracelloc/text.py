@@ -166,5 +166,5 @@ def about_of(sample_bytes: int | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """``1 free``, ``12 frees``."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """``1 free``, ``1,200 frees``."""
+    return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -66,15 +66,13 @@ _VALUES: Final[dict[str, Callable[[Snapshot], float | None]]] = {
 
 
 def breach(rule: WatchRule, snapshot: Snapshot) -> str | None:
-    """Says what is too much; None while nothing is."""
+    """The rule with the figure that broke it; None while none does."""
     value = _VALUES[rule.quantity](snapshot)
     if value is None or value <= rule.limit_bytes:
         return None
     unit = "/min" if PER_MINUTE[rule.quantity] else ""
-    return (
-        f"{rule.quantity} is {format_size(round(value))}{unit}, more than "
-        f"{format_size(rule.limit_bytes)}{unit}"
-    )
+    limit = f" > {format_size(rule.limit_bytes)}{unit}" if rule.limit_bytes else ""
+    return f"{rule.quantity}{limit} ({format_size(round(value))}{unit})"
 
 
 _MOST_WAITING: Final = 64
@@ -137,7 +135,7 @@ class LeakCommand:
         try:
             process = subprocess.Popen(self._command, start_new_session=True, **streams)
         except OSError as error:
-            self._say(f"error: {self._name} could not be run: {error.strerror}")
+            self._say(f"error: cannot run {self._name}: {error.strerror}")
             return
         self._process = process
         try:
@@ -292,7 +290,7 @@ class Watch:
         for rule in self._rules:
             reason = breach(rule, snapshot)
             if reason is not None and self.broken is None:
-                self.broken = f"{reason} (process {snapshot.target.pid})"
+                self.broken = f"{reason} in process {snapshot.target.pid}"
         return self.broken is not None
 
     def close(self) -> None:

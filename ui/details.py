@@ -116,7 +116,7 @@ class DetailScreen(Screen[None]):
             title = _title(details, picture, self.state.condition, self.size.width)
             self.query_one("#title", Static).update(title)
             times, sizes = figures.history
-            curve = Curve("held", times, sizes, "plot--heap")
+            curve = Curve("live", times, sizes, "plot--heap")
             self.query_one(Plot).show([curve], [], times[0], times[-1])
             self._show_bars()
             if before is None or before.stack != details.stack:

@@ -67,7 +67,7 @@ class FlameView(NodesView):
         Binding("right,l", "side(1)", "Right", show=False),
         Binding("enter", "choose", "Zoom", tooltip="Zoom into the function; open its stack"),
         Binding("escape,backspace", "zoom_out", "Zoom out", tooltip="One step back out"),
-        Binding("c", "colouring", "Colours", tooltip="Colour by module or by growth"),
+        Binding("c", "colouring", "Colors", tooltip="Color by module or by growth"),
     ]
     footer_lines = 2
     row_cursor = False
@@ -188,7 +188,7 @@ class FlameView(NodesView):
             f"{nodes.about}{int(totals[Metric.BLOCKS][node]):,} blocks",
             f"{signed_size(growth)}/min {trend(growth)}",
             *(["inverted"] if nodes.inverted else []),
-            f"colours: {self.colouring}",
+            f"colors: {self.colouring}",
         ]
         if nodes.metric.figure.of_freed:
             # Of these it is the share.

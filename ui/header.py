@@ -55,7 +55,7 @@ class HeaderLines(Widget):
         self._state = ""
 
     def show(self, picture: Picture, state: str) -> None:
-        """Draws a picture. ``state``: paused or ended; else empty."""
+        """Draws a picture. ``state``: frozen or ended; else empty."""
         self._picture, self._state = picture, state
         self.refresh()
 

@@ -33,7 +33,7 @@ LIVE_KEYS: Final = bindings(
         ("question_mark", "app.ask('show_help')", "Help", "All keys"),
         ("slash", "search", "Search", "Search names, files, modules (regex)"),
         ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
-        ("n", "app.ask('toggle_filters')", "Noise", "Switch all filters off or on"),
+        ("n", "app.ask('toggle_filters')", "All filters", "Switch all filters off or on"),
         ("s", "sort", "Sort", "Sort by the next column"),
         ("S", "reverse", "Reverse", "Reverse the order"),
         ("t", "sort_by('bytes')", "Total", "Sort by live bytes"),
@@ -50,9 +50,9 @@ LIVE_KEYS: Final = bindings(
         ("M", "app.ask('set_mark')", "Mark", "Mark this moment in the plot"),
         ("d", "app.ask('next_difference')", "Difference",
          "What changed: last mark to now, mark to mark, off"),
-        ("space", "pause", "Pause", "Freeze the screen; capture goes on"),
+        ("space", "freeze", "Freeze", "Freeze or resume the screen; capture goes on"),
         ("i", "invert", "Invert", "Invert flame graph and tree"),
-        ("w", "metric", "Weight", "Weigh flame graph and tree by bytes, blocks …"),
+        ("w", "metric", "Metric", "Next metric of flame graph and tree: bytes, blocks …"),
         ("L", "app.ask('ask_limits')", "Limits", "Limit blocks by age and size"),
         ("m", "app.ask('toggle_threads')", "Threads",
          "Blocks of all threads, or of the first one"),
@@ -300,9 +300,9 @@ class LiveScreen(Screen[None]):
 
     # --- what the state does ---
 
-    def action_pause(self) -> None:
+    def action_freeze(self) -> None:
         """Freezes or resumes the screen."""
-        self.state.toggle_pause()
+        self.state.toggle_freeze()
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 

@@ -25,8 +25,8 @@ _COLUMNS: Final = (
     Column("resident", "resident", 9, sorts=False),
     Column("growth", "growth/min", 12, sorts=False),
     Column("command", "command", 0, right=False, sorts=False),
-    Column("word", "trace", 5, right=False, sorts=False),
-    Column("state", "can it be traced", 26, right=False, from_width=98, sorts=False),
+    Column("word", "traceable", 9, right=False, sorts=False),
+    Column("state", "malloc library, or why not", 26, right=False, from_width=98, sorts=False),
 )
 _REFRESH_S: Final = 1.0
 
@@ -59,7 +59,7 @@ def _state(info: ProcessInfo) -> str:
     if not info.known:
         return "…"
     if info.trouble is not None:
-        return f"no: {info.trouble.value}"
+        return info.trouble.value
     return info.allocator or ""
 
 
@@ -162,7 +162,11 @@ class PickerScreen(Screen[int | None]):
     def _say_all(self) -> None:
         """Shows all that is known of the process under the cursor."""
         info, note = self.current, self.query_one("#picker-note", Static)
-        text = "" if info is None else f"{_state(info)}: {info.arguments}"
+        text = ""
+        if info is not None:
+            state = _state(info)
+            state = state if info.trouble is None else f"cannot be traced ({state})"
+            text = f"{state}: {info.arguments}"
         note.update(crop(text, max(self.size.width - 2, 0)))
 
     def action_list(self, what: str, step: int) -> None:

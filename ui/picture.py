@@ -269,7 +269,7 @@ class Refresher:
         self._changed = threading.Condition()
         self._settings: Settings | None = None
         self._tick = False
-        self._paused = False
+        self._frozen = False
         self._final = False
         self._closed = False
         self._in_flight = False
@@ -301,16 +301,16 @@ class Refresher:
             self._jobs.append(job)
             self._changed.notify_all()
 
-    def pause(self, paused: bool) -> None:
+    def freeze(self, frozen: bool) -> None:
         """Whether new snapshots are taken. Capture goes on."""
         with self._changed:
-            self._paused = paused
+            self._frozen = frozen
             self._changed.notify_all()
 
     def stand(self) -> None:
         """Nothing changes any more: snapshots are taken for what the last one lacks only."""
         self._final = True
-        self.pause(True)
+        self.freeze(True)
 
     def shown(self) -> None:
         """The last picture is on the screen."""
@@ -366,10 +366,10 @@ class Refresher:
             now_s = time.monotonic()
             left_s = self._left_s(next_s)
             wanted = settings.view.wanted
-            stands = self._paused and not self._final
+            stands = self._frozen and not self._final
             lacks = taken | wanted != taken and not stands
             is_time = left_s is not None and left_s <= 0
-            if trace is None or tick or lacks or (is_time and not self._paused):
+            if trace is None or tick or lacks or (is_time and not self._frozen):
                 trace, taken = self._pictures.take(settings), wanted
             # Ticks that were missed are not made up for.
             if is_time:
@@ -383,7 +383,7 @@ class Refresher:
 
     def _left_s(self, next_s: float) -> float | None:
         """Until the next snapshot; None: none is to come by itself."""
-        if self._interval_s is None or (self._paused and not self._naming):
+        if self._interval_s is None or (self._frozen and not self._naming):
             return None
         # While the last picture waits to be drawn, only that can be waited for.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())

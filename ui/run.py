@@ -11,13 +11,13 @@ from typing import Final
 
 from textual.app import App
 
-from tracelloc.caller import Caller, caller
 from tracelloc.capture import system
+from tracelloc.command.lifecycle import start_of
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
-from tracelloc.command.starts import start_of
 from tracelloc.errors import TracellocError
+from tracelloc.invoker import Invoker, invoker
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
@@ -38,12 +38,12 @@ class LiveSource:
     """The source of pictures of a running session."""
 
     def __init__(
-        self, run: Run, facts: Facts, caller: Caller, terminal: ProgramTerminal | None = None
+        self, run: Run, facts: Facts, invoker: Invoker, terminal: ProgramTerminal | None = None
     ) -> None:
         self._run = run
         self.facts = facts
         self.filters = run.namers.filters
-        self.caller = caller
+        self.invoker = invoker
         self.terminal = terminal
         self.has_many = run.options.trace.follow
 
@@ -130,7 +130,7 @@ class Screen:
             app.end(f"process {session.root.target.pid} has ended", session.stop)
 
         app = self.app = LiveApp(
-            LiveSource(run, _facts_of(run), caller(), self._terminal),
+            LiveSource(run, _facts_of(run), invoker(), self._terminal),
             readers={session.end_fd: ended, signals.fileno(): woken},
             duration_s=run.options.duration_s,
             warnings=run.warnings,

@@ -237,7 +237,8 @@ def frame_rows(lines: list[FrameLine]) -> TableRows:
         where = place(line.frame)
         return f"…{where[-27:]}" if len(where) > 28 else where
 
-    return TableRows(range(len(lines)), cell, empty="")
+    shown = (row for row, line in enumerate(lines) if not line.is_hidden)
+    return TableRows(range(len(lines)), cell, empty="", first=next(shown, 0))
 
 
 def stack_text(stack: NamedStack) -> str:

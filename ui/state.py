@@ -55,14 +55,14 @@ class State:
         """The newest picture."""
         self.ended = ""
         """Why no new pictures come."""
-        self.paused = False
+        self.frozen = False
         self._last_process = 0
         self._refresher = refresher
 
     @property
     def condition(self) -> str:
-        """The condition that the header shows: paused or ended."""
-        return self.ended or ("PAUSED (space)" if self.paused else "")
+        """The condition that the header shows: frozen or ended."""
+        return self.ended or ("FROZEN (space)" if self.frozen else "")
 
     def change(self, **fields: Any) -> None:
         """Changes some settings."""
@@ -177,10 +177,10 @@ class State:
         at = choices.index(now) + 1 if now in choices[:-1] else 0
         self.change(difference=choices[at])
 
-    def toggle_pause(self) -> None:
+    def toggle_freeze(self) -> None:
         """Freezes or resumes the screen; capture goes on."""
-        self.paused = not self.paused
-        self._refresher.pause(self.paused)
+        self.frozen = not self.frozen
+        self._refresher.freeze(self.frozen)
 
     # --- filters ---
 
@@ -204,7 +204,7 @@ class State:
     def save_rules(self, rules: Sequence[Rule]) -> None:
         """Writes rules to the user's own file."""
         try:
-            path = append_rules(self.source.caller, rules)
+            path = append_rules(self.source.invoker, rules)
         except TracellocError as error:
             self.app.notify(str(error), severity="error", markup=False)
         else:

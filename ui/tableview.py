@@ -156,6 +156,8 @@ class TableRows:
     """Columns to leave out."""
     footer: Sequence[Callable[[Hashable | None], str]] = ()
     """Lines below the rows, about the key under the cursor."""
+    first: int = 0
+    """Number of the row that the cursor begins on."""
 
 
 class Table(LineView[TableRows]):
@@ -171,7 +173,7 @@ class Table(LineView[TableRows]):
         self._rows = TableRows((), lambda _key, _column: "")
         self._key: Hashable | None = None
         self._at_top = True
-        """The cursor has not been moved: it stays on the first row, whichever that is."""
+        """The cursor has not been moved: it stays on the first row that is of interest."""
 
     @property
     def key(self) -> Hashable | None:
@@ -195,7 +197,7 @@ class Table(LineView[TableRows]):
         offset = self.cursor - round(self.scroll_target_y)
         self._rows = rows
         if self._at_top or self._key is None:
-            self.cursor = 0
+            self.cursor = rows.first
         elif self._key in rows.order:
             self.cursor = rows.order.index(self._key)
         # Else its row is gone: the one that is there now.

@@ -14,10 +14,10 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.caller import Caller
 from tracelloc.filters import Filters
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
+from tracelloc.invoker import Invoker
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
@@ -27,6 +27,7 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
+from tracelloc.views.suspects import NOTHING_YET
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Source(Protocol):
     """Filters of all namers."""
     facts: Facts
     """Facts that do not change."""
-    caller: Caller
+    invoker: Invoker
     """The user whose filters are written."""
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
@@ -272,7 +273,7 @@ class ViewSelection:
             return "no blocks within the limits (L changes them, Esc removes them)"
         if self.snapshot.events:
             return "no traced block is live any more"
-        return "no allocations seen yet: is the target idle?"
+        return NOTHING_YET
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
 from tracelloc.placement import ProbePoint
-from tracelloc.placement.places import find_place
-from tracelloc.target.allocators import AllocatorFunction, Selection, discover, functions_of
+from tracelloc.placement.probeoffsets import find_probe_offset
+from tracelloc.target.allocators import AllocatorFunction, MallocChoice, discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import FunctionKind
 from tracelloc.target.space import AddressSpace
@@ -76,7 +76,7 @@ class Allocator:
 
 def _shift(function: AllocatorFunction) -> int:
     code = function.module.elf.read(function.offset, function.size)
-    return find_place(code, function.signature.registers).offset
+    return find_probe_offset(code, function.signature.registers).offset
 
 
 def find_allocator(pid: int) -> Allocator:
@@ -85,7 +85,7 @@ def find_allocator(pid: int) -> Allocator:
     try:
         by_kind = {
             kind: function
-            for function in functions_of(discover(space.refresh(), Selection("libc.so")))
+            for function in functions_of(discover(space.refresh(), MallocChoice("libc.so")))
             for kind, name in ((FunctionKind.ALLOC, "malloc"), (FunctionKind.FREE, "free"))
             if name in function.names
         }

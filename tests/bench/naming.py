@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from tests.bench.processes import figures_of
-from tracelloc.caller import caller
 from tracelloc.capture.compiler import import_bcc
 from tracelloc.filters import load_filters
+from tracelloc.invoker import invoker
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.target.procfs import Process
@@ -67,7 +67,7 @@ def measure_here() -> dict[str, Any]:
     stacks = [tuple(sites[n] for n in row) for row in picks.tolist()]
     assert len(set(stacks)) == STACKS
     snapshot = SimpleNamespace(frames=stacks.__getitem__, why_partial=lambda index: None)
-    filters, _ = load_filters([], [], standing=True, who=caller({"HOME": "/nonexistent"}))
+    filters, _ = load_filters([], [], standing=True, who=invoker({"HOME": "/nonexistent"}))
     namer = Namer(symbolizer, filters)
     with_lines_s = None
     may_have_lines = ModuleSymbols.may_have_lines

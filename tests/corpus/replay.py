@@ -14,7 +14,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judge import Judge, Losses
+from tracelloc.verdict.judge import Judge, KnownLosses
 from tracelloc.verdict.judgement import Suspect, Verdict
 
 START_NS = 1000 * NS_PER_S
@@ -137,7 +137,7 @@ def looks(
             now_ns = start_ns + int(tick * NS_PER_S)
             lost = int(lost_at_s is not None and tick >= lost_at_s)
             lost += round(frees_lost_per_s * tick)
-            losses = Losses(lost, lost, address_reuses)
+            losses = KnownLosses(lost, lost, address_reuses)
             *_, findings = judge.look(table.cohorts, table.totals, stacks, now_ns, losses)
             if findings is not None:
                 yield tick, table, findings

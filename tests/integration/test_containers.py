@@ -125,6 +125,16 @@ def test_by_name(builder: Builder, targets: list[Target], tmp_path: Path) -> Non
     assert "no process is called no-such-name" in result.stderr
 
 
+def test_by_the_name_of_a_script(targets: list[Target], tmp_path: Path) -> None:
+    script = tmp_path / "telling-script-of-mine.py"
+    script.write_text("print('ready', flush=True)\ninput()\n")
+    target = Target(["/usr/bin/python3", "-u", script])
+    targets.append(target)
+    tracer = Tracelloc("-n", script.name, "--json", directory=tmp_path)
+    assert tracer.stop() == 0
+    assert tracer.last()["pid"] == target.pid
+
+
 def refused(pid: int) -> str:
     result = run_tracelloc("-p", pid, "--text")
     assert result.returncode == 1

@@ -125,4 +125,4 @@ def test_large_files_take_seconds(tmp_path: Path) -> None:
     result = run_tracelloc("diff", a, b, "--top", 0)
     together = difference(*made)
     more = sum(1 for s in together.samples if s.stat.live_bytes > 0)
-    assert f"0 of {more} stacks with more" in result.stdout
+    assert f"0 of {more:,} stacks with more" in result.stdout

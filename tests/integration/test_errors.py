@@ -100,7 +100,7 @@ def test_target_without_an_allocator(builder: Builder, targets: list[Target]) ->
     target = Target([builder.c("plain", "-static", "-s")])
     targets.append(target)
     line = said(run_tracelloc("-p", target.pid), 1)
-    assert "has no allocator that tracelloc knows" in line
+    assert "has no malloc library that tracelloc knows" in line
 
 
 @pytest.mark.bpf
@@ -108,7 +108,7 @@ def test_allocator_that_is_not_there(builder: Builder, targets: list[Target]) ->
     target = Target([builder.c("plain")])
     targets.append(target)
     line = said(run_tracelloc("-p", target.pid, "--allocator", "jemalloc"), 1)
-    assert "no allocator 'jemalloc'" in line
+    assert "no malloc library 'jemalloc'" in line
 
 
 @pytest.mark.parametrize("name", ["missing/app.fg", ".", "/proc/app.fg"])

@@ -88,7 +88,7 @@ def test_a_program_without_an_allocator(
     tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
     target.ask("alloc 50 100")
     target.say(f"become {bare}")
-    assert "has no allocator" in tracer.wait_for("warning:")
+    assert "has no malloc library" in tracer.wait_for("warning:")
     assert tracer.stop() == 0
     assert tracer.last()["live_allocations"] == 0
     assert tracer.last()["command"] == "bare"

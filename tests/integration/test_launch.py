@@ -131,8 +131,8 @@ def await_file(path: Path) -> str:
 @pytest.mark.parametrize(
     ("command", "status", "words"),
     [
-        ("/nonexistent/program", 127, "can't be executed: No such file"),
-        ("/etc/passwd", 126, "can't be executed: Permission denied"),
+        ("/nonexistent/program", 127, "cannot execute /nonexistent/program: No such file"),
+        ("/etc/passwd", 126, "cannot execute /etc/passwd: Permission denied"),
     ],
 )
 def test_what_cannot_be_executed(command: str, status: int, words: str) -> None:
@@ -152,7 +152,7 @@ def test_a_program_without_an_allocator(tmp_path: Path) -> None:
     )  # fmt: skip
     done = run_tracelloc("--text", "--", program)
     assert done.returncode == 1
-    assert "has no allocator" in done.stderr
+    assert "has no malloc library" in done.stderr
 
 
 def test_signal_mask_and_dispositions_are_the_callers(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_usage() -> None:
     for arguments, words in [
         (("--text", "--"), "no command follows --"),
         (("-p", 1, "--", "true"), "either a command is traced or a process"),
-        (("--tui", "--", "true"), "a screen needs a terminal"),
+        (("--tui", "--", "true"), "--tui needs a terminal"),
         (("--program-output", "x", "--", "true"), "redirect the program's own output"),
     ]:
         done = run_tracelloc(*arguments)
@@ -229,7 +229,7 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
     )  # fmt: skip
     done = run_tracelloc("--text", "--allocator", "nothing-like-it", "--", program)
     assert done.returncode == 1
-    assert "no allocator 'nothing-like-it'" in done.stderr
+    assert "no malloc library 'nothing-like-it'" in done.stderr
     assert not (tmp_path / "mark").exists()
 
 

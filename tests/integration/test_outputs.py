@@ -31,27 +31,35 @@ FRAME = re.compile(
     r" in (?P<module>/\S+)(?: \((?P<file>\S+):(?P<line>\d+)\))?"
 )
 GRAMMAR = {
-    "allocations": re.compile(rf"==> (\d+) top allocations out of (\d+) for a total of ({SIZE})"),
+    "allocations": re.compile(
+        rf"==> (\d+) top allocations out of ([\d,]+) for a total of ({SIZE})"
+    ),
     "old": re.compile(
-        rf"==> (\d+) top allocations older than ({DURATION}) out of (\d+) for a total of ({SIZE})"
+        rf"==> (\d+) top allocations older than ({DURATION}) out of ([\d,]+) "
+        rf"for a total of ({SIZE})"
     ),
     "block": re.compile(rf"    0x([0-9a-f]{{16}}): ({SIZE}) \(({DURATION}) old\)"),
     "frame": FRAME,
     "run": re.compile(r"        0x[0-9a-f]{16}: \[(.+)\] \((\d+) frames?\)"),
     "filtered": re.compile(r"         \((\d+) frames? hidden\)"),
-    "allocators": re.compile(r"==> (\d+) top allocators out of (\d+):"),
-    "stack": re.compile(rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in (\d+) allocations?"),
-    "nobody": re.compile(rf"==> no leak suspects yet, first verdict in {DURATION}"),
+    "allocators": re.compile(r"==> (\d+) top allocators out of ([\d,]+):"),
+    "stack": re.compile(
+        rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in ([\d,]+) allocations?"
+    ),
+    "nobody": re.compile(
+        rf"==> no leak suspects yet, first verdict in {DURATION}"
+        r"|==> no allocations (seen yet: is the target idle\?|were seen)"
+    ),
     "memory": re.compile(rf"==> RSS {SIZE}, [+-]?{SIZE} since tracing began.+"),
     "forecast": re.compile(
         rf"==> at {SIZE}/min of .+, the .+'s limit of {SIZE} is reached in {DURATION}"
     ),
     "overhead": re.compile(
-        r"==> \d+ events/s(, probes take about \d+\.\d % of the target's CPU time)?"
-        r"(, slow probes: .+)?"
+        r"==> [\d,]+ events/s(, probes take about \d+\.\d % of the target's CPU time)?"
+        r"(, slow if called: .+)?"
     ),
     "losses": re.compile(
-        r"==> lost (\d+) events?, (\d+) unmatched frees?, (\d+) truncated stacks?"
+        r"==> lost ([\d,]+) events?, ([\d,]+) unmatched frees?, ([\d,]+) truncated stacks?"
     ),
     "end": re.compile(r""),
 }
@@ -89,6 +97,7 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     tracer = chain_traced(builder, targets, tmp_path, "--text", "--top", 3)
     report = parse_text(tracer.text())[-1]
     assert [kind for kind, _ in report] == [
+        "nobody",
         "allocations",
         *["block", *["frame"] * 6, "filtered"],  # calloc under recursion
         *["block", *["frame"] * 3, "filtered"],
@@ -97,13 +106,12 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         *["stack", *["frame"] * 6, "filtered"],
         *["stack", *["frame"] * 3, "filtered"],
         *["stack", *["frame"] * 4, "filtered"],
-        "nobody",
         "memory",
         "overhead",
         "losses",
     ]
-    assert report[0][1].groups() == ("3", "4", "7.58 KiB")  # 1111 + 2222 + 4096 + 333
-    assert report[1][1][2] == "4.00 KiB"
+    assert report[1][1].groups() == ("3", "4", "7.58 KiB")  # 1111 + 2222 + 4096 + 333
+    assert report[2][1][2] == "4.00 KiB"
     names = [match["name"] for kind, match in report if kind == "frame"]
     assert names[:6] == ["recurse"] * 5 + ["main"]
     assert names[6:9] == ["innermost", "middle", "main"]

@@ -94,11 +94,11 @@ def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert lines[lines.index(peak) + 1] == "     0: 4.77 MiB in 50 allocations (98.6 %), now 0 B"
     temporary = next(line for line in lines if "temporary allocations (" in line)
     assert temporary == (
-        "==> 328 KiB in 5400 temporary allocations (freed by the same thread after at "
+        "==> 328 KiB in 5,400 temporary allocations (freed by the same thread after at "
         "most 1 other allocation), 93.9 % of all frees; 1 top stacks out of 3:"
     )
     assert lines[lines.index(temporary) + 1] == (
-        "     0: 312 KiB in 5000 temporary allocations, 100.0 % of its allocations"
+        "     0: 312 KiB in 5,000 temporary allocations, 100.0 % of its allocations"
     )
     flows = next(line for line in lines if "top flows" in line)
     assert flows == (

@@ -19,7 +19,7 @@ from tracelloc import abi
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
-from tracelloc.target.allocators import Selection
+from tracelloc.target.allocators import MallocChoice
 from tracelloc.target.procfs import Process
 from tracelloc.tracing import tracee
 from tracelloc.tracing.begin import attach_to
@@ -99,7 +99,7 @@ def compare(
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
         capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
-        session = attach_to(Process(process.pid), TraceConfig(capture, Selection("libc.so")))
+        session = attach_to(Process(process.pid), TraceConfig(capture, MallocChoice("libc.so")))
         table = session.root.heap.table
         stack_ids: dict[int, int] = {}
         apply = table.apply

@@ -120,5 +120,6 @@ def test_musl_is_not_known(builder: Builder, targets: list[Target], tmp_path: Pa
     assert tracer.stop() == 0
     said = [line for line in tracer.text().splitlines() if line.startswith("==> usable sizes")]
     assert said[-1].startswith(
-        f"==> usable sizes (musl): 0 B, {books['blocks']} of unknown usable size, sizes of musl in "
+        f"==> usable sizes (musl): 0 B, {books['blocks']:,} of unknown usable size, sizes of "
+        "musl in "
     )

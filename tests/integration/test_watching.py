@@ -29,7 +29,7 @@ def test_a_broken_rule_ends_tracing(
     # 1111 + 2222 + 4096 + 333 bytes: the rule holds once all are there.
     assert target.ask("go") == "done"
     assert tracer.finish() == 3
-    assert "--fail-if: live is 7.58 KiB, more than 7.32 KiB" in tracer.messages[-1]
+    assert "--fail-if: rule matched: live > 7.32 KiB (7.58 KiB)" in tracer.messages[-1]
     assert tracer.last()["live_bytes"] == CHAIN_BYTES
     assert tracer.last()["memory"]["growth_bytes"] < 1 << 20
     assert len(folded.read_text().splitlines()) == 4

@@ -18,7 +18,6 @@ from textual.pilot import Pilot
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
-from tracelloc.caller import Caller
 from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
 from tracelloc.filters.files import shipped_rules
@@ -26,14 +25,15 @@ from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.invoker import Invoker
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.symbols import Frame, Symbolizer
 from tracelloc.target.allocators import Module
-from tracelloc.target.found import MainAllocator
+from tracelloc.target.found import MainLibrary
 from tracelloc.target.procfs import Mapping
-from tracelloc.target.residency import Memory
+from tracelloc.target.residency import MemoryUsage
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.terminal import ProgramTerminal
@@ -111,10 +111,10 @@ class FakeSource:
     target: Target = field(default_factory=lambda: Target(2954, "shop-server"))
     now_ns: int = START_NS
     rss_bytes: int | None = 24 << 20
-    memory: Memory | None = None
+    memory: MemoryUsage | None = None
     sample_bytes: int | None = None
     lost: int = 0
-    allocator: MainAllocator | None = None
+    allocator: MainLibrary | None = None
     """Whose sizes blocks have."""
     failure: BaseException | None = None
     others: tuple[Snapshot, ...] = ()
@@ -147,7 +147,7 @@ class FakeSource:
         self.findings: Findings | None = None
         self.history = History(START_NS)
         self.series = Series(START_NS)
-        self.caller = Caller(0, 0, self.directory, self.directory)
+        self.invoker = Invoker(0, 0, self.directory, self.directory)
         self.filters = Filters([shipped_rules()])
         self._namer = Namer(FakeSymbolizer(frames), self.filters)
         self.next_address = 0x7F0000001000

@@ -82,7 +82,7 @@ def test_tree_by_each_metric(source: FakeSource) -> None:
         await press(app, pilot, "w")
         assert (nodes_of(app).weight(ROOT), own(app, "render_page")) == (SECONDS, SECONDS)
         await press(app, pilot, "3")
-        assert f"temporary {SECONDS}" in line_of(app, "colours: module")
+        assert f"temporary {SECONDS}" in line_of(app, "colors: module")
         await press(app, pilot, "w")
         assert app.state.settings.metric is Metric.BYTES
 

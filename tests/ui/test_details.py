@@ -78,12 +78,14 @@ def test_hidden_frames_on_demand(source: FakeSource) -> None:
 
 def test_hide_undo_collapse_save(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
-        await press(app, pilot, "end", "enter", "down", "x")
+        await press(app, pilot, "end", "enter")
+        assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
+        await press(app, pilot, "x")
         assert "dns::Message::decode" not in "\n".join(text_of(app)[8:20])
         await press(app, pilot, "u")
         assert "dns::Message::decode" in "\n".join(text_of(app)[8:20])
         await press(app, pilot, "w")
-        assert not source.caller.filters.exists()
+        assert not source.invoker.filters.exists()
         await press(app, pilot, "c")
         assert "[dns::Message]" in shown(app)
         await press(app, pilot, "w", "escape")
@@ -91,7 +93,7 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         assert app.state.picture.labels[5] == "dns::Client::update_records ← [tokio]"
 
     drive(source, steps)
-    rules = parse_rules(source.caller.filters.read_text(), "filters.toml").rules
+    rules = parse_rules(source.invoker.filters.read_text(), "filters.toml").rules
     assert [(r.pattern, r.action, r.label) for r in rules] == [
         ("dns::Message::", Action.COLLAPSE, "dns::Message")
     ]
@@ -102,7 +104,7 @@ def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
         await press(app, pilot, "enter", "x", "escape", "f", "end")
         assert "hide ^record_request$" in shown(app)
         await press(app, pilot, "w")
-        text = source.caller.filters.read_text()
+        text = source.invoker.filters.read_text()
         assert parse_rules(text, "filters.toml").rules[0].pattern == "^record_request$"
         await press(app, pilot, "d", "escape")
         assert source.filters.added == ()

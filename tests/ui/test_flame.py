@@ -179,7 +179,7 @@ def test_walk_with_keys() -> None:
         await pilot.press("o", "c")
         assert [message.key for message in app.sent] == [1, 1]
         assert view.colouring == "growth"
-        assert "colours: growth" in text_of(app)[-2]
+        assert "colors: growth" in text_of(app)[-2]
 
     drive(view, (100, 24), steps)
 

@@ -23,8 +23,8 @@ from tests.ui.source import (
     tick,
 )
 from tracelloc.snapshots.analysis import ALL
-from tracelloc.target.found import MainAllocator, Provider
-from tracelloc.target.residency import Limit, Memory, Resident
+from tracelloc.target.found import MainLibrary, MallocLibrary
+from tracelloc.target.residency import Limit, MemoryUsage, Resident
 from tracelloc.text import format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
@@ -163,7 +163,7 @@ def test_views(source: FakeSource) -> None:
 
 def test_waste(source: FakeSource) -> None:
     """glibc gives 8 bytes more for each of these blocks."""
-    source.allocator = MainAllocator(Provider.GLIBC, "/usr/lib/libc.so.6", ())
+    source.allocator = MainLibrary(MallocLibrary.GLIBC, "/usr/lib/libc.so.6", ())
 
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "5")
@@ -319,7 +319,7 @@ def test_suspects_come_first(source: FakeSource) -> None:
 
 def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
     grown = 1 << 20
-    source.memory = Memory(
+    source.memory = MemoryUsage(
         now=Resident(20 << 20, 4 << 20, 0, 0),
         start=Resident((20 << 20) - grown, 4 << 20, 0, 0),
         pss_bytes=None,
@@ -348,9 +348,9 @@ def test_what_fills_is_not_shown_as_a_leak() -> None:
 def test_pause(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
         await press(app, pilot, "space")
-        assert "PAUSED" in text_of(app)[0]
+        assert "FROZEN" in text_of(app)[0]
         await press(app, pilot, "space")
-        assert "PAUSED" not in text_of(app)[0]
+        assert "FROZEN" not in text_of(app)[0]
 
     drive(source, steps)
 

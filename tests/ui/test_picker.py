@@ -82,7 +82,7 @@ def test_refusal_says_why() -> None:
         await pilot.press("down", "enter")
         assert current(screen) == 1
         assert result.value is NOTHING
-        assert text_of(app)[-2].strip() == "no: may not be inspected: /sbin/init"
+        assert text_of(app)[-2].strip() == "cannot be traced (may not be inspected): /sbin/init"
         await pilot.press("pageup", "enter")
         assert result.value == 4242
 
@@ -142,7 +142,7 @@ def test_real_processes() -> None:
             assert time.monotonic() < deadline
             await pilot.pause(0.02)
         await pilot.pause()
-        assert text_of(app)[-2].startswith(" no: tracelloc itself")
+        assert text_of(app)[-2].startswith(" cannot be traced (tracelloc itself)")
 
     drive(None, (80, 24), steps)
 

@@ -15,7 +15,7 @@ import pytest
 from tests.unit.events import Event, records, sent_stacks
 from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
 from tracelloc.capture.bpf import Capture, CaptureConfig
-from tracelloc.capture.drain import PAIR_DTYPE, Batch
+from tracelloc.capture.drain import PAIR_DTYPE, EventBatch
 from tracelloc.capture.method import Method
 from tracelloc.capture.ring import Events, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
@@ -55,13 +55,13 @@ class Drain:
         self.blocked_looks = 0
         """How often there is a record in the way that is not finished."""
 
-    def take(self) -> Batch:
+    def take(self) -> EventBatch:
         records, self.records = self.records, []
         if self.blocked_looks:
             self.blocked_looks -= 1
             self.records, records = records, []
         events = np.concatenate([np.empty(0, EVENT_DTYPE), *records])
-        return Batch(events, np.empty(0, PAIR_DTYPE), 0, False)
+        return EventBatch(events, np.empty(0, PAIR_DTYPE), 0, False)
 
 
 class Stacks:

@@ -16,7 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"errors", "text", "probes", "abi", "sampling", "startup", "syscalls"},
-    {"caller", "demangle", "elf", "watchrules"},
+    {"invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},
     {"placement", "symbols"},

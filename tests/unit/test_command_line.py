@@ -85,8 +85,23 @@ def test_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert capsysbinary.readouterr().out.decode() == manual.contents()
     assert main(["help", "verdicts"]) == 0
     assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
-    assert main(["help", "verdict"]) == 2
-    assert b"invalid choice: 'verdict'" in capsysbinary.readouterr().err
+    assert main(["help", "verdict"]) == 0
+    assert capsysbinary.readouterr().out.decode() == manual.text_of("verdicts")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("verdcts", b"there is no topic 'verdcts'; did you mean verdicts?"),
+        ("re", b"there is no topic 're'; did you mean recipes or reports?"),
+        ("qqq", b"there is no topic 'qqq'; tracelloc help lists the topics"),
+    ],
+)
+def test_topics_that_there_are_not(
+    word: str, said: bytes, capsysbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    assert main(["help", word]) == 2
+    assert said in capsysbinary.readouterr().err
 
 
 @pytest.mark.parametrize("topic", [None, *manual.topics()])

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.test_architecture import MODULES
 from tracelloc import manual
+from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
-from tracelloc.command.pools import KINDS
 from tracelloc.command.subcommands import COMMANDS
 from tracelloc.export import EXPORTERS
 from tracelloc.filters.files import shipped_rules
@@ -127,6 +128,14 @@ def test_files_that_are_named_are_there(page: Path) -> None:
     """In code, relative to the top or to the package."""
     for name in re.findall(r"`([a-z_]+/[a-z_/.]*)`", page.read_text()):
         assert any((base / name).exists() for base in (ROOT, ROOT / "tracelloc")), name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=ids)
+def test_classes_that_are_named_are_there(page: Path) -> None:
+    source = "".join(path.read_text() for path in [*MODULES, *sorted((ROOT / "ui").glob("*.py"))])
+    for name in re.findall(r"`([A-Z][a-z]+(?:[A-Z][a-z]+)*)`", page.read_text()):
+        if page.stem in ("CONTRIBUTING", "internals"):
+            assert re.search(rf"^class {name}\b", source, re.MULTILINE), name
 
 
 def test_the_way_of_an_event_is_described() -> None:

@@ -21,7 +21,7 @@ from tests.unit.events import Event, PlainTable, random_program
 from tests.unit.test_table import expected, state
 from tracelloc import probes
 from tracelloc.abi import CONTROL_DTYPE, EVENT_DTYPE, Counter, EventKind, SpillFlag
-from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Batch, Drain
+from tracelloc.capture.drain import ENTRY_DTYPE, PAIR_DTYPE, Drain, EventBatch
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
@@ -125,7 +125,7 @@ class Run:
         self.plain = PlainTable(tick_ns=TICK_NS)
         self.kinds_of_entries: set[int] = set()
 
-    def apply(self, batch: Batch) -> None:
+    def apply(self, batch: EventBatch) -> None:
         self.table.apply(batch.events, in_order=not batch.overflowed)
         self.table.apply_pairs(batch.pairs)
 

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness import Builder
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.target.allocators import Module, Selection, discover, functions_of
+from tracelloc.target.allocators import MallocChoice, Module, discover, functions_of
 from tracelloc.target.families import FAMILIES
 from tracelloc.target.signatures import FunctionKind
 
@@ -107,9 +107,9 @@ def test_discovery() -> None:
     assert len({function.offset for function in functions.values()}) == len(functions)
     everything = discover([module])
     for only in ("libc.so", "malloc", str(path)):
-        assert discover([module], Selection(only)) == everything
+        assert discover([module], MallocChoice(only)) == everything
     for only in ("jemalloc", "/lib/other.so"):
-        assert discover([module], Selection(only)) == []
+        assert discover([module], MallocChoice(only)) == []
 
 
 def test_stripped(builder: Builder, tmp_path: Path) -> None:

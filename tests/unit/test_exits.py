@@ -9,7 +9,7 @@ import pytest
 
 from tests.unit.test_elf import open_elf
 from tracelloc.placement import plan
-from tracelloc.placement.places import CodeReader, Stops
+from tracelloc.placement.probeoffsets import CodeReader, Stops
 from tracelloc.target.allocators import Module, discover
 from tracelloc.target.families import LIBC
 

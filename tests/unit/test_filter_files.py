@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.caller import Caller, caller, effective_user, rights_of
 from tracelloc.command.options import parse_options
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.files import append_rules, given_text, load_filters, own_text
 from tracelloc.filters.rules import Action, Lines, Match, On, Rule, RuleFile, parse_rules
+from tracelloc.invoker import Invoker, effective_user, invoker, rights_of
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be somebody else")
@@ -141,20 +141,20 @@ def test_what_is_no_text_is_not_written() -> None:
 
 def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert caller({"HOME": "/h"}).filters == Path("/h/.config/tracelloc/filters.toml")
-    assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).config == Path("/x")
-    assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "x"}).config == Path("/h/.config")
-    assert caller({}).config == Path("/nonexistent/.config")
-    assert caller({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).cache == Path("/h/.cache")
-    assert caller({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache == Path("/x")
+    assert invoker({"HOME": "/h"}).filters == Path("/h/.config/tracelloc/filters.toml")
+    assert invoker({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).config == Path("/x")
+    assert invoker({"HOME": "/h", "XDG_CONFIG_HOME": "x"}).config == Path("/h/.config")
+    assert invoker({}).config == Path("/nonexistent/.config")
+    assert invoker({"HOME": "/h", "XDG_CONFIG_HOME": "/x"}).cache == Path("/h/.cache")
+    assert invoker({"HOME": "/h", "XDG_CACHE_HOME": "/x"}).cache == Path("/x")
     # Who is not root has not been made so by sudo.
-    assert caller({"HOME": "/h", "SUDO_UID": "65534"}).uid == 1000
+    assert invoker({"HOME": "/h", "SUDO_UID": "65534"}).uid == 1000
     monkeypatch.setattr(os, "geteuid", lambda: 0)
-    assert caller({"HOME": "/root", "SUDO_UID": str(NOBODY)}) == Caller(
+    assert invoker({"HOME": "/root", "SUDO_UID": str(NOBODY)}) == Invoker(
         NOBODY, NOBODY, Path("/nonexistent/.config"), Path("/nonexistent/.cache")
     )
     for strange in ("", "-1", "4000000", "x", "٣", "9" * 30):
-        who = caller({"HOME": "/root", "SUDO_UID": strange})
+        who = invoker({"HOME": "/root", "SUDO_UID": strange})
         assert (who.uid, who.config) == (0, Path("/root/.config"))
 
 
@@ -171,8 +171,8 @@ def test_effective_user(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def me(tmp_path: Path) -> Caller:
-    who = Caller(os.geteuid(), os.getegid(), tmp_path / "config", tmp_path / "cache")
+def me(tmp_path: Path) -> Invoker:
+    who = Invoker(os.geteuid(), os.getegid(), tmp_path / "config", tmp_path / "cache")
     who.filters.parent.mkdir(parents=True, mode=0o700)
     return who
 
@@ -183,7 +183,7 @@ def write(path: Path, text: str, mode: int = 0o644) -> Path:
     return path
 
 
-def test_layers_and_switches(me: Caller, tmp_path: Path) -> None:
+def test_layers_and_switches(me: Invoker, tmp_path: Path) -> None:
     """Shipped, the user's own, files in their order, then the command line's switches."""
     write(me.filters, '[[rule]]\npattern = "own"\ngroup = "g"\n[groups]\nqt = false\n')
     one = write(tmp_path / "1.toml", '[[rule]]\npattern = "one"\n[groups]\ng = false\nglib = false')
@@ -201,7 +201,7 @@ def test_layers_and_switches(me: Caller, tmp_path: Path) -> None:
     assert load_filters(standing=False, who=me)[0].rules == ()
 
 
-def test_switches_of_unknown_groups(me: Caller, tmp_path: Path) -> None:
+def test_switches_of_unknown_groups(me: Invoker, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no filter group 'tokyo'; did you mean 'tokio'"):
         load_filters([], [("tokyo", False)], who=me)
     with pytest.raises(UsageError, match="there is no filter group 'qt'; there is none"):
@@ -229,7 +229,7 @@ def read_rules(path: Path) -> RuleFile:
     return parse_rules(given_text(path, "filters"), str(path))
 
 
-def own_rules(who: Caller) -> tuple[RuleFile | None, str]:
+def own_rules(who: Invoker) -> tuple[RuleFile | None, str]:
     text, warnings = own_text(who.filters, who)
     return None if text is None else parse_rules(text, str(who.filters)), "".join(warnings)
 
@@ -244,12 +244,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
         read_rules(tmp_path / "latin")
 
 
-def test_no_file_of_ones_own(me: Caller) -> None:
+def test_no_file_of_ones_own(me: Invoker) -> None:
     assert own_rules(me) == (None, "")
-    assert own_rules(Caller(me.uid, me.gid, me.config / "nowhere", me.cache)) == (None, "")
+    assert own_rules(Invoker(me.uid, me.gid, me.config / "nowhere", me.cache)) == (None, "")
 
 
-def test_an_own_file_is_read_and_checked(me: Caller) -> None:
+def test_an_own_file_is_read_and_checked(me: Invoker) -> None:
     write(me.filters, '[[rule]]\npattern = "x"\n')
     rules, warning = own_rules(me)
     assert rules is not None
@@ -260,7 +260,7 @@ def test_an_own_file_is_read_and_checked(me: Caller) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_a_file_that_others_could_write(me: Caller, mode: int) -> None:
+def test_a_file_that_others_could_write(me: Invoker, mode: int) -> None:
     write(me.filters, "nonsense", mode)
     reason = "other users can write it (chmod go-w makes it yours)"
     assert own_rules(me) == (None, f"{me.filters} is not used: {reason}")
@@ -270,7 +270,7 @@ def test_a_file_that_others_could_write(me: Caller, mode: int) -> None:
     assert me.filters.read_text() == "nonsense"
 
 
-def test_a_directory_that_others_could_write(me: Caller, tmp_path: Path) -> None:
+def test_a_directory_that_others_could_write(me: Invoker, tmp_path: Path) -> None:
     write(me.filters, "nonsense")
     me.filters.parent.chmod(0o777)
     assert "other users can write its directory" in own_rules(me)[1]
@@ -284,12 +284,12 @@ def test_a_directory_that_others_could_write(me: Caller, tmp_path: Path) -> None
 
 
 @needs_root
-def test_a_file_of_another_user(me: Caller) -> None:
+def test_a_file_of_another_user(me: Invoker) -> None:
     os.chown(write(me.filters, ""), NOBODY, NOBODY)
     assert own_rules(me)[1].endswith("is not used: it belongs to another user")
 
 
-def test_odd_files(me: Caller) -> None:
+def test_odd_files(me: Invoker) -> None:
     os.mkfifo(me.filters, 0o600)
     assert own_rules(me)[1].endswith("is not used: it is not a regular file")
     me.filters.unlink()
@@ -299,7 +299,7 @@ def test_odd_files(me: Caller) -> None:
     assert own_rules(me)[1].endswith("is not used: it is not UTF-8")
 
 
-def test_appending_keeps_what_is_there(me: Caller) -> None:
+def test_appending_keeps_what_is_there(me: Invoker) -> None:
     old = "# my own rules\r\n[groups] # all on\nqt = true\n\n[[rule]]\npattern='x' # why not"
     write(me.filters, old, 0o640)
     rules = [Rule("a", Match.REGEX), Rule("b", action=Action.COLLAPSE, label="B", group="mine")]
@@ -312,7 +312,7 @@ def test_appending_keeps_what_is_there(me: Caller) -> None:
 
 
 def test_appending_makes_the_file(tmp_path: Path) -> None:
-    me = Caller(os.geteuid(), os.getegid(), tmp_path / "a" / "b", tmp_path)
+    me = Invoker(os.geteuid(), os.getegid(), tmp_path / "a" / "b", tmp_path)
     append_rules(me, [Rule("x")])
     assert me.filters.read_text() == (
         '[[rule]]\npattern = "x"\nmatch = "prefix"\non = "symbol"\naction = "hide"\n'
@@ -321,7 +321,7 @@ def test_appending_makes_the_file(tmp_path: Path) -> None:
     assert stat.S_IMODE(me.filters.parent.stat().st_mode) == 0o700
 
 
-def test_appending_leaves_a_link_one(me: Caller, tmp_path: Path) -> None:
+def test_appending_leaves_a_link_one(me: Invoker, tmp_path: Path) -> None:
     kept = tmp_path / "dotfiles"
     kept.mkdir(mode=0o700)
     me.filters.symlink_to(write(kept / "f.toml", "# kept\n"))
@@ -330,7 +330,7 @@ def test_appending_leaves_a_link_one(me: Caller, tmp_path: Path) -> None:
     assert (kept / "f.toml").read_text().startswith("# kept\n\n[[rule]]\n")
 
 
-def test_appending_to_what_cannot_be_appended_to(me: Caller) -> None:
+def test_appending_to_what_cannot_be_appended_to(me: Invoker) -> None:
     for old in ("rule = [{pattern = 'x'}]\n", "[[rule"):
         write(me.filters, old)
         with pytest.raises(UsageError, match="is not TOML"):
@@ -348,7 +348,7 @@ def test_under_sudo_files_are_the_callers(tmp_path: Path) -> None:
     above = [p for p in tmp_path.parents if p.name.startswith(("pytest-", "popen-"))]
     for folder in (home, tmp_path, *above):
         folder.chmod(0o755)
-    who = Caller(NOBODY, NOBODY, home / ".config", home / ".cache")
+    who = Invoker(NOBODY, NOBODY, home / ".config", home / ".cache")
     append_rules(who, [Rule("x")])
     for path in (who.config, who.filters.parent, who.filters):
         assert (path.stat().st_uid, path.stat().st_gid) == (NOBODY, NOBODY)
@@ -367,7 +367,7 @@ def test_under_sudo_files_are_the_callers(tmp_path: Path) -> None:
 @needs_root
 def test_other_threads_keep_their_rights(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
-    who = Caller(NOBODY, NOBODY, tmp_path, tmp_path)
+    who = Invoker(NOBODY, NOBODY, tmp_path, tmp_path)
     ready = threading.Event()
     asked = threading.Event()
 

@@ -8,7 +8,7 @@ from tests.harness import Builder
 from tests.unit.test_elf import libc, open_elf
 from tracelloc.target.allocators import Module, Unseen, discover
 from tracelloc.target.found import (
-    FoundAllocator,
+    FoundLibrary,
     found_json,
     found_lines,
     found_of,
@@ -18,8 +18,8 @@ from tracelloc.target.found import (
 
 REASON = "it makes its block by itself"
 FOUND = (
-    FoundAllocator("malloc", "/lib/libc.so.6", ("malloc", "free"), ()),
-    FoundAllocator(
+    FoundLibrary("malloc", "/lib/libc.so.6", ("malloc", "free"), ()),
+    FoundLibrary(
         "pool\x1b[31m", "/opt/app", ("take",), tuple(Unseen(f"f{n}", REASON) for n in range(5))
     ),
 )

@@ -317,7 +317,7 @@ def test_suspects_stand_above_and_lead_to_their_frames(chrome: Chrome, tmp_path:
         hostile_name, "session_new",
     ]  # fmt: skip
     assert "confidence" in shown[0]
-    assert "these 12 stacks share session_new" in shown[1]
+    assert "sum of 12 stacks that share session_new" in shown[1]
     chrome.key("i")
     chrome.evaluate(f"{buttons}[0].click()")
     assert text(chrome, "#crumbs").split("\n")[-1] == hostile_name

@@ -21,7 +21,7 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
 TRACE = """
 import sys
-import tracelloc.command.run, tracelloc.command.starts
+import tracelloc.command.run, tracelloc.command.lifecycle
 print(*sorted(sys.modules), file=sys.stderr)
 """
 

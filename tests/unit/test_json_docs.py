@@ -28,7 +28,7 @@ from tracelloc.report.trace import trace_json
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Unseen
-from tracelloc.target.found import FoundAllocator
+from tracelloc.target.found import FoundLibrary
 from tracelloc.target.residency import Limit
 from tracelloc.verdict.findings import Suppressed
 from tracelloc.views.naming import Namer, Namers
@@ -107,7 +107,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
     stack, unseen = snapshot.top_blocks.largest[0].stack, Unseen("brk", "a reason")
     return replace(
         snapshot,
-        allocators=(FoundAllocator("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
+        allocators=(FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
         old_blocks=snapshot.top_blocks,
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),

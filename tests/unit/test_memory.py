@@ -23,11 +23,11 @@ from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target import residency
-from tracelloc.target.found import FoundAllocator, Provider, main_allocator
+from tracelloc.target.found import FoundLibrary, MallocLibrary, main_library
 from tracelloc.target.procfs import Process
 from tracelloc.target.residency import (
     Limit,
-    Memory,
+    MemoryUsage,
     Residency,
     Resident,
     closest_limit,
@@ -161,7 +161,7 @@ def with_memory(
     start = Resident(64 * MIB, 8 * MIB, 0, 0)
     now = Resident(64 * MIB + anonymous, 8 * MIB + files, 0, 0)
     return replace(
-        watched(end_s).snapshot(), memory=Memory(now, start, None, limit, history),
+        watched(end_s).snapshot(), memory=MemoryUsage(now, start, None, limit, history),
     )  # fmt: skip
 
 
@@ -212,20 +212,22 @@ def test_mappings_explain_growth_as_well() -> None:
     assert (account(mapped) or snapshot).traced_share == pytest.approx(share)  # type: ignore[union-attr]
     assert memory_facts(mapped)["mapped_bytes"] == 9 * MIB
     few = replace(snapshot, memory=replace(snapshot.memory, mapped_bytes=4096))
-    assert sentence(few).endswith("fragmentation, allocator caches or another malloc library")
+    assert sentence(few).endswith("fragmentation, malloc caches or another malloc library")
 
 
 def test_blocks_without_growth() -> None:
     assert sentence(with_memory()) == (
-        "RSS 72.0 MiB, +0 B since tracing began, traced blocks hold "
-        f"{format_size(with_memory().live_bytes)}"
+        "RSS 72.0 MiB, +0 B since tracing began, "
+        f"{format_size(with_memory().live_bytes)} in traced blocks"
     )
-    assert "partly not resident yet" in sentence(held_by(with_memory(), 30 * MIB))
-    assert "partly not resident yet" in sentence(held_by(with_memory(anonymous=5 * MIB), 30 * MIB))
+    assert "more than RSS has grown" in sentence(held_by(with_memory(), 30 * MIB))
+    assert "more than RSS has grown" in sentence(held_by(with_memory(anonymous=5 * MIB), 30 * MIB))
     assert "-4.00 MiB since" in sentence(with_memory(files=-4 * MIB))
 
 
-GLIBC = FoundAllocator("malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), Provider.GLIBC)
+GLIBC = FoundLibrary(
+    "malloc", "/lib/x86_64-linux-gnu/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC
+)
 
 
 def test_what_glibc_adds() -> None:
@@ -238,7 +240,7 @@ def test_what_glibc_adds() -> None:
     sessions = int(counts[3:].sum())
     # Blocks of 100 bytes lie in chunks of 112.
     assert known.overhead_bytes == 40 * 16 + sessions * 16 + int(counts[1]) * 12
-    own = replace(GLIBC, family="jemalloc", provider=Provider.JEMALLOC)
+    own = replace(GLIBC, family="jemalloc", library=MallocLibrary.JEMALLOC)
     mixed = account(replace(snapshot, allocators=(GLIBC, own)))
     assert mixed is not None
     assert mixed.overhead_bytes is None
@@ -247,12 +249,12 @@ def test_what_glibc_adds() -> None:
 def test_what_other_allocators_add() -> None:
     """jemalloc's classes for 100, 2,000 and 4,096 bytes are 112, 2,048 and 4,096; musl: unknown."""
     snapshot = with_memory(100.0)
-    jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", provider=Provider.JEMALLOC)
+    jemalloc = replace(GLIBC, file="/lib/libjemalloc.so.2", library=MallocLibrary.JEMALLOC)
     known = account(replace(snapshot, allocators=(GLIBC, jemalloc)))
     assert known is not None
     counts = snapshot.totals.live_count
     assert known.overhead_bytes == int(counts[1]) * 12 + int(counts[3:].sum()) * 48
-    musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", provider=Provider.MUSL)
+    musl = replace(GLIBC, file="/lib/ld-musl-x86_64.so.1", library=MallocLibrary.MUSL)
     unknown = account(replace(snapshot, allocators=(musl,)))
     assert unknown is not None
     assert unknown.overhead_bytes is None
@@ -264,7 +266,7 @@ def test_usable_sizes_say_what_the_allocator_adds() -> None:
     events = [(EventKind.ALLOC, 16 * n, 1 + 1998 * (n % 2), 0, 1) for n in range(1, 100_001)]
     table.apply(records(events))
     taken = snapshot_of(table, wanted=Wanted(blocks=True))
-    main = main_allocator([GLIBC])
+    main = main_library([GLIBC])
     assert main is not None
     taken = replace(
         taken,
@@ -309,6 +311,18 @@ def test_forecast_by_growth_if_nothing_is_known_to_leak() -> None:
     assert forecast(with_memory(100.0, limit=limit, history=falling)) is None
     assert forecast(with_memory(400.0, limit=None)) is None
     assert forecast(with_memory(400.0)) is None, "more than a month"
+
+
+@pytest.mark.parametrize(("free_mib", "is_said"), [(390, True), (410, False)])
+def test_forecast_reaches_no_further_than_what_was_seen_can_tell(
+    free_mib: int, is_said: bool
+) -> None:
+    """2 MiB a minute were seen for two minutes: at most 200 minutes ahead."""
+    minute = 60 * 10**9
+    past = tuple((n * minute // 2, n * MIB) for n in range(9))
+    limit = Limit("machine", 1 << 30, free_mib * MIB)
+    ahead = forecast(with_memory(100.0, limit=limit, history=past))
+    assert (ahead is not None) is is_said
 
 
 def test_facts_for_programs() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tests.unit.test_elf import libc, open_elf
 from tracelloc.placement import plan
-from tracelloc.placement.places import find_place, is_emulated
+from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.allocators import Module, discover, functions_of
 from tracelloc.target.signatures import FunctionKind
 
@@ -34,7 +34,7 @@ RET = "c3"
     ],
 )
 def test_cheap_places(code: str, offset: int) -> None:
-    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
     assert (found.offset, found.is_single_stepped) == (offset, False)
 
 
@@ -49,7 +49,7 @@ def test_cheap_places(code: str, offset: int) -> None:
 )
 def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
     """Not even for want of better: the next instruction is single-stepped, but does no harm."""
-    found = find_place(bytes.fromhex(f"{nops} 48 89 f8 c3"), ["rdi"])
+    found = find_probe_offset(bytes.fromhex(f"{nops} 48 89 f8 c3"), ["rdi"])
     assert (found.offset, found.is_single_stepped) == (length, True)
 
 
@@ -78,15 +78,15 @@ def test_never_on_a_nop_that_harms(nops: str, length: int) -> None:
     ],
 )
 def test_single_stepped_offsets(code: str) -> None:
-    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
     assert (found.offset, found.is_single_stepped) == (0, True)
 
 
 def test_only_the_arguments_of_the_signature_count() -> None:
     code = bytes.fromhex("31 f6 ba 01 00 00 00 55 c3")  # xor %esi,%esi; mov $1,%edx; push
-    assert find_place(code, ["rdi"]).offset == 7
-    assert find_place(code, ["rdi", "rsi"]).is_single_stepped
-    assert find_place(code, ["rdi", "rdx"]).is_single_stepped
+    assert find_probe_offset(code, ["rdi"]).offset == 7
+    assert find_probe_offset(code, ["rdi", "rsi"]).is_single_stepped
+    assert find_probe_offset(code, ["rdi", "rdx"]).is_single_stepped
 
 
 @pytest.mark.parametrize(
@@ -106,13 +106,13 @@ def test_only_the_arguments_of_the_signature_count() -> None:
     ],
 )
 def test_branches_back(code: str, offset: int, stepped: bool) -> None:
-    found = find_place(bytes.fromhex(code + RET), ["rdi"])
+    found = find_probe_offset(bytes.fromhex(code + RET), ["rdi"])
     assert (found.offset, found.is_single_stepped) == (offset, stepped)
 
 
 def test_code_that_cannot_be_read_to_its_end_is_probed_at_its_entry() -> None:
-    assert find_place(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_single_stepped
-    assert find_place(bytes(70_000), ["rdi"]).is_single_stepped
+    assert find_probe_offset(bytes.fromhex("4885ff7400 06"), ["rdi"]).is_single_stepped
+    assert find_probe_offset(bytes(70_000), ["rdi"]).is_single_stepped
 
 
 def test_emulated() -> None:

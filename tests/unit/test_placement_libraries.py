@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.placement.places import find_place, is_emulated
+from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.families import LIBC
 
 LIBRARIES = {
@@ -111,7 +111,7 @@ def test_nothing_leads_past_a_probe(name: str) -> None:
         for entry, size in places.items():
             offset = elf.offset_of(entry)
             assert offset is not None
-            found = find_place(elf.read(offset, size), ARGUMENTS[function])
+            found = find_probe_offset(elf.read(offset, size), ARGUMENTS[function])
             checked += 1
             cheap += not found.is_single_stepped
             if found.is_single_stepped:

@@ -12,7 +12,14 @@ import pytest
 
 from tests.harness import Builder
 from tracelloc.target import processlist
-from tracelloc.target.processlist import ProcessInfo, ProcessScan, Trouble, matching, parse_stat
+from tracelloc.target.processlist import (
+    ProcessInfo,
+    ProcessScan,
+    Trouble,
+    matching,
+    parse_stat,
+    script_of,
+)
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.text import NS_PER_S
 
@@ -184,3 +191,22 @@ def test_matching() -> None:
     assert [i.pid for i in matching(infos, " NODE 32-bit ")] == [12]
     assert [i.pid for i in matching(infos, "10 www")] == [10]
     assert matching(infos, "[") == []
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python3 app.py", "app.py"),
+        ("/usr/bin/python3.11 -X perf -u /srv/app.py --port 80", "/srv/app.py"),
+        ("python3 -m http.server 8000", "http.server"),
+        ("python3 -c pass app.py", None),
+        ("python3", None),
+        ("node --require ./hook.js server.js", "server.js"),
+        ("-bash", None),
+        ("sh ./run.sh", "./run.sh"),
+        ("redis-server /etc/redis.conf", None),
+        ("", None),
+    ],
+)
+def test_scripts_of_interpreters(command: str, script: str | None) -> None:
+    assert script_of(command.split()) == script

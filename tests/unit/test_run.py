@@ -12,10 +12,10 @@ from typing import Any, cast
 import pytest
 
 from tests.unit.stage import A, Stage, Stages
+from tracelloc.command.lifecycle import Signals
 from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
 from tracelloc.command.run import Reports, Run
-from tracelloc.command.starts import Signals
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
@@ -83,7 +83,7 @@ def test_report_and_rules_see_one_snapshot(
             (play.root, 0), (child, 5000), (None, 5000)
         ]  # fmt: skip
         assert len({line["time"] for line in lines}) == 1
-        assert run.watch.broken == (f"live is 4.88 KiB, more than 4.00 KiB (process {child})")
+        assert run.watch.broken == f"live > 4.00 KiB (4.88 KiB) in process {child}"
 
 
 def test_names_of_the_first_report_are_looked_up_ahead(

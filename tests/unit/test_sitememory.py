@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tracelloc.caller import Caller
+from tracelloc.invoker import Invoker
 from tracelloc.unwinding import sitememory
 from tracelloc.unwinding.sitememory import SiteMemory
 
@@ -16,19 +16,19 @@ ID = "00ff" * 10
 
 
 @pytest.fixture
-def me(tmp_path: Path) -> Caller:
-    return Caller(os.geteuid(), os.getegid(), tmp_path / "config", tmp_path / "cache")
+def me(tmp_path: Path) -> Invoker:
+    return Invoker(os.geteuid(), os.getegid(), tmp_path / "config", tmp_path / "cache")
 
 
 def sites(*values: int) -> np.ndarray:  # type: ignore[type-arg]
     return np.array(values, np.uint64)
 
 
-def path_of(me: Caller, build_id: str = ID) -> Path:
+def path_of(me: Invoker, build_id: str = ID) -> Path:
     return me.cache / "tracelloc" / "call-sites" / f"{build_id}.sites"
 
 
-def test_what_is_remembered_adds_up(me: Caller) -> None:
+def test_what_is_remembered_adds_up(me: Invoker) -> None:
     memory = SiteMemory(me)
     assert memory.recall(ID).tolist() == []
     memory.remember(ID, sites(7, 3, 1 << 63, 3))
@@ -40,14 +40,14 @@ def test_what_is_remembered_adds_up(me: Caller) -> None:
 
 
 @pytest.mark.parametrize("build_id", [None, "", "../../etc/passwd", "0" * 200, "AB" * 10])
-def test_what_is_no_build_id(me: Caller, build_id: str | None) -> None:
+def test_what_is_no_build_id(me: Invoker, build_id: str | None) -> None:
     memory = SiteMemory(me)
     memory.remember(build_id, sites(1))
     assert memory.recall(build_id).tolist() == []
     assert not me.cache.exists()
 
 
-def test_newest_stay_when_there_are_too_many(me: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_newest_stay_when_there_are_too_many(me: Invoker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sitememory, "_MOST_SITES", 4)
     memory = SiteMemory(me)
     memory.remember(ID, sites(10, 20, 30))
@@ -55,7 +55,7 @@ def test_newest_stay_when_there_are_too_many(me: Caller, monkeypatch: pytest.Mon
     assert memory.recall(ID).tolist() == [1, 2, 3, 10]
 
 
-def test_least_lately_used_files_go(me: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_lately_used_files_go(me: Invoker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sitememory, "_MOST_FILES", 3)
     memory = SiteMemory(me)
     for number in range(3):
@@ -67,7 +67,7 @@ def test_least_lately_used_files_go(me: Caller, monkeypatch: pytest.MonkeyPatch)
     assert left == ["00000000", "00000002", "00000003"]
 
 
-def test_what_others_could_have_written_is_not_believed(me: Caller) -> None:
+def test_what_others_could_have_written_is_not_believed(me: Invoker) -> None:
     memory = SiteMemory(me)
     memory.remember(ID, sites(1))
     path = path_of(me)
@@ -79,7 +79,7 @@ def test_what_others_could_have_written_is_not_believed(me: Caller) -> None:
     assert memory.recall(ID).tolist() == []
 
 
-def test_damage_is_noticed(me: Caller) -> None:
+def test_damage_is_noticed(me: Invoker) -> None:
     memory = SiteMemory(me)
     memory.remember(ID, sites(1, 2, 3))
     whole = path_of(me).read_bytes()
@@ -90,7 +90,7 @@ def test_damage_is_noticed(me: Caller) -> None:
     assert memory.recall(ID).tolist() == [9]
 
 
-def test_a_cache_that_cannot_be_written(me: Caller) -> None:
+def test_a_cache_that_cannot_be_written(me: Invoker) -> None:
     me.cache.write_text("not a directory")
     memory = SiteMemory(me)
     memory.remember(ID, sites(1))

@@ -25,11 +25,11 @@ from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family, jemalloc
 from tracelloc.target.found import (
-    FoundAllocator,
-    MainAllocator,
-    Provider,
-    main_allocator,
-    provider_of,
+    FoundLibrary,
+    MainLibrary,
+    MallocLibrary,
+    library_of,
+    main_library,
 )
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
@@ -38,17 +38,17 @@ from tracelloc.tracing.measuring import Measuring
 
 LIBRARIES = Path("/usr/lib/x86_64-linux-gnu")
 FILES = {
-    Provider.GLIBC: "libc.so.6",
-    Provider.JEMALLOC: "libjemalloc.so.2",
-    Provider.TCMALLOC: "libtcmalloc_minimal.so.4",
-    Provider.MIMALLOC: "libmimalloc.so.*",
+    MallocLibrary.GLIBC: "libc.so.6",
+    MallocLibrary.JEMALLOC: "libjemalloc.so.2",
+    MallocLibrary.TCMALLOC: "libtcmalloc_minimal.so.4",
+    MallocLibrary.MIMALLOC: "libmimalloc.so.*",
 }
 OWN = AddressSpace(Process(os.getpid()))
-LIBC_FILE = FoundAllocator("malloc", "/lib/libc.so.6", ("malloc",), (), Provider.GLIBC)
+LIBC_FILE = FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (), MallocLibrary.GLIBC)
 
 
-def library(provider: Provider) -> Path:
-    return min(LIBRARIES.glob(FILES[provider]))
+def path_of(library: MallocLibrary) -> Path:
+    return min(LIBRARIES.glob(FILES[library]))
 
 
 def sizes() -> U64:
@@ -76,70 +76,70 @@ def blocks_of(address: list[int], size: list[int], birth_ns: int = 1) -> Blocks:
     )
 
 
-@pytest.mark.parametrize("provider", FILES)
+@pytest.mark.parametrize("library", FILES)
 def test_formulas(
-    builder: Builder, targets: list[Target], tmp_path: Path, provider: Provider
+    builder: Builder, targets: list[Target], tmp_path: Path, library: MallocLibrary
 ) -> None:
     """Whatever size is known is what the library itself says, to the byte."""
-    preload = "" if provider is Provider.GLIBC else str(library(provider))
+    preload = "" if library is MallocLibrary.GLIBC else str(path_of(library))
     target = Target([builder.c("usable")], env={**os.environ, "LD_PRELOAD": preload})
     targets.append(target)
     assert target.ask(f"table {tmp_path / 'table'}") == "done"
     truth = np.fromfile(tmp_path / "table", np.uint64)
     asked = sizes()
-    formula = formula_for(MainAllocator(provider, str(library(provider)), ()))
+    formula = formula_for(MainLibrary(library, str(path_of(library)), ()))
     assert formula is not None
     usable, known = formula(asked)
     assert len(truth) == len(asked)
     np.testing.assert_array_equal(usable[known], truth[known])
     assert known[:70000].all()
-    if provider in (Provider.JEMALLOC, Provider.TCMALLOC):
+    if library in (MallocLibrary.JEMALLOC, MallocLibrary.TCMALLOC):
         assert known.all()
 
 
 def test_sizes_that_are_not_known() -> None:
-    for provider, file in (
-        (Provider.MUSL, "/lib/ld-musl-x86_64.so.1"),
-        (Provider.OTHER, "/opt/app"),
-        (Provider.TCMALLOC, "/opt/app"),
-        (Provider.TCMALLOC, "/lib/libtcmalloc_minimal_debug.so.4"),
-        (Provider.MIMALLOC, "/lib/libmimalloc-secure.so.2.0"),
+    for library, file in (
+        (MallocLibrary.MUSL, "/lib/ld-musl-x86_64.so.1"),
+        (MallocLibrary.OTHER, "/opt/app"),
+        (MallocLibrary.TCMALLOC, "/opt/app"),
+        (MallocLibrary.TCMALLOC, "/lib/libtcmalloc_minimal_debug.so.4"),
+        (MallocLibrary.MIMALLOC, "/lib/libmimalloc-secure.so.2.0"),
     ):
-        main = MainAllocator(provider, file, ())
+        main = MainLibrary(library, file, ())
         assert formula_for(main) is None
         found = UsableSizes(main, ReadSizes())
         assert not found.has_sizes
         assert not found.of(blocks_of([16], [10])).known.any()
 
 
-@pytest.mark.parametrize("provider", FILES)
-def test_whose_malloc_a_library_has(provider: Provider) -> None:
-    path = str(library(provider))
+@pytest.mark.parametrize("library", FILES)
+def test_whose_malloc_a_library_has(library: MallocLibrary) -> None:
+    path = str(path_of(library))
     with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
-        assert provider_of(LIBC, path, elf) is provider
-        assert provider_of(MAPPINGS, path, elf) is None
+        assert library_of(LIBC, path, elf) is library
+        assert library_of(MAPPINGS, path, elf) is None
         own = Family("pool", {}, (), by_user=True)
-        assert provider_of(own, path, elf) is Provider.OTHER
+        assert library_of(own, path, elf) is MallocLibrary.OTHER
 
 
 def test_operators_that_ask_malloc() -> None:
     path = str(LIBRARIES / "libstdc++.so.6")
     with closing(ElfFile(os.open(path, os.O_RDONLY))) as elf:
-        assert provider_of(OPERATORS, path, elf) is None
-        assert provider_of(jemalloc("je_"), path, elf) is Provider.JEMALLOC
+        assert library_of(OPERATORS, path, elf) is None
+        assert library_of(jemalloc("je_"), path, elf) is MallocLibrary.JEMALLOC
 
 
 def test_main_allocator() -> None:
-    je = FoundAllocator("malloc", "/lib/libjemalloc.so.2", (), (), Provider.JEMALLOC)
-    own = FoundAllocator("jemalloc", "/opt/app", (), (), Provider.JEMALLOC)
-    news = FoundAllocator("operator new", "/lib/libstdc++.so.6", (), ())
-    assert main_allocator([news]) is None
-    assert main_allocator([news, LIBC_FILE]) == MainAllocator(Provider.GLIBC, LIBC_FILE.file, ())
-    assert main_allocator([LIBC_FILE, je]) == MainAllocator(Provider.JEMALLOC, je.file, ())
-    loader = FoundAllocator("malloc", "/lib/ld-linux-x86-64.so.2", (), (), Provider.OTHER)
-    assert main_allocator([loader, LIBC_FILE]) == main_allocator([LIBC_FILE])
-    assert main_allocator([own, LIBC_FILE]) == MainAllocator(
-        Provider.GLIBC, LIBC_FILE.file, ("jemalloc in app",)
+    je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
+    own = FoundLibrary("jemalloc", "/opt/app", (), (), MallocLibrary.JEMALLOC)
+    news = FoundLibrary("operator new", "/lib/libstdc++.so.6", (), ())
+    assert main_library([news]) is None
+    assert main_library([news, LIBC_FILE]) == MainLibrary(MallocLibrary.GLIBC, LIBC_FILE.file, ())
+    assert main_library([LIBC_FILE, je]) == MainLibrary(MallocLibrary.JEMALLOC, je.file, ())
+    loader = FoundLibrary("malloc", "/lib/ld-linux-x86-64.so.2", (), (), MallocLibrary.OTHER)
+    assert main_library([loader, LIBC_FILE]) == main_library([LIBC_FILE])
+    assert main_library([own, LIBC_FILE]) == MainLibrary(
+        MallocLibrary.GLIBC, LIBC_FILE.file, ("jemalloc in app",)
     )
 
 
@@ -238,14 +238,14 @@ def test_what_can_not_be_read_is_computed() -> None:
     assert usable.known.tolist() == [True, False, True]
     assert usable.size_bytes[usable.known].tolist() == [24, 40]
     assert not usable.read.any()
-    own = FoundAllocator("pool", "/opt/app", (), (), Provider.OTHER)
+    own = FoundLibrary("pool", "/opt/app", (), (), MallocLibrary.OTHER)
     mixed = Measuring(OWN).measure(blocks, 1, [LIBC_FILE, own])
     assert mixed is not None
     assert not mixed.of(blocks).known.any()
 
 
 def test_jemalloc_with_finer_classes_is_not_known() -> None:
-    je = FoundAllocator("malloc", "/lib/libjemalloc.so.2", (), (), Provider.JEMALLOC)
+    je = FoundLibrary("malloc", "/lib/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     usual = Measuring(OWN).measure(blocks_of([8, 32, 48], [8, 24, 40]), 1, [je])
     finer = Measuring(OWN).measure(blocks_of([8, 24, 48], [8, 24, 40]), 1, [je])
     assert usual is not None
@@ -257,21 +257,21 @@ def test_jemalloc_with_finer_classes_is_not_known() -> None:
 
 def test_allocators_of_an_earlier_program_do_not_count() -> None:
     """Those that are mapped do, or, if that is not known, all."""
-    libc = replace(LIBC_FILE, file=str(library(Provider.GLIBC).resolve()))
-    gone = FoundAllocator("malloc", "/opt/gone/libjemalloc.so.2", (), (), Provider.JEMALLOC)
+    libc = replace(LIBC_FILE, file=str(path_of(MallocLibrary.GLIBC).resolve()))
+    gone = FoundLibrary("malloc", "/opt/gone/libjemalloc.so.2", (), (), MallocLibrary.JEMALLOC)
     table = LiveTable(Stacks())
     table.apply(records([(EventKind.ALLOC, 0x1000, 100, 1, 1)]))
     snapshot = replace(snapshot_of(table, wanted=Wanted(blocks=True)), allocators=(gone, libc))
     space = AddressSpace(Process(os.getpid()))
 
-    def provider() -> Provider:
+    def library() -> MallocLibrary:
         usable = Measuring(space).measured(snapshot).usable
         assert usable is not None
-        return usable.main.provider
+        return usable.main.library
 
-    assert provider() is Provider.JEMALLOC
+    assert library() is MallocLibrary.JEMALLOC
     space.refresh()
     try:
-        assert provider() is Provider.GLIBC
+        assert library() is MallocLibrary.GLIBC
     finally:
         space.close()

@@ -103,7 +103,10 @@ def test_empty_views() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()))
     namer = Namer(FakeSymbolizer({}), Filters())
     lines = list(text_report(snapshot, namer, 2, 5))
-    assert lines[0] == "==> 0 top allocations out of 0 for a total of 0 B"
+    assert lines[:2] == [
+        "==> no allocations seen yet: is the target idle?",
+        "==> 0 top allocations out of 0 for a total of 0 B",
+    ]
     assert json.loads(json_report(snapshot, namer, 2))["top_allocators"] == []
     assert b"".join(EXPORTERS[".fg"](snapshot, namer)) == b""
 
@@ -126,8 +129,8 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations"
     assert lines[-3] == (
-        "==> 1234 events/s, probes take about 9.1 % of the target's CPU time, "
-        "slow probes: reallocarray in libc.so.6"
+        "==> 1,234 events/s, probes take about 9.1 % of the target's CPU time, "
+        "slow if called: reallocarray in libc.so.6"
     )
     assert lines[-2] == (
         "==> lost 3 events, 1 unmatched free, 0 truncated stacks, 1 broken stack, "

@@ -21,9 +21,9 @@ from tracelloc.snapshots.histograms import (
     wasteful_stacks,
 )
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.found import MainAllocator, Provider
+from tracelloc.target.found import MainLibrary, MallocLibrary
 
-GLIBC = MainAllocator(Provider.GLIBC, "/lib/libc.so.6", ())
+GLIBC = MainLibrary(MallocLibrary.GLIBC, "/lib/libc.so.6", ())
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_nothing_is_wasted_by_nobody() -> None:
     assert size_bins(blocks, None, nothing) == []
 
 
-def measured(snapshot: Snapshot, main: MainAllocator) -> Snapshot:
+def measured(snapshot: Snapshot, main: MainLibrary) -> Snapshot:
     return replace(snapshot, usable=UsableSizes(main, ReadSizes()))
 
 
@@ -125,11 +125,11 @@ def test_what_speaks_against_them() -> None:
     snapshot = snapshot_of_sizes(20)
     for main, why in (
         (
-            MainAllocator(Provider.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",)),
+            MainLibrary(MallocLibrary.JEMALLOC, "/lib/libjemalloc.so.2", ("pool in app",)),
             "all blocks are counted as jemalloc's, but there is also pool in app",
         ),
         (
-            MainAllocator(Provider.OTHER, "/opt/a\x1bpp", ()),
+            MainLibrary(MallocLibrary.OTHER, "/opt/a\x1bpp", ()),
             "sizes of another malloc library in a\x1bpp are not known",
         ),
     ):

@@ -63,15 +63,15 @@ def test_what_is_no_rule(text: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("text", "end_s", "said"),
     [
-        ("leak", 400.0, "leak is RATE/min, more than 0 B/min"),
-        ("leak > 45k/min", 400.0, "leak is RATE/min, more than 45.0 KiB/min"),
+        ("leak", 400.0, "leak (RATE/min)"),
+        ("leak > 45k/min", 400.0, "leak > 45.0 KiB/min (RATE/min)"),
         ("leak > 1MiB/min", 400.0, None),
         ("leak", 100.0, None),  # nothing is sure yet
-        ("live > 100k", 100.0, "live is 251 KiB, more than 100 KiB"),
+        ("live > 100k", 100.0, "live > 100 KiB (251 KiB)"),
         ("live > 1MiB", 100.0, None),
-        ("peak > 251KiB", 100.0, "peak is PEAK, more than 251 KiB"),
+        ("peak > 251KiB", 100.0, "peak > 251 KiB (PEAK)"),
         ("peak > 1MiB", 100.0, None),
-        ("rss > 32MiB", 100.0, "rss is 64.0 MiB, more than 32.0 MiB"),
+        ("rss > 32MiB", 100.0, "rss > 32.0 MiB (64.0 MiB)"),
         ("growth > 1GiB/min", 100.0, None),
     ],
 )
@@ -85,7 +85,7 @@ def test_when_rules_are_broken(text: str, end_s: float, said: str | None) -> Non
     assert peak.size_bytes > found.snapshot().live_bytes
     reason = said and said.replace("RATE", format_size(round(rate)))
     reason = reason and reason.replace("PEAK", format_size(peak.size_bytes))
-    assert watch.broken == (reason and f"{reason} (process 42)")
+    assert watch.broken == (reason and f"{reason} in process 42")
     ended = replace(found.snapshot(), rss_bytes=None)
     assert breach(parse_rule("rss > 1"), ended) is None
 
@@ -105,7 +105,7 @@ def test_usage(tmp_path: Path) -> None:
     assert parse_options(["-p", "1", *rule], terminal=True).mode is Mode.TEXT
     assert parse_options(["-p", "1"], terminal=True).mode is Mode.TUI
     for arguments, said in (
-        ([*rule, "--tui"], "--fail-if and --on-leak watch reports"),
+        ([*rule, "--tui"], "--fail-if and --on-leak look at reports"),
         (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
         (["--on-leak", "echo 'x"], "is no command"),
         (["--on-leak", " "], "empty command"),
@@ -248,7 +248,7 @@ def _runs(pid: int) -> bool:
 def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
     for words, expected in (
         (script(tmp_path, "sys.exit(7)"), "ended with status 7"),
-        ([str(tmp_path / "none")], "could not be run: No such file"),
+        ([str(tmp_path / "none")], "none: No such file or directory"),
     ):
         said: list[str] = []
         command = LeakCommand(words, said.append, PATIENCE_S)

@@ -13,7 +13,7 @@ from tracelloc.capture.attach import Attachment
 from tracelloc.capture.method import Method
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
-from tracelloc.placement.places import find_place, is_emulated
+from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.allocators import discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import FREE
@@ -50,7 +50,7 @@ class Child:
             raise UnsupportedError("the C library has no free that could be probed")
         self._free = found[0]
         code = self._free.module.elf.read(self._free.offset, self._free.size)
-        self._offset = find_place(code, FREE.registers).offset
+        self._offset = find_probe_offset(code, FREE.registers).offset
         self.has_cheap_entry = is_emulated(code)
         """Whether the very first instruction is emulated by the kernel."""
 

@@ -42,7 +42,7 @@ _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class EventBatch:
     """What has happened since the last one."""
 
     events: Events
@@ -80,16 +80,16 @@ class Drain:
         self.overflows = 0
         """How often the ring was found to have been full."""
 
-    def take(self) -> Batch:
+    def take(self) -> EventBatch:
         """All that is there. Raises OSError."""
         events = self._ring.take()
         ring_share = len(events) / self._ring.room
         parity = int(self._control["epoch"][0]) % PARITIES
         if self._spill is None or not self._control["full"][0][parity]:
-            return Batch(events, np.empty(0, PAIR_DTYPE), ring_share, overflowed=False)
+            return EventBatch(events, np.empty(0, PAIR_DTYPE), ring_share, overflowed=False)
         self.overflows += 1
         events, pairs = self._take_epoch(self._spill, parity, events)
-        return Batch(events, pairs, 1.0, overflowed=True)
+        return EventBatch(events, pairs, 1.0, overflowed=True)
 
     def close(self) -> None:
         """Frees what the waiting takes."""

@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import effective_user, replace_file, trusted_bytes
 from tracelloc.capture import compiler
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
+from tracelloc.invoker import effective_user, replace_file, trusted_bytes
 from tracelloc.startup import STARTUP
 
 _MOST_FILES: Final = 16

@@ -71,7 +71,9 @@ class Programs:
                 self._maps[spec.name] = create_map(spec)
         except OSError as error:
             self.close()
-            raise UnsupportedError(f"the kernel makes no maps: {error.strerror}") from error
+            raise UnsupportedError(
+                f"the kernel refused to create a BPF map: {error.strerror}"
+            ) from error
 
     def map_fd(self, name: str) -> int:
         """The descriptor of a map."""

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import Caller, effective_user, replace_file, trusted_bytes
 from tracelloc.capture import childprogram
 from tracelloc.capture.attach import attach_type
 from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
@@ -23,6 +22,7 @@ from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.errors import TracellocError
+from tracelloc.invoker import Invoker, effective_user, replace_file, trusted_bytes
 from tracelloc.startup import STARTUP
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -114,7 +114,7 @@ class _Memory:
     """What was found since the machine was booted, in the cache directory."""
 
     def __init__(self) -> None:
-        self._who: Caller = effective_user()
+        self._who: Invoker = effective_user()
         self._path = self._who.cache / "tracelloc" / "trials.json"
 
     def recall(self) -> dict[str, bool]:

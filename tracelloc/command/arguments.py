@@ -33,7 +33,7 @@ _DAILY: Final = {
 """The options that ``--help`` shows; the others are in ``--help-all``."""
 
 
-def _type(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+def type_of(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     """Lets argparse show our own sentence instead of the type's name."""
 
     def checked(text: str) -> Any:
@@ -55,10 +55,10 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
             raise ValueError(beyond.format(most))
         return int(text)
 
-    return _type(number)
+    return type_of(number)
 
 
-_duration, _size = _type(parse_duration), _type(parse_size)
+_duration, _size = type_of(parse_duration), type_of(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
 _between: Final = _whole(0, MOST_BETWEEN, "no more than {} can come between")
 
@@ -69,7 +69,7 @@ def _pid_number(text: str) -> int:
     return int(text)
 
 
-pid_type = _type(_pid_number)
+pid_type = type_of(_pid_number)
 
 
 def _soon(text: str) -> TemporaryPolicy:
@@ -172,11 +172,11 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 def _add_tracing(group: Any) -> None:
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
-    add("-n --name NAME", "process to trace, by its name in ps, executable or argv[0]",
-        type=str)
+    add("-n --name NAME", "process to trace, by its name in ps, executable, argv[0] or, of an "
+        "interpreter, its script: app.py", type=str)
     add("--follow NAME,...", "trace child processes as well, or only those that run a command of "
         "these names; no debugger can be used on them meanwhile (--follow=NAME,...)", nargs="?",
-        const=frozenset(), type=_type(_names))
+        const=frozenset(), type=type_of(_names))
     add("--follow-limit N", "trace at most N processes at a time and count the others (default "
         "256)", type=positive_type, default=256)
     add("--as-root", "run CMD as root under sudo (default: as the user who called sudo)")
@@ -224,7 +224,7 @@ def _add_reports(group: Any) -> None:
         "error)", type=Path)
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     add("--show LIST", f"add sections to reports: {', '.join(SECTIONS)}, or all",
-        type=_type(parse_sections), default=frozenset())
+        type=type_of(parse_sections), default=frozenset())
     add("--temporary N|TIME", "an allocation is temporary if the thread that made it frees it "
         f"before it has made N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or "
         "within TIME, such as 20ms", type=_soon, default=DEFAULT_POLICY)
@@ -253,16 +253,16 @@ def add_output(group: Any) -> None:
         f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
         choices=list(METRICS), default=Metric.BYTES.value)
     add("--output-mode MODE", "permissions of files in octal (default 600: call stacks are "
-        "confidential)", type=_type(_file_mode))
+        "confidential)", type=type_of(_file_mode))
 
 
 def _add_watch(group: Any) -> None:
     add = partial(add_option, group)
     add("--fail-if RULE", f"end with exit status {FAILED_STATUS} when a report shows that RULE "
         "holds: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
-        "'rss > 4GiB' (repeatable)", type=_type(parse_rule), **_SEVERAL)
+        "'rss > 4GiB' (repeatable)", type=type_of(parse_rule), **_SEVERAL)
     add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input, "
-        f"without a shell and for at most {ON_LEAK_PATIENCE_S:g} s", type=_type(_command))
+        f"without a shell and for at most {ON_LEAK_PATIENCE_S:g} s", type=type_of(_command))
     add("--suppressions FILE", "known leaks to suppress, lines of leak:PATTERN as in "
         "LeakSanitizer (repeatable)", type=Path, **_SEVERAL)
 
@@ -271,14 +271,14 @@ def _add_live(group: Any) -> None:
     add = partial(add_option, group)
     add("--listen [HOST:]PORT", "answer HTTP while tracing, on this machine unless HOST is given: "
         "a flame graph, /debug/pprof/heap, /metrics; port 0 takes a free one",
-        type=_type(parse_listen))
+        type=type_of(parse_listen))
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
-        "http://[USER:PASSWORD@]HOST[:PORT]", type=_type(parse_push_url))
+        "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
     add("--push-interval S", "time between these profiles (default 15s)",
         type=_duration, default=15.0)
     add("--push-name NAME", "application they belong to (default: the command)")
     add("--push-label KEY=VALUE", "label of these profiles, beside hostname and pid (repeatable)",
-        type=_type(parse_label), **_SEVERAL)
+        type=type_of(parse_label), **_SEVERAL)
 
 
 def _add_names(group: Any) -> None:
@@ -286,10 +286,10 @@ def _add_names(group: Any) -> None:
     add("--filters FILE", "TOML file with more rules on which frames to hide (repeatable)",
         type=Path, **_SEVERAL)
     add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt "
-        "(repeatable)", type=_type(_switch), **_SEVERAL)
+        "(repeatable)", type=type_of(_switch), **_SEVERAL)
     add("--no-filters", "disable the built-in filters; those of --filters FILE still apply")
     add("--sources DIR=DIR", "where source files are now, if not where they were compiled (first "
-        "DIR: as compiled; repeatable)", type=_type(_directories), **_SEVERAL)
+        "DIR: as compiled; repeatable)", type=type_of(_directories), **_SEVERAL)
     add("--short-names", "leave template arguments and parameters out of function names")
 
 

@@ -106,7 +106,9 @@ def _check_watch(given: argparse.Namespace) -> None:
     if given.on_leak and shutil.which(given.on_leak[0]) is None:
         raise UsageError(f"--on-leak: there is no command {given.on_leak[0]!r}")
     if given.tui and (given.fail_if or given.on_leak):
-        raise UsageError("--fail-if and --on-leak watch reports", hint="leave out --tui")
+        raise UsageError(
+            "--fail-if and --on-leak look at reports, and --tui writes none", hint="leave out --tui"
+        )
 
 
 def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode) -> None:
@@ -141,8 +143,8 @@ def _mode(given: argparse.Namespace, terminal: bool) -> Mode:
     if given.tui or (terminal and not given.text and given.count is None):
         if given.tui and not terminal:
             raise UsageError(
-                "a screen needs a terminal as standard input, output and error",
-                hint="--text and --json do not",
+                "--tui needs a terminal as standard input, output and error",
+                hint="run it in a terminal, or write reports by --text or --json",
             )
         return Mode.TUI
     files = given.output or given.flamegraph or given.pprof

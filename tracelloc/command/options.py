@@ -18,7 +18,7 @@ from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.live.address import ListenAddress, PushConfig
 from tracelloc.report.optional import wanted_by
 from tracelloc.snapshots.wanted import Wanted
-from tracelloc.target.allocators import Selection
+from tracelloc.target.allocators import MallocChoice
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.views.profile import METRICS
@@ -131,7 +131,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
     )
     return TraceConfig(
         capture=capture,
-        selection=Selection(given.malloc, mappings=given.mmap),
+        selection=MallocChoice(given.malloc, mappings=given.mmap),
         method=None if given.attach == "auto" else Method(given.attach),
         temporary=given.temporary,
         most_processes=given.follow_limit,

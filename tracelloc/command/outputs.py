@@ -18,9 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tracelloc.caller import replace_file
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
+from tracelloc.invoker import replace_file
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import format_duration, format_size, printable
 from tracelloc.views.combined import joined, trace_profiles

@@ -18,14 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from tracelloc.caller import caller
 from tracelloc.command.commandline import Mode
+from tracelloc.command.customallocators import load_custom_allocators
+from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report, write_files
-from tracelloc.command.pools import load_pools
-from tracelloc.command.starts import Signals, Start
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
+from tracelloc.invoker import invoker
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
@@ -212,7 +212,7 @@ class Run:
         self.look(trace)
         self.watch.close()
         if self.watch.broken is not None:
-            self.messages.say(f"--fail-if: {self.watch.broken}")
+            self.messages.say(f"--fail-if: rule matched: {self.watch.broken}")
         if self.troubles:
             raise self.troubles[-1]
 
@@ -236,14 +236,14 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         filters, warnings = load_filters(
             options.filters_paths, options.filter_groups, standing=options.use_filters
         )
-        pools, more = load_pools(options.allocators_paths, caller())
+        custom, more = load_custom_allocators(options.allocators_paths, invoker())
         watch = stack.enter_context(closing(Watch(options.watch, say)))
         sharing = None
         if options.listen is not None or options.push is not None:
             from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
-        config = replace(options.trace, selection=replace(options.trace.selection, pools=pools))
+        config = replace(options.trace, selection=replace(options.trace.selection, custom=custom))
         session = stack.enter_context(closing(start.begin(config, say)))
         STARTUP.end()
         sources = SourceMap(options.sources)
@@ -341,7 +341,7 @@ class Reports:
             self._report(run, trace, is_last=False)
         else:
             lost = trace.root.losses.events
-            self.messages.show_progress(f"{progress_line(trace)}, {lost} lost")
+            self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
         return run.look(trace) or self._is_done(run)
 
     def _is_done(self, run: Run) -> bool:

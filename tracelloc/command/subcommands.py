@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc import manual
-from tracelloc.command.arguments import add_output, count_type, pid_type
+from tracelloc.command.arguments import add_output, count_type, pid_type, type_of
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import UsageError
 from tracelloc.text import Progress, printable
@@ -118,7 +118,10 @@ def _diff(given: argparse.Namespace) -> None:
 
 
 def _add_help(parser: Parser) -> None:
-    parser.add_argument("topic", nargs="?", metavar="TOPIC", choices=manual.topics())
+    parser.add_argument(
+        "topic", nargs="?", metavar="TOPIC", choices=manual.topics(), help="as listed without one",
+        type=type_of(manual.find_topic),
+    )  # fmt: skip
     _add_debug(parser)
 
 

@@ -164,7 +164,7 @@ def _suspect(named: NamedSuspect, profile: Profile) -> dict[str, Any]:
     """``path`` leads to its frame from the root on; of a group ``search`` finds what it shares."""
     path = [printable(name) for name, _ in steps(named.stack, named.suspect.stack)]
     about = about_of(profile.sample_bytes)
-    shared = None if named.shared is None else printable(frame_name(named.shared))
+    shared = None if named.shared is None else printable(frame_name(named.shared.frame))
     return {
         "name": shared or path[-1],
         "headline": headline(named.judgement, named.now_ns, about=about),

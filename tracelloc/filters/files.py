@@ -11,10 +11,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Final
 
-from tracelloc.caller import Caller, caller, replace_file, rights_of, trusted_bytes
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.filters import Filters
 from tracelloc.filters.rules import Rule, RuleFile, parse_rules
+from tracelloc.invoker import Invoker, invoker, replace_file, rights_of, trusted_bytes
 from tracelloc.text import printable
 
 _LARGEST_FILE_BYTES: Final = 4 << 20
@@ -34,7 +34,7 @@ def given_text(path: Path, what: str) -> str:
         raise UsageError(f"{what} file {path} cannot be read: {_reason(error)}") from error
 
 
-def own_text(path: Path, who: Caller) -> tuple[str | None, list[str]]:
+def own_text(path: Path, who: Invoker) -> tuple[str | None, list[str]]:
     """The text of a user's own file if there is one, and a warning if it is not to be used."""
     try:
         with rights_of(who):
@@ -50,7 +50,7 @@ def load_filters(
     switches: Iterable[tuple[str, bool]] = (),
     *,
     standing: bool = True,
-    who: Caller | None = None,
+    who: Invoker | None = None,
 ) -> tuple[Filters, list[str]]:
     """All layers together, and warnings. Raises UsageError.
 
@@ -61,7 +61,7 @@ def load_filters(
     warnings: list[str] = []
     if standing:
         layers.append(shipped_rules())
-        who = who or caller()
+        who = who or invoker()
         own, warnings = own_text(who.filters, who)
         if own is not None:
             layers.append(parse_rules(own, str(who.filters)))
@@ -72,7 +72,7 @@ def load_filters(
     return filters, warnings
 
 
-def append_rules(who: Caller, rules: Sequence[Rule]) -> Path:
+def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
     """Adds rules to the end of the user's own file; what it holds stays byte for byte.
 
     Readers see the old file or the new one. Raises TracellocError; then nothing changed.

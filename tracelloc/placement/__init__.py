@@ -1,6 +1,6 @@
 """Which programs are attached where: the probes for what discovery has found.
 
-``places`` finds the cheap instruction at a function's beginning, and the ends of functions
+``probeoffsets`` finds the cheap instruction at a function's beginning, and the ends of functions
 that can't have a return probe.
 """
 
@@ -12,7 +12,13 @@ from functools import partial
 from typing import Final
 
 from tracelloc import abi
-from tracelloc.placement.places import CodeReader, ProbeOffset, Stops, at_entry, find_place
+from tracelloc.placement.probeoffsets import (
+    CodeReader,
+    ProbeOffset,
+    Stops,
+    at_entry,
+    find_probe_offset,
+)
 from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
@@ -183,4 +189,4 @@ def _find_for(function: AllocatorFunction) -> ProbeOffset:
     code = function.module.elf.read(function.offset, function.size or 16)
     if not function.size:
         return at_entry(code)
-    return find_place(code, function.signature.registers)
+    return find_probe_offset(code, function.signature.registers)

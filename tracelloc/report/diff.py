@@ -62,7 +62,7 @@ def _entry(number: int, sample: Sample, metric: Metric, colour: str) -> Iterator
     was = metric.of(sample.before) if sample.before is not None else 0
     blocks = ""
     if metric is Metric.BYTES and sample.stat.live_count:
-        blocks = f" in {sample.stat.live_count:+} allocations"
+        blocks = f" in {sample.stat.live_count:+,} allocations"
     yield (f"  {number:>4}: {change}{blocks} ({figure(was)} to {figure(sample.after(metric))})")
     for name, frame in shown_frames(sample.stack):
         yield f"        {printable(name)}{where(frame)}"

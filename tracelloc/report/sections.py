@@ -81,23 +81,24 @@ class _SuspectsPart(SectionContent):
 
 
 def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects; without a line if there are none."""
-    shown, lines = suspects_of(given.snapshot, given.style.top), []
-    findings = given.snapshot.findings
+    """The leak suspects, or that there are none, and what is suppressed."""
+    snapshot = given.snapshot
+    shown, findings = suspects_of(snapshot, given.style.top), snapshot.findings
+    lines = [suppressed_line(snapshot), nobody_line(snapshot)]
     if findings is not None and findings.suspects:
-        left_out = findings.suspects_left_out
-        lines.append(f"==> {summary_line(findings.suspects, len(shown), left_out)}")
-    return _SuspectsPart(lines, key="suspects", suspects=shown)
+        lines.append(summary_line(findings.suspects, len(shown), findings.suspects_left_out))
+    found = [f"==> {line}" for line in lines if line is not None]
+    return _SuspectsPart(found, key="suspects", suspects=shown)
 
 
 def memory_part(given: Request) -> SectionContent:
-    """Lines on leaks, on memory, and on programs that were executed."""
+    """Lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
-    lines = [nobody_line(snapshot), suppressed_line(snapshot), *memory_lines(snapshot)]
+    lines = list(memory_lines(snapshot))
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
-    return SectionContent([f"==> {line}" for line in lines if line is not None])
+    return SectionContent([f"==> {line}" for line in lines])
 
 
 def losses_part(given: Request) -> SectionContent:
@@ -147,7 +148,7 @@ def sizes_part(given: Request) -> SectionContent:
     lines.append(f"==> {waste_line(sizes, total, given.about)}")
     lines.append(f"==> {len(wasteful)} stacks that waste most:")
     facts |= {
-        "malloc_library": sizes.main.provider.value,
+        "malloc_library": sizes.main.library.value,
         "uncertain": why_uncertain(sizes),
         "header_bytes": total.header_bytes,
         "read_allocations": total.read_count,
@@ -193,7 +194,7 @@ def threads_part(given: Request) -> SectionContent:
     wandering, order = largest(snapshot.totals.remote_count, given.style.top)
     lines = list(_lines(snapshot.threads, given))
     if order:
-        lines.append(f"==> {len(order)} top stacks out of {wandering} with such frees:")
+        lines.append(f"==> {len(order)} top stacks out of {wandering:,} with such frees:")
     entries = [
         Entry(
             stat.index,
@@ -212,13 +213,13 @@ def threads_part(given: Request) -> SectionContent:
 
 def _lines(activity: ThreadActivity, given: Request) -> Iterator[str]:
     threads, flows = activity.threads[: given.style.top], activity.flows[: given.style.top]
-    yield f"==> {len(threads)} top threads out of {len(activity.threads)}:"
+    yield f"==> {len(threads)} top threads out of {len(activity.threads):,}:"
     for number, thread in enumerate(threads):
         yield f"  {number:>4}: {_thread(thread, activity, given)}"
     remote = given.amount(activity.remote_freed_bytes, activity.remote_freed_count)
     yield (
         f"==> {remote} freed by other threads ({format_percent(activity.remote_share)} of all "
-        f"frees), {len(flows)} top flows out of {len(activity.flows)}:"
+        f"frees), {len(flows)} top flows out of {len(activity.flows):,}:"
     )
     for number, flow in enumerate(flows):
         yield f"  {number:>4}: {_flow(flow, activity, given)}"

@@ -36,7 +36,7 @@ def _title(blocks: BlockSelection, which: str, given: Request) -> str:
     about, sampled = given.about, given.snapshot.sample_bytes
     note = "" if sampled is None else f" (sampled, one in {format_size(sampled)})"
     return (
-        f"==> {len(blocks.largest)} top allocations{which} out of {about}{blocks.count} "
+        f"==> {len(blocks.largest)} top allocations{which} out of {about}{blocks.count:,} "
         f"for a total of {about}{format_size(blocks.size_bytes)}{note}"
     )
 
@@ -73,7 +73,7 @@ def allocators_part(given: Request) -> SectionContent:
         )
         for stat in stats
     ]
-    title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks}:"
+    title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks:,}:"
     return SectionContent([title], {}, "top_allocators", entries)
 
 
@@ -85,7 +85,7 @@ def since_mark_part(given: Request) -> SectionContent | None:
     title = (
         f"==> since the mark {format_duration(since.elapsed_ns / NS_PER_S)} ago: "
         f"{_more(since.live_bytes, since.live_count, given.about)}, "
-        f"{len(since.top)} top growers out of {since.growing}:"
+        f"{len(since.top)} top growers out of {since.growing:,}:"
     )
     facts = {
         "elapsed_s": since.elapsed_ns / NS_PER_S,
@@ -108,7 +108,7 @@ def since_mark_part(given: Request) -> SectionContent | None:
 
 def _more(size_bytes: int, count: int, about: str) -> str:
     sign = "+" if size_bytes >= 0 else ""
-    return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+} allocations"
+    return f"{about}{sign}{format_size(size_bytes)} in {about}{count:+,} allocations"
 
 
 def peak_part(given: Request) -> SectionContent:
@@ -128,7 +128,7 @@ def peak_part(given: Request) -> SectionContent:
         f"==> peak {format_duration(facts['ago_s'])} ago: "
         f"{given.amount(facts['bytes'], facts['allocations'])}, "
         f"now {about}{format_size(snapshot.live_bytes)}, "
-        f"{len(entries)} top allocators out of {facts['stacks']} then:"
+        f"{len(entries)} top allocators out of {facts['stacks']:,} then:"
     )
     return SectionContent([title], facts, "top_allocators", entries)
 
@@ -140,12 +140,12 @@ def temporary_part(given: Request) -> SectionContent:
     order = largest(snapshot.totals.temporary_count, given.style.top)[1]
     unknown = ""
     if facts["unknown_allocations"]:
-        unknown = f", {given.about}{facts['unknown_allocations']} more not known"
+        unknown = f", {given.about}{facts['unknown_allocations']:,} more not known"
     share = facts["allocations"] / max(int(snapshot.totals.freed_count.sum()), 1)
     title = (
         f"==> {given.amount(facts['bytes'], facts['allocations'], _TEMPORARY)} "
         f"({_meaning(snapshot.temporary)}), {format_percent(share)} of all frees{unknown}; "
-        f"{len(order)} top stacks out of {facts['stacks']}:"
+        f"{len(order)} top stacks out of {facts['stacks']:,}:"
     )
     entries = [
         Entry(
@@ -183,7 +183,7 @@ def mappings_part(given: Request) -> SectionContent | None:
         figures = {"bytes": held.size_bytes, "mappings": held.count, "oldest_s": age_ns / NS_PER_S}
         entries.append(Entry(held.stack, text, figures))
     title = (
-        f"==> {len(entries)} top mappings' stacks out of {len(mappings.stacks)}: "
+        f"==> {len(entries)} top mappings' stacks out of {len(mappings.stacks):,}: "
         f"{plural(mappings.count, 'mapping')} for a total of {format_size(mappings.size_bytes)}"
     )
     facts = {

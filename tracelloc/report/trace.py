@@ -58,7 +58,7 @@ def _traced_line(snapshot: Snapshot) -> str:
     about = about_of(snapshot.sample_bytes)
     return (
         f"{format_duration(elapsed_s)} traced, {about}{format_size(snapshot.live_bytes)} "
-        f"in {about}{snapshot.live_count} allocations from {snapshot.live_stacks} stacks, "
+        f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
         f"{rate:,.0f} events/s"
     )
 
@@ -92,8 +92,8 @@ def _sums(trace: TraceSnapshot) -> dict[str, int]:
 
 def _total_line(trace: TraceSnapshot) -> str:
     sums, count = _sums(trace), len(trace.processes)
-    processes = "1 process" if count == 1 else f"{count} processes"
-    untraced = f", {trace.untraced_count} more not traced" if trace.untraced_count else ""
+    processes = "1 process" if count == 1 else f"{count:,} processes"
+    untraced = f", {trace.untraced_count:,} more not traced" if trace.untraced_count else ""
     size, blocks = format_size(sums["live_bytes"]), plural(sums["live_allocations"], "allocation")
     return f"==> total of {processes}{untraced}: {size} in {blocks}"
 

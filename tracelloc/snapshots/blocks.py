@@ -12,7 +12,7 @@ import numpy as np
 
 from tracelloc.heap.blocks import U64, Blocks, Mask
 from tracelloc.heap.table import LiveTable
-from tracelloc.target.found import MainAllocator, Provider
+from tracelloc.target.found import MainLibrary, MallocLibrary
 from tracelloc.target.usable import formula_for, header_bytes
 
 
@@ -96,7 +96,7 @@ class ReadSizes:
 class UsableSizes:
     """Usable sizes of the blocks of one snapshot."""
 
-    main: MainAllocator
+    main: MainLibrary
     """The malloc library that all blocks are counted as."""
     read: ReadSizes
     unusual: bool = False
@@ -117,7 +117,7 @@ class UsableSizes:
         there, sizes = self.read.find(blocks)
         formula = None if self.unusual else formula_for(self.main)
         # Of several allocators' blocks, only what has been seen is certain to be glibc's.
-        is_mixed = self.main.provider is Provider.GLIBC and bool(self.main.others)
+        is_mixed = self.main.library is MallocLibrary.GLIBC and bool(self.main.others)
         if formula is None or is_mixed:
             return Usable(sizes, there, there)
         computed, known = formula(blocks.size)

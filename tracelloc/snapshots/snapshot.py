@@ -28,8 +28,8 @@ from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_block
 from tracelloc.snapshots.losses import LossCounts, take_losses
 from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.target.found import FoundAllocator
-from tracelloc.target.residency import Memory
+from tracelloc.target.found import FoundLibrary
+from tracelloc.target.residency import MemoryUsage
 from tracelloc.verdict.findings import Findings
 
 
@@ -115,10 +115,10 @@ class ProcessStatus:
     overhead: Overhead
     rss_bytes: int | None = None
     """Resident memory; None once it has ended."""
-    memory: Memory | None = None
+    memory: MemoryUsage | None = None
     """What it has in memory; once it has ended, what it had."""
     series: Points | None = None
-    allocators: tuple[FoundAllocator, ...] = ()
+    allocators: tuple[FoundLibrary, ...] = ()
     """What is traced."""
     mappings: Mappings | None = None
     """What it has mapped by itself; None: not traced."""

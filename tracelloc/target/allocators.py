@@ -75,7 +75,7 @@ class Allocator:
 
 
 @dataclass(frozen=True, slots=True)
-class PoolFunction:
+class CustomFunction:
     """Functions that the user has named, and what they do."""
 
     pattern: str
@@ -84,13 +84,13 @@ class PoolFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Pool:
+class CustomAllocator:
     """An allocator that the user has named."""
 
     name: str
     module: str
     """A glob on the base name of files, or on their path if it has a slash."""
-    functions: tuple[PoolFunction, ...]
+    functions: tuple[CustomFunction, ...]
 
     def family_in(self, path: str, elf: ElfFile) -> Family | None:
         """Functions of the pool in this file; None if there are none."""
@@ -104,26 +104,26 @@ class Pool:
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MallocChoice:
     """Which allocators the user wants traced."""
 
     only: str | None = None
     """Files of this path, or with this in their base name, or families of this name
     (``--allocator``); None: all."""
-    pools: tuple[Pool, ...] = ()
+    custom: tuple[CustomAllocator, ...] = ()
     """What the user has named: comes before what is known."""
     mappings: bool = False
     """Whether mmap and related calls are traced too."""
 
 
-EVERYTHING: Final = Selection()
+EVERYTHING: Final = MallocChoice()
 
 
-def discover(modules: Iterable[Module], selection: Selection = EVERYTHING) -> list[Allocator]:
+def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) -> list[Allocator]:
     """The allocators in these files, each address once."""
     found: list[Allocator] = []
     for module in modules:
-        named = (pool.family_in(module.path, module.elf) for pool in selection.pools)
+        named = (pool.family_in(module.path, module.elf) for pool in selection.custom)
         every = [*(family for family in named if family is not None), *families_in(module.elf)]
         only = selection.only
         families = [f for f in every if only is None or _is_meant(module, f, only)]

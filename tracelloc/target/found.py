@@ -18,7 +18,7 @@ from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.text import plural, printable
 
 
-class Provider(Enum):
+class MallocLibrary(Enum):
     """A malloc library."""
 
     GLIBC = "glibc"
@@ -30,36 +30,36 @@ class Provider(Enum):
 
 
 _BY_FAMILY: Final = {
-    "jemalloc": Provider.JEMALLOC,
-    "tcmalloc": Provider.TCMALLOC,
-    "mimalloc": Provider.MIMALLOC,
+    "jemalloc": MallocLibrary.JEMALLOC,
+    "tcmalloc": MallocLibrary.TCMALLOC,
+    "mimalloc": MallocLibrary.MIMALLOC,
 }
 _BY_FUNCTION: Final = {
-    "mallocx": Provider.JEMALLOC,
-    "tc_malloc": Provider.TCMALLOC,
-    "mi_malloc": Provider.MIMALLOC,
-    "__libc_malloc_impl": Provider.MUSL,
-    "malloc_info": Provider.GLIBC,
+    "mallocx": MallocLibrary.JEMALLOC,
+    "tc_malloc": MallocLibrary.TCMALLOC,
+    "mi_malloc": MallocLibrary.MIMALLOC,
+    "__libc_malloc_impl": MallocLibrary.MUSL,
+    "malloc_info": MallocLibrary.GLIBC,
 }
 """What only one of them defines; those that may define another one's names come first."""
 
 
-def provider_of(family: Family, path: str, elf: ElfFile) -> Provider | None:
+def library_of(family: Family, path: str, elf: ElfFile) -> MallocLibrary | None:
     """Who implements a family in a file; None: the file has no blocks of its own.
 
     C++'s operators and mappings are nobody's: they ask malloc, or the kernel.
     """
     if family.by_user:
-        return Provider.OTHER
+        return MallocLibrary.OTHER
     if family.name in _BY_FAMILY:
         return _BY_FAMILY[family.name]
     defined = elf.find_functions(_BY_FUNCTION)
-    for name, provider in _BY_FUNCTION.items():
+    for name, library in _BY_FUNCTION.items():
         if name in defined and family is not MAPPINGS:
-            return provider
+            return library
     if family in (MAPPINGS, OPERATORS):
         return None
-    return Provider.MUSL if _is_musl(path) else Provider.OTHER
+    return MallocLibrary.MUSL if _is_musl(path) else MallocLibrary.OTHER
 
 
 def _is_musl(path: str) -> bool:
@@ -68,39 +68,39 @@ def _is_musl(path: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class MainAllocator:
+class MainLibrary:
     """The malloc library that the program calls."""
 
-    provider: Provider
+    library: MallocLibrary
     file: str
     others: tuple[str, ...]
     """Allocators beside it, whose blocks can't be told from its own; in words."""
 
 
-def main_allocator(found: Iterable[FoundAllocator]) -> MainAllocator | None:
+def main_library(found: Iterable[FoundLibrary]) -> MainLibrary | None:
     """The first file that defines malloc, the C library last: as symbols are resolved.
 
     The C library's own malloc behind another one is not counted among the others: nothing
     calls it any more. None if there is no allocator.
     """
-    own = [(a, a.provider) for a in found if a.provider is not None]
+    own = [(a, a.library) for a in found if a.library is not None]
     if not own:
         return None
-    main, provider = min(own, key=_precedence)
+    main, library = min(own, key=_precedence)
     others = {
         f"{a.family} in {base_name(a.file)}": None
         for a, whose in own
-        if (whose, a.file) != (provider, main.file)
+        if (whose, a.file) != (library, main.file)
         and not (a.family == LIBC.name and is_c_library(a.file))
     }
-    return MainAllocator(provider, main.file, tuple(others))
+    return MainLibrary(library, main.file, tuple(others))
 
 
-def _precedence(pair: tuple[FoundAllocator, Provider]) -> tuple[bool, bool, bool]:
-    allocator, provider = pair
+def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, bool]:
+    allocator, library = pair
     # Dynamic linkers have a malloc of their own for the time before the C library's.
     in_c_library = is_c_library(allocator.file)
-    is_loaders = in_c_library and provider is Provider.OTHER
+    is_loaders = in_c_library and library is MallocLibrary.OTHER
     return allocator.family != LIBC.name, in_c_library, is_loaders
 
 
@@ -120,7 +120,7 @@ _MANAGED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class FoundAllocator:
+class FoundLibrary:
     """One allocator in one file."""
 
     family: str
@@ -128,25 +128,25 @@ class FoundAllocator:
     functions: tuple[str, ...]
     """By their plainest names."""
     not_probed: tuple[Unseen, ...]
-    provider: Provider | None = None
+    library: MallocLibrary | None = None
     """Who implements it; None: it asks others for its blocks."""
 
 
-def found_of(allocators: Iterable[Allocator]) -> tuple[FoundAllocator, ...]:
+def found_of(allocators: Iterable[Allocator]) -> tuple[FoundLibrary, ...]:
     """Describes allocators without what only probing needs."""
     return tuple(
-        FoundAllocator(
+        FoundLibrary(
             family=allocator.family.name,
             file=allocator.module.path,
             functions=tuple(function.names[0] for function in allocator.functions),
             not_probed=allocator.unseen,
-            provider=provider_of(allocator.family, allocator.module.path, allocator.module.elf),
+            library=library_of(allocator.family, allocator.module.path, allocator.module.elf),
         )
         for allocator in allocators
     )
 
 
-def found_lines(found: Sequence[FoundAllocator]) -> Iterator[str]:
+def found_lines(found: Sequence[FoundLibrary]) -> Iterator[str]:
     """One line that says what is traced, and one for each reason why something is not."""
     traced = [
         f"{allocator.family} in {allocator.file} ({plural(len(allocator.functions), 'function')})"
@@ -159,7 +159,7 @@ def found_lines(found: Sequence[FoundAllocator]) -> Iterator[str]:
         yield f"not probed: {line}"
 
 
-def unseen_lines(found: Iterable[FoundAllocator]) -> Iterator[str]:
+def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
     """The functions that go unseen, with one line for each reason."""
     reasons: dict[tuple[str, str], list[str]] = {}
     for allocator in found:
@@ -208,7 +208,7 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
     )
 
 
-def found_json(found: Iterable[FoundAllocator]) -> list[dict[str, Any]]:
+def found_json(found: Iterable[FoundLibrary]) -> list[dict[str, Any]]:
     """For the JSON report."""
     return [
         {

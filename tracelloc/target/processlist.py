@@ -13,7 +13,7 @@ import pwd
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -36,6 +36,12 @@ _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 _MOST_SAMPLES: Final = 32
 _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
 """After this, a process without an allocator is looked at again: it may have loaded one."""
+
+
+_INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
+_CODE_FOLLOWS: Final = ("-c", "-e", "-r")
+_VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
+"""Options of interpreters whose value is a word of its own."""
 
 
 class Trouble(Enum):
@@ -321,7 +327,7 @@ def open_target(pid: int) -> Process:
 
 
 def find_target(name: str, root: Path = PROC) -> int:
-    """The PID of the process with this name: its short name, or its program's or first word's.
+    """The PID of the process with this name: in ps, of the executable, argv[0], or its script.
 
     Raises TargetError if there is none or, with a list of them, if there are several.
     """
@@ -351,9 +357,28 @@ def _processes(root: Path) -> Iterator[Process]:
 def _names_of(process: Process) -> set[str]:
     try:
         names = {process.command(), base_name(process.executable() or "")}
-        return names | {base_name(word) for word in process.arguments()[:1]}
+        arguments = process.arguments()
     except TracellocError:  # it has ended meanwhile
         return set()
+    script = script_of(arguments)
+    return names | {base_name(word) for word in (*arguments[:1], script) if word}
+
+
+def script_of(arguments: Sequence[str]) -> str | None:
+    """The script or module that an interpreter runs, by its command line; None: no interpreter."""
+    if not arguments or not _INTERPRETER.fullmatch(base_name(arguments[0])):
+        return None
+    words = iter(arguments[1:])
+    for word in words:
+        if word == "-m":
+            return next(words, None)
+        if word in _CODE_FOLLOWS:
+            return None
+        if not word.startswith("-"):
+            return word
+        if word in _VALUE_FOLLOWS:
+            next(words, None)
+    return None
 
 
 def _line_of(process: Process) -> str:

@@ -80,7 +80,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class MemoryUsage:
     """A process's memory at one moment, and what to compare it with."""
 
     now: Resident
@@ -110,7 +110,7 @@ class Residency:
         self._cgroups = cgroups
         self._lock = threading.Lock()
         self._start: Resident | None = read_resident(process)
-        self.last: Memory | None = None
+        self.last: MemoryUsage | None = None
         """The memory usage when last seen."""
         self._pss_bytes: int | None = None
         self._pss_due_ns = 0
@@ -118,7 +118,7 @@ class Residency:
         self._mapped_due_ns = 0
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
-    def look(self, mapped: Ranges | None = None) -> Memory | None:
+    def look(self, mapped: Ranges | None = None) -> MemoryUsage | None:
         """Memory usage now; once the process has ended, when last seen.
 
         ``mapped``: what it has mapped by itself, if that is traced.
@@ -135,7 +135,7 @@ class Residency:
                 self._pss_due_ns = now_ns + max(_PSS_EVERY_NS, _COST * took_ns)
             if not self._history or now_ns - self._history[-1][0] >= _PAST_EVERY_NS:
                 self._history.append((now_ns, now.kept))
-            self.last = Memory(
+            self.last = MemoryUsage(
                 now=now,
                 start=self._start,
                 pss_bytes=self._pss_bytes,

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.syscalls import read_process
-from tracelloc.target.found import MainAllocator, Provider
+from tracelloc.target.found import MainLibrary, MallocLibrary
 from tracelloc.target.procfs import base_name
 
 Rows = npt.NDArray[np.intp]
@@ -143,24 +143,24 @@ _TC_MOST_MOVED: Final = 32
 _MI_LARGEST_BIN: Final = 128 << 10
 
 
-def formula_for(main: MainAllocator) -> Formula | None:
+def formula_for(main: MainLibrary) -> Formula | None:
     """The formula of an allocator; None: no size is known."""
     name = base_name(main.file)
-    match main.provider:
-        case Provider.GLIBC:
+    match main.library:
+        case MallocLibrary.GLIBC:
             return glibc_usable
-        case Provider.JEMALLOC:
+        case MallocLibrary.JEMALLOC:
             return jemalloc_usable
-        case Provider.TCMALLOC if name.startswith("libtcmalloc") and "debug" not in name:
+        case MallocLibrary.TCMALLOC if name.startswith("libtcmalloc") and "debug" not in name:
             return tcmalloc_usable
-        case Provider.MIMALLOC if name.startswith("libmimalloc.so"):
+        case MallocLibrary.MIMALLOC if name.startswith("libmimalloc.so"):
             return mimalloc_usable
     return None
 
 
-def header_bytes(main: MainAllocator) -> int:
+def header_bytes(main: MainLibrary) -> int:
     """What each block takes beside its usable bytes, at least."""
-    return CHUNK_HEADER_BYTES if main.provider is Provider.GLIBC else 0
+    return CHUNK_HEADER_BYTES if main.library is MallocLibrary.GLIBC else 0
 
 
 def glibc_usable(size_bytes: U64) -> tuple[U64, Mask]:

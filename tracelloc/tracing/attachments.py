@@ -61,7 +61,7 @@ class Attachments:
         goes_on = f"process {self._process.pid} goes on without "
         goes_on += "its main thread" if is_main else f"thread {ended}"
         if self._attachments[0].method.has_links and not passes(Trial.MAIN_THREAD):
-            say(f"warning: {goes_on}, which this kernel does not let us see: trace it anew")
+            say(f"warning: {goes_on}, after which this kernel reports nothing: attach again")
         elif not saw_all:
             say(
                 f"{goes_on}: what it allocated and freed until this was noticed, for at most "

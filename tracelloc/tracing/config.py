@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
-from tracelloc.target.allocators import EVERYTHING, Selection
+from tracelloc.target.allocators import EVERYTHING, MallocChoice
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class TraceConfig:
     """Frozen for the whole trace."""
 
     capture: CaptureConfig = field(default_factory=CaptureConfig)
-    selection: Selection = EVERYTHING
+    selection: MallocChoice = EVERYTHING
     """Which allocators are traced."""
     method: Method | None = None
     """Forces one way of attaching; None: the best that the kernel has."""

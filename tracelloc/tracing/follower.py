@@ -19,7 +19,7 @@ from tracelloc.capture.bpf import STOP_SIGNAL
 from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Process
 from tracelloc.tracing import ptrace
-from tracelloc.tracing.program import Program
+from tracelloc.tracing.program import TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
 _NUDGE_S: Final = 0.05
@@ -72,7 +72,7 @@ class Follower:
         self._begun = threading.Event()
         self._trouble: BaseException | None = None
 
-    def launch(self, program: Program, *, children: bool) -> None:
+    def launch(self, program: TracedProgram, *, children: bool) -> None:
         """Starts the program's process and follows it from before its first instruction.
 
         ``children``: those that it makes as well. Raises TargetError. The program waits for
@@ -89,7 +89,7 @@ class Follower:
         """Tells everything to this watcher from here on."""
         self._watchers.put(watcher)
 
-    def _start(self, program: Program, options: int) -> None:
+    def _start(self, program: TracedProgram, options: int) -> None:
         program.start()
         self._known.add(program.pid)
         self._seize(program.pid, options)

@@ -19,14 +19,16 @@ from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import await_program
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
-from tracelloc.tracing.program import Program
+from tracelloc.tracing.program import TracedProgram
 from tracelloc.tracing.session import Session
 
 
 class Launch:
     """A program on its way to where it is traced; a ``follower.Watcher``."""
 
-    def __init__(self, program: Program, config: TraceConfig, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, program: TracedProgram, config: TraceConfig, say: Callable[[str], None]
+    ) -> None:
         """Makes the process, which waits, and its session. Raises TracellocError."""
         self.program = program
         self._follows = config.follow

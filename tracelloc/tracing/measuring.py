@@ -16,7 +16,7 @@ import numpy as np
 from tracelloc.heap.blocks import Blocks
 from tracelloc.snapshots.blocks import ReadSizes, UsableSizes
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.found import FoundAllocator, Provider, main_allocator
+from tracelloc.target.found import FoundLibrary, MallocLibrary, main_library
 from tracelloc.target.space import AddressSpace
 from tracelloc.target.usable import read_chunks
 from tracelloc.text import NS_PER_S
@@ -48,18 +48,18 @@ class Measuring:
         return replace(snapshot, usable=self.measure(blocks, snapshot.now_ns, found))
 
     def measure(
-        self, blocks: Blocks, now_ns: int, found: Iterable[FoundAllocator]
+        self, blocks: Blocks, now_ns: int, found: Iterable[FoundLibrary]
     ) -> UsableSizes | None:
         """Usable sizes of blocks that were live at ``now_ns``; None if no allocator was found."""
-        main = main_allocator(found)
+        main = main_library(found)
         if main is None:
             return None
-        if main.provider is Provider.GLIBC:
+        if main.library is MallocLibrary.GLIBC:
             read = self._read_more(blocks)
             born_before = np.uint64(max(0, now_ns - _YOUNG_NS))
             self._read = read.select(read.birth_ns < born_before)
             return UsableSizes(main, read)
-        is_unusual = main.provider is Provider.JEMALLOC and _is_finer(blocks)
+        is_unusual = main.library is MallocLibrary.JEMALLOC and _is_finer(blocks)
         return UsableSizes(main, ReadSizes(), is_unusual)
 
     def _read_more(self, blocks: Blocks) -> ReadSizes:

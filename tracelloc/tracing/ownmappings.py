@@ -6,13 +6,13 @@ from collections.abc import Iterable
 
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.target.families import MAPPINGS
-from tracelloc.target.found import FoundAllocator
+from tracelloc.target.found import FoundLibrary
 from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.target.space import AddressSpace
 
 
 def allocators_stacks(
-    ranges: RangeTable, found: Iterable[FoundAllocator], space: AddressSpace
+    ranges: RangeTable, found: Iterable[FoundLibrary], space: AddressSpace
 ) -> set[int]:
     """The stacks by which allocators' libraries map memory, such as in threads of their own.
 

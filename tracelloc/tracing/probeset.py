@@ -8,15 +8,15 @@ from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
 from tracelloc.errors import TargetError
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
-from tracelloc.target.allocators import Allocator, Module, Selection, discover
-from tracelloc.target.found import FoundAllocator, found_of, why_no_allocator
+from tracelloc.target.allocators import Allocator, MallocChoice, Module, discover
+from tracelloc.target.found import FoundLibrary, found_of, why_no_allocator
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
 from tracelloc.tracing.survival import check_survival
 
 
-def find_allocators(space: AddressSpace, selection: Selection) -> list[Module]:
+def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
     """Reads what is mapped. Returns the files of code; raises TargetError without allocator."""
     modules = space.refresh()
     if not modules:
@@ -26,24 +26,24 @@ def find_allocators(space: AddressSpace, selection: Selection) -> list[Module]:
     return modules
 
 
-def no_allocator(space: AddressSpace, selection: Selection) -> TargetError:
+def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     """Says that there is none in what is mapped, and why."""
     process = space.process
     if selection.only is not None:
         return TargetError(
-            f"no allocator {selection.only!r} in process {process.pid}",
-            hint="leave --allocator out to search everywhere",
+            f"process {process.pid} has no malloc library {selection.only!r}",
+            hint="leave --malloc out to search all files",
         )
     who = f"process {process.pid} ({printable(process.command())})"
     what, hint = why_no_allocator(process.executable(), space.modules)
-    return TargetError(f"{who} has no allocator that tracelloc knows: {what}", hint=hint)
+    return TargetError(f"{who} has no malloc library that tracelloc knows: {what}", hint=hint)
 
 
 class ProbeSet:
     """Not thread safe: the session's lock guards it, but for ``detach`` of an ended process."""
 
     def __init__(
-        self, capture: Capture, space: AddressSpace, selection: Selection, *, with_loader: bool
+        self, capture: Capture, space: AddressSpace, selection: MallocChoice, *, with_loader: bool
     ) -> None:
         """Nothing is attached yet. ``with_loader``: the dynamic linker's calls are wanted."""
         self._capture = capture
@@ -54,7 +54,7 @@ class ProbeSet:
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self.points: list[ProbePoint] = []
-        self.found: tuple[FoundAllocator, ...] = ()
+        self.found: tuple[FoundLibrary, ...] = ()
         """The allocators of all programs so far, in the order of being found; only grows."""
 
     def attach(self, modules: Sequence[Module]) -> None:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.drain import Batch, by_image
+from tracelloc.capture.drain import EventBatch, by_image
 from tracelloc.capture.records import find_fork
 from tracelloc.capture.ring import Events
 from tracelloc.errors import TracellocError
@@ -101,7 +101,7 @@ class Processes:
 
     # What the probes say.
 
-    def apply(self, batch: Batch, mappings: Events) -> None:
+    def apply(self, batch: EventBatch, mappings: Events) -> None:
         """Applies a batch to the heaps that it is about."""
         self._note_images()
         # They have a ring of their own: first, for a fork copies what is mapped by then.

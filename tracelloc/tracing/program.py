@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from tracelloc.caller import Caller
 from tracelloc.capture.system import FileLimit
 from tracelloc.errors import TracellocError
+from tracelloc.invoker import Invoker
 from tracelloc.text import printable
 from tracelloc.tracing.terminal import ProgramTerminal
 
@@ -31,13 +31,13 @@ class ProgramError(TracellocError):
         self.exit_code = _NOT_FOUND if code == errno.ENOENT else _NOT_EXECUTABLE
 
 
-class Program:
+class TracedProgram:
     """A command line, and the process that executes it, in our directory."""
 
     def __init__(
         self,
         command: Sequence[str],
-        who: Caller,
+        who: Invoker,
         file_limit: FileLimit,
         terminal: ProgramTerminal | None = None,
     ) -> None:
@@ -104,7 +104,7 @@ class Program:
         if text:
             code = int(text)
             name = printable(self._command[0])
-            raise ProgramError(f"{name} can't be executed: {os.strerror(code)}", code)
+            raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
 
     def note_end(self, status: int) -> None:
         """For whoever has waited for it: ``status`` as of waitpid(2)."""
@@ -142,7 +142,7 @@ def _drop_handlers() -> None:
             signal.signal(number, signal.SIG_DFL)
 
 
-def _become_user(who: Caller) -> dict[str, str]:
+def _become_user(who: Invoker) -> dict[str, str]:
     """Takes on a user's rights for good. Returns the environment that this user has.
 
     Raises OSError.

@@ -27,7 +27,7 @@ import numpy as np
 
 from tracelloc.abi import EVENT_DTYPE, ForkFlag
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.drain import Batch
+from tracelloc.capture.drain import EventBatch
 from tracelloc.capture.method import Method
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
@@ -339,7 +339,7 @@ class Session:
             self._drain()
             looks += 1
 
-    def _drain(self) -> Batch:
+    def _drain(self) -> EventBatch:
         """Applies what the probes have reported. Returns it."""
         capture = self._capture
         capture.begin_reading()

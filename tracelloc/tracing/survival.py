@@ -18,5 +18,5 @@ def check_survival(process: Process) -> None:
 def _refuse(process: Process, why: str, mended: str) -> None:
     raise TargetError(
         f"tracing process {process.pid} would end it on this kernel: {why}",
-        hint=f"Linux {mended} or newer are without that fault",
+        hint=f"Linux {mended} or newer do not have that bug",
     )

@@ -20,7 +20,7 @@ from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import is_runtime
-from tracelloc.target.residency import Memory, Residency
+from tracelloc.target.residency import MemoryUsage, Residency
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.measuring import Measuring
@@ -29,7 +29,7 @@ from tracelloc.tracing.probeset import ProbeSet
 from tracelloc.tracing.threadnames import ThreadNames
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
-from tracelloc.verdict.judge import Judge, Losses
+from tracelloc.verdict.judge import Judge, KnownLosses
 
 _PREWARM_S: Final = 0.5
 """How long tracing waits for rows; those that take longer are made on the way."""
@@ -43,7 +43,7 @@ class Outside:
 
     rss_bytes: int | None = None
     """Resident memory; None once the process has ended."""
-    memory: Memory | None = None
+    memory: MemoryUsage | None = None
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """By thread id; empty unless wanted."""
 
@@ -238,7 +238,7 @@ class Tracee:
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
         counters, table = self._capture.counters(), self.heap.table
-        losses = Losses(
+        losses = KnownLosses(
             events=sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS),
             frees=int(counters[Counter.LOST_FREES]),
             address_reuses=table.oddities.address_reuses,

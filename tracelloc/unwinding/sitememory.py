@@ -25,7 +25,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.caller import Caller, replace_file, rights_of, trusted_bytes
+from tracelloc.invoker import Invoker, replace_file, rights_of, trusted_bytes
 
 U64 = npt.NDArray[np.uint64]
 
@@ -44,7 +44,7 @@ class SiteMemory:
     Whatever goes wrong, there is just nothing remembered.
     """
 
-    def __init__(self, who: Caller) -> None:
+    def __init__(self, who: Invoker) -> None:
         self._who = who
         self._directory = who.cache / "tracelloc" / "call-sites"
 

@@ -10,12 +10,12 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import StackFlag
-from tracelloc.caller import caller
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
+from tracelloc.invoker import invoker
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.unwinding.addresses import AddressSet
@@ -76,7 +76,7 @@ class StackSource:
             self._unwinder = like._unwinder.fork(space, table, self.refresh)
         elif rows is not None:
             table = RowTable(rows, words.publish_tag)
-            memory = SiteMemory(caller())
+            memory = SiteMemory(invoker())
             self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
             self._find_loader()
             self._renew(words.generation)

@@ -237,18 +237,18 @@ def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
     survivors, born = sites.survivors[row], sites.born_in_window[row]
     if sites.never_freed[row]:
         return (
-            f"almost nothing allocated here is ever freed ({blocks(survivors)}), at a steady "
+            f"almost nothing allocated here has been freed ({blocks(survivors)}), at a steady "
             "pace; a container that only grows would look the same"
         )
     one_in = max(1, round(born / max(survivors, 1)))
     share = f"1 in {one_in:,}" if one_in > 1 else format_percent(survivors / max(born, 1), 0)
     lives = sites.most_live_s[row]
     others = (
-        f", while the others were freed within {format_duration(_rounded(lives))}"
+        f"; the others were freed within {format_duration(_rounded(lives))}"
         if math.isfinite(lives)
         else ""
     )
-    return f"{share} of the blocks allocated here is never freed ({blocks(survivors)}){others}"
+    return f"{share} of the blocks allocated here has not been freed ({blocks(survivors)}){others}"
 
 
 def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
@@ -266,7 +266,7 @@ def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
         )
     if sites.verdict_in_s[row] > 0:
         return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
-    return f"{live}; {blocks(sites.survivors[row])} still live, too few or too uneven to be sure"
+    return f"{live}; {blocks(sites.survivors[row])} not freed, too few or too uneven to be sure"
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
@@ -279,7 +279,7 @@ def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
 
 
 def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
-    return f"{blocks(sites.alive[row])} still live, too few to tell"
+    return f"{blocks(sites.alive[row])} live, too few to tell"
 
 
 def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:

@@ -20,7 +20,7 @@ from tracelloc.verdict.parameters import P
 
 
 @dataclass(frozen=True, slots=True)
-class Losses:
+class KnownLosses:
     """What is known to be missing since the start."""
 
     events: int
@@ -36,7 +36,7 @@ class Losses:
         return self.events > 0 or self.address_reuses > 0
 
 
-NO_LOSSES: Final = Losses(0, 0, 0)
+NO_LOSSES: Final = KnownLosses(0, 0, 0)
 
 
 class Judge:
@@ -64,7 +64,7 @@ class Judge:
         totals: Totals,
         stacks: Stacks,
         now_ns: int,
-        losses: Losses = NO_LOSSES,
+        losses: KnownLosses = NO_LOSSES,
     ) -> Iterator[Findings | None]:
         """Looks at all stacks, a part at a time, so that events need not wait.
 
@@ -101,7 +101,7 @@ class Judge:
             retracted=self._stacks.retracted[:count].copy(),
         )
 
-    def _circumstances(self, census: Census, moment: Moment, losses: Losses) -> Circumstances:
+    def _circumstances(self, census: Census, moment: Moment, losses: KnownLosses) -> Circumstances:
         self._gaps.note(losses.events, moment.now_ns)
         # Of sampled blocks only frees of samples are reported, and lost.
         freed = int(census.born.sum() - census.alive.sum())

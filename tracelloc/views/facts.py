@@ -18,7 +18,8 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.text import NS_PER_S, plural, printable
 from tracelloc.views.processfacts import memory_facts
-from tracelloc.views.suspects import FunctionShare, NamedSuspect
+from tracelloc.views.sharedframes import PartShare
+from tracelloc.views.suspects import NamedSuspect
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (
@@ -98,13 +99,14 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
 
 
 def _group(named: NamedSuspect) -> dict[str, Any] | None:
-    members = named.suspect.members
+    members, shared = named.suspect.members, named.shared
     if len(members) == 1:
         return None
     return {
-        "frame": None if named.shared is None else frame_facts(named.shared),
-        "callers": _shares(named.callers),
-        "callees": _shares(named.callees),
+        "frame": None if shared is None else frame_facts(shared.frame),
+        "callers": [] if shared is None else _shares(shared.callers),
+        "callees": [] if shared is None else _shares(shared.callees),
+        "lines": [] if shared is None else _shares(shared.lines, "line"),
         "stacks": [
             {
                 "stack_id": member.stack,
@@ -116,8 +118,8 @@ def _group(named: NamedSuspect) -> dict[str, Any] | None:
     }
 
 
-def _shares(callers: Sequence[FunctionShare]) -> list[dict[str, Any]]:
-    return [{"name": each.name, "share": round(each.share, 4)} for each in callers]
+def _shares(parts: Sequence[PartShare], key: str = "name") -> list[dict[str, Any]]:
+    return [{key: part.name, "share": round(part.share, 4)} for part in parts]
 
 
 def _suppressed(snapshot: Snapshot) -> dict[str, Any] | None:

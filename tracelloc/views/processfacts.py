@@ -24,9 +24,9 @@ from tracelloc.snapshots.blocks import UsableSizes
 from tracelloc.snapshots.histograms import TotalWaste, Waste, total_waste
 from tracelloc.snapshots.losses import LossCounts
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.target.found import main_allocator
+from tracelloc.target.found import main_library
 from tracelloc.target.procfs import base_name
-from tracelloc.target.residency import Limit, Memory
+from tracelloc.target.residency import Limit, MemoryUsage
 from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.text import (
     NS_PER_S,
@@ -47,6 +47,8 @@ _SLOPE_NS: Final = 60 * NS_PER_S
 """Growth of resident memory is judged over this time at least."""
 _FARTHEST_S: Final = 30 * 86400.0
 """Nothing further away is forecast."""
+_FORECAST_PER_WATCHED: Final = 100.0
+"""Nor what is further away than this many times the time that growth was watched for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,35 +92,40 @@ class Forecast:
 def forecast(snapshot: Snapshot) -> Forecast | None:
     """Forecasts when memory runs out: by the leaks, if any, else by recent growth.
 
-    None if it does not grow, or would take longer than a month.
+    None if it does not grow, or if that is too far away for what has been seen so far: a
+    hundred times as long as the growth was watched, or a month.
     """
     memory = snapshot.memory
     if memory is None or memory.limit is None:
         return None
     leaking = [
-        suspect.judgement.rate_bytes_per_min
+        suspect.judgement
         for suspect in suspects_of(snapshot)
         if suspect.judgement.verdict is Verdict.LEAKING
     ]
-    rate = sum(leaking) if leaking else _slope_per_min(memory)
+    if leaking:
+        rate = sum(judgement.rate_bytes_per_min for judgement in leaking)
+        watched_ns = snapshot.now_ns - min(judgement.since_ns for judgement in leaking)
+    else:
+        rate, watched_ns = _slope_per_min(memory)
     if rate <= 0:
         return None
     left_s = memory.limit.free_bytes / rate * 60
-    if left_s > _FARTHEST_S:
+    if left_s > min(_FARTHEST_S, _FORECAST_PER_WATCHED * watched_ns / NS_PER_S):
         return None
     return Forecast(memory.limit, rate, bool(leaking), left_s)
 
 
-def _slope_per_min(memory: Memory) -> float:
-    """Over the newer half of what is known, if that is long enough; else 0."""
+def _slope_per_min(memory: MemoryUsage) -> tuple[float, int]:
+    """(bytes per minute, over how many ns): the newer half of what is known; 0 if that is short."""
     if len(memory.history) < 2:
-        return 0.0
+        return 0.0, 0
     last_ns, last = memory.history[-1]
     middle_ns = (memory.history[0][0] + last_ns) // 2
     from_ns, first = next(point for point in memory.history if point[0] >= middle_ns)
     if last_ns - from_ns < _SLOPE_NS:
-        return 0.0
-    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S
+        return 0.0, 0
+    return (last - first) / (last_ns - from_ns) * 60 * NS_PER_S, last_ns - from_ns
 
 
 def account(snapshot: Snapshot) -> Account | None:
@@ -149,7 +156,7 @@ def _overhead(snapshot: Snapshot) -> int | None:
         total = total_waste(blocks, snapshot.sample_bytes, sizes.of(blocks), sizes.header_bytes)
         if not total.waste.unknown_count:
             return total.waste.waste_bytes + total.header_bytes
-    main = main_allocator(snapshot.allocators)
+    main = main_library(snapshot.allocators)
     formula = None if main is None or main.others else formula_for(main)
     if main is None or formula is None:
         return None
@@ -166,7 +173,9 @@ def _overhead_by_means(totals: Totals, formula: Formula, header: int) -> int:
     return max(0, int((each * counts).sum()) - int(held.sum()))
 
 
-def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overhead: int) -> str:
+def _sentence(
+    snapshot: Snapshot, memory: MemoryUsage, growth: int, known: int, overhead: int
+) -> str:
     """One sentence. ``known``: bytes of blocks and mappings, ``overhead``: part of it."""
     rss = f"RSS {format_size(memory.now.rss)}"
     signed = f"{'+' if growth >= 0 else ''}{format_size(growth)} since tracing began"
@@ -174,26 +183,27 @@ def _sentence(snapshot: Snapshot, memory: Memory, growth: int, known: int, overh
     added = ""
     if overhead >= _NOTABLE_BYTES:
         added = f", {format_size(overhead)} of it overhead of the malloc library"
-    traced = f"{what} hold {format_size(known)}{added}"
+    traced = f"{format_size(known)} in {what}{added}"
     if growth < _NOTABLE_BYTES:
-        untouched = known >= _NOTABLE_BYTES + max(0, growth)
-        return f"{rss}, {signed}, {traced}{_replaced(snapshot) if untouched else ''}"
+        is_more = known >= _NOTABLE_BYTES + max(0, growth)
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot) if is_more else ''}"
     share = known / growth
     if share > _MORE_THAN_ALL:
-        return f"{rss}, {signed}, {traced}{_replaced(snapshot)}"
+        return f"{rss}, {signed}, {traced}{_why_more(snapshot)}"
     part = format_percent(min(share, 1), 0)
     traced = f"{rss}, {signed}, {part} of it in {what}{added}"
     return traced if share >= _MOSTLY_TRACED else f"{traced}; {_elsewhere(memory, known)}"
 
 
-def _replaced(snapshot: Snapshot) -> str:
-    freed = snapshot.losses.oddities.unmatched_frees
-    if not freed:
-        return ": partly not resident yet"
-    return ": partly not resident yet, or reusing memory freed earlier"
+def _why_more(snapshot: Snapshot) -> str:
+    """Why traced blocks may have more bytes than resident memory has grown by."""
+    why = "memory counts as resident (RSS) once it is written to"
+    if snapshot.losses.oddities.unmatched_frees:
+        why += ", and memory that was freed before is used again"
+    return f" (more than RSS has grown: {why})"
 
 
-def _elsewhere(memory: Memory, known: int) -> str:
+def _elsewhere(memory: MemoryUsage, known: int) -> str:
     """Names what else has grown most."""
     now, start = memory.now, memory.start
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
@@ -205,7 +215,7 @@ def _elsewhere(memory: Memory, known: int) -> str:
     untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
         f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
-        f"allocator caches{untraced} or another malloc library"
+        f"malloc caches{untraced} or another malloc library"
     )
 
 
@@ -247,7 +257,7 @@ def waste_text(waste: Waste, about: str) -> str:
     known = f"{about}{format_size(waste.waste_bytes)} wasted ({format_percent(waste.share)})"
     if not waste.unknown_count:
         return known
-    unknown = f"{about}{waste.unknown_count} of unknown usable size"
+    unknown = f"{about}{waste.unknown_count:,} of unknown usable size"
     return f"{known}, {unknown}" if waste.usable_bytes else unknown
 
 
@@ -258,14 +268,14 @@ def waste_line(sizes: UsableSizes, total: TotalWaste, about: str) -> str:
 
 def _parts(sizes: UsableSizes, total: TotalWaste, about: str) -> Iterator[str]:
     usable = format_size(total.waste.usable_bytes)
-    yield f"usable sizes ({sizes.main.provider.value}): {about}{usable}"
+    yield f"usable sizes ({sizes.main.library.value}): {about}{usable}"
     yield waste_text(total.waste, about)
     if total.header_bytes:
         yield f"{about}{format_size(total.header_bytes)} more in headers"
     if total.read_count:
-        yield f"{about}{total.read_count} read from the process"
+        yield f"{about}{total.read_count:,} read from the process"
     if total.computed_count:
-        yield f"{about}{total.computed_count} computed"
+        yield f"{about}{total.computed_count:,} computed"
     why = why_uncertain(sizes)
     if why is not None:
         yield why
@@ -275,10 +285,10 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
     """Why usable sizes are uncertain; None if they are not."""
     main = sizes.main
     if not sizes.has_sizes:
-        return f"sizes of {main.provider.value} in {base_name(main.file)} are not known"
+        return f"sizes of {main.library.value} in {base_name(main.file)} are not known"
     if main.others:
         others = ", ".join(main.others)
-        return f"all blocks are counted as {main.provider.value}'s, but there is also {others}"
+        return f"all blocks are counted as {main.library.value}'s, but there is also {others}"
     return None
 
 
@@ -300,7 +310,7 @@ _MOST_SLOW = 4
 
 def overhead_line(overhead: Overhead) -> str:
     """One line on the overhead of tracing, and on slow probes."""
-    parts = [f"{overhead.events_per_s:.0f} events/s"]
+    parts = [f"{overhead.events_per_s:,.0f} events/s"]
     if overhead.probe_share is not None:
         parts.append(
             f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
@@ -310,7 +320,7 @@ def overhead_line(overhead: Overhead) -> str:
         more = len(overhead.slow_probes) - len(shown)
         if more:
             shown.append(f"and {more} more")
-        parts.append(f"slow probes: {', '.join(shown)}")
+        parts.append(f"slow if called: {', '.join(shown)}")
     return ", ".join(parts)
 
 
@@ -331,7 +341,7 @@ def losses_line(snapshot: Snapshot) -> str:
         parts.append(_overflows(losses))
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
-        parts.append(f"at least {least} and at most {most} live allocations, bytes unknown")
+        parts.append(f"at least {least:,} and at most {most:,} live allocations, bytes unknown")
     elif losses.events:
         parts.append("live figures are uncertain")
     return ", ".join(parts)
@@ -352,7 +362,7 @@ def _rare_losses(losses: LossCounts) -> Iterator[str]:
     for counter, (one, many) in _LOSS_TEXTS.items():
         count = losses.counters[counter]
         if count:
-            yield f"{count} {one if count == 1 else many}"
+            yield f"{count:,} {one if count == 1 else many}"
     if losses.oddities.address_reuses:
         yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
     if losses.oddities.odd_restores:

@@ -1,8 +1,7 @@
-"""Suspects by name: who calls what leaks, and what it calls there."""
+"""Suspects by name, and what reports and the screen say of them."""
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +11,6 @@ import numpy as np
 from tracelloc.filters import NamedStack
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame
 from tracelloc.text import (
     NS_PER_S,
     format_duration,
@@ -24,20 +22,11 @@ from tracelloc.text import (
 from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.verdict.parameters import P
 from tracelloc.views.naming import Namer, frame_name
+from tracelloc.views.sharedframes import STACKS_NAMED, SharedFunction, shared_function
 
-_CALLERS_LISTED: Final = 5
-_STACKS_NAMED: Final = 64
-"""Stacks of a group that are named for their callers: those with the largest shares."""
-
-
-@dataclass(frozen=True, slots=True)
-class FunctionShare:
-    """A caller or callee of the function that the stacks of a suspect share."""
-
-    name: str
-    """Not harmless yet."""
-    share: float
-    """Share of the suspect's rate, 0 to 1."""
+_SURE: Final = 0.5
+"""Confidence from which on a leak is said to be one without a *probably*."""
+NOTHING_YET: Final = "no allocations seen yet: is the target idle?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +38,8 @@ class NamedSuspect:
     """When this was said, CLOCK_MONOTONIC."""
     stack: NamedStack
     """The one with the largest share."""
-    shared: Frame | None
-    """The outermost frame that all its stacks share; None for a single stack."""
-    callers: Sequence[FunctionShare]
-    """Callers of the shared frame, the largest share first; empty for a single stack."""
-    callees: Sequence[FunctionShare]
-    """Functions that the shared frame calls."""
+    shared: SharedFunction | None
+    """The function that all its stacks share; None for a single stack."""
 
     @property
     def judgement(self) -> Judgement:
@@ -69,7 +54,7 @@ class NamedSuspect:
 
 def stacks_to_name(suspects: Sequence[Suspect]) -> set[int]:
     """The stacks of which ``name_suspects`` wants names."""
-    return {member.stack for suspect in suspects for member in suspect.members[:_STACKS_NAMED]}
+    return {member.stack for suspect in suspects for member in suspect.members[:STACKS_NAMED]}
 
 
 def suspects_of(snapshot: Snapshot, n: int | None = None) -> Sequence[Suspect]:
@@ -81,58 +66,15 @@ def name_suspects(
     snapshot: Snapshot, namer: Namer, suspects: Sequence[Suspect]
 ) -> list[NamedSuspect]:
     """Names suspects, as far as names are known by now."""
-    found = []
-    for suspect in suspects:
-        stack = namer.stack(snapshot, suspect.stack)
-        shared = suspect.frame if len(suspect.members) > 1 else None
-        at = None if shared is None else _position(stack, shared)
-        found.append(
-            NamedSuspect(
-                suspect=suspect,
-                now_ns=snapshot.now_ns,
-                stack=stack,
-                shared=None if at is None else stack.frames[at],
-                callers=() if at is None else _beside(snapshot, namer, suspect, 1),
-                callees=() if at is None else _beside(snapshot, namer, suspect, -1),
-            )
+    return [
+        NamedSuspect(
+            suspect=suspect,
+            now_ns=snapshot.now_ns,
+            stack=namer.stack(snapshot, suspect.stack),
+            shared=shared_function(snapshot, namer, suspect),
         )
-    return found
-
-
-def _position(stack: NamedStack, address: int) -> int | None:
-    """Position of the outermost shown frame at this address or further in; else of any frame."""
-    found = None
-    for at, frame in enumerate(stack.frames):
-        if frame.address == address:
-            found = at
-    if found is None:
-        return None
-    shown = (at for at in range(found, -1, -1) if not stack.hidden[at])
-    return next(shown, found)
-
-
-def _beside(
-    snapshot: Snapshot, namer: Namer, suspect: Suspect, way: int
-) -> Sequence[FunctionShare]:
-    """Functions next to the shared frame: ``way`` 1 is outwards, -1 inwards."""
-    assert suspect.frame is not None
-    shares: defaultdict[str, float] = defaultdict(float)
-    for member in suspect.members[:_STACKS_NAMED]:
-        stack = namer.stack(snapshot, member.stack)
-        at = _position(stack, suspect.frame)
-        if at is not None:
-            shares[_next_shown(stack, at, way)] += member.share
-    ranked = sorted(shares.items(), key=lambda item: (-item[1], item[0]))
-    return tuple(FunctionShare(name, share) for name, share in ranked)
-
-
-def _next_shown(stack: NamedStack, at: int, way: int) -> str:
-    """The next frame that is shown, in another function."""
-    own = frame_name(stack.frames[at])
-    for other in range(at + way, len(stack.frames) if way > 0 else -1, way):
-        if not stack.hidden[other] and frame_name(stack.frames[other]) != own:
-            return frame_name(stack.frames[other])
-    return "[nothing shown]"
+        for suspect in suspects
+    ]
 
 
 def verdict_codes(snapshot: Snapshot) -> Codes | None:
@@ -159,15 +101,23 @@ def suspect_ranks(snapshot: Snapshot) -> I64:
 
 
 def headline(judgement: Judgement, now_ns: int, *, about: str = "") -> str:
-    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates."""
+    """Formats ``leaking 9.50 KiB/min for 10 m, confidence 97 %``; ``about`` marks estimates.
+
+    A leak of little confidence so far is said to be probable.
+    """
     since_s = max(0, now_ns - judgement.since_ns) / NS_PER_S
     confidence = format_percent(judgement.confidence, 0)
+    word = judgement.verdict.value
     if judgement.verdict is Verdict.LEAKING:
         sure = f", confidence {confidence}"
+        if judgement.confidence < _SURE:
+            word = f"probably {word}"
     else:
-        sure = ", possible leak" + (f" ({confidence})" if judgement.confidence else "")
+        sure = ", possible leak"
+        if judgement.confidence:
+            sure += f" (confidence {confidence})"
     return (
-        f"{judgement.verdict.value} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
+        f"{word} {about}{format_size(round(judgement.rate_bytes_per_min))}/min "
         f"for {format_duration(since_s)}{sure}"
     )
 
@@ -179,28 +129,24 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
     if judgement.retracted:
         times = plural(judgement.retracted, "time")
         yield f"verdict leaking retracted {times} before"
-    if named.shared is None:
-        return
-    count = len(named.suspect.members)
-    rate = format_size(round(judgement.rate_bytes_per_min))
-    yield f"these {count} stacks share {printable(frame_name(named.shared))}: {rate}/min"
-    for how, others in (("called by", named.callers), ("through", named.callees)):
-        if len(others) > 1:
-            listed = [
-                f"{printable(c.name)} {format_percent(c.share, 0)}"
-                for c in others[:_CALLERS_LISTED]
-            ]
-            more = len(others) - len(listed)
-            yield f"{how} {', '.join(listed)}{f' and {more} more' if more else ''}"
+    if named.shared is not None:
+        name = printable(frame_name(named.shared.frame))
+        yield f"sum of {len(named.suspect.members):,} stacks that share {name}"
+        yield from named.shared.sentences()
 
 
 def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
-    """Formats ``2 leak suspects out of 7: 2 leaking``. ``left_out``: known by number only."""
-    out_of = f" out of {len(suspects) + left_out}" if shown < len(suspects) + left_out else ""
+    """Formats ``7 leak suspects (2 leaking, 5 growing), showing 3``.
+
+    ``left_out``: how many more there are, growing ones that are known by number only.
+    """
+    count = len(suspects) + left_out
     leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in suspects)
-    growing = len(suspects) + left_out - leaking
-    kinds = [f"{leaking} leaking"] * (leaking > 0) + [f"{growing} growing"] * (growing > 0)
-    return f"{plural(shown, 'leak suspect')}{out_of}: {', '.join(kinds)}"
+    by_verdict = {Verdict.LEAKING: leaking, Verdict.GROWING: count - leaking}
+    kinds = [(n, verdict.value) for verdict, n in by_verdict.items() if n]
+    words = ", ".join(word if len(kinds) == 1 else f"{n:,} {word}" for n, word in kinds)
+    showing = f", showing {shown}" if shown < count else ""
+    return f"{plural(count, 'leak suspect')} ({words}){showing}"
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
@@ -216,7 +162,9 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
 
 
 def nobody_line(snapshot: Snapshot) -> str | None:
-    """One line if there is no suspect; None before the first verdicts."""
+    """One line if there is no suspect, or nothing at all; None before the first look."""
+    if not snapshot.events:
+        return "no allocations were seen" if snapshot.target.has_ended else NOTHING_YET
     findings = snapshot.findings
     if findings is None or findings.suspects:
         return None

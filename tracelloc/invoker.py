@@ -24,7 +24,7 @@ _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Invoker:
     """Who runs the program, on whose behalf files are read and written."""
 
     uid: int
@@ -40,7 +40,7 @@ class Caller:
         return self.config / "tracelloc" / "filters.toml"
 
 
-def caller(environment: Mapping[str, str] = os.environ) -> Caller:
+def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
     """Who called the program, or called sudo to run it."""
     uid, gid = os.geteuid(), os.getegid()
     home = environment.get("HOME", "")
@@ -55,23 +55,23 @@ def caller(environment: Mapping[str, str] = os.environ) -> Caller:
         given = environment.get(variable, "")
         return Path(given) if given.startswith("/") else Path(home or "/nonexistent") / usual
 
-    return Caller(
+    return Invoker(
         uid, gid, directory("XDG_CONFIG_HOME", ".config"), directory("XDG_CACHE_HOME", ".cache")
     )
 
 
-def effective_user() -> Caller:
+def effective_user() -> Invoker:
     """The user whose rights this program has, whoever called sudo: for the kernel to believe."""
     environment = dict(os.environ)
     if environment.pop("SUDO_UID", None) is not None:
-        # It may still be the caller's.
+        # It may still be the invoking user's.
         with contextlib.suppress(KeyError):
             environment["HOME"] = pwd.getpwuid(os.geteuid()).pw_dir
-    return caller(environment)
+    return invoker(environment)
 
 
 @contextlib.contextmanager
-def rights_of(who: Caller) -> Iterator[None]:
+def rights_of(who: Invoker) -> Iterator[None]:
     """The thread's rights on files become the user's: root must not follow their links.
 
     setfsuid(2) is the only way that leaves the other threads alone.
@@ -92,7 +92,7 @@ def rights_of(who: Caller) -> Iterator[None]:
         libc.setfsgid(group)
 
 
-def trusted_bytes(path: Path, who: Caller, most_bytes: int) -> bytes:
+def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
     """The content of a user's own file. Raises OSError if others could have written it."""
     # Whoever can write a directory can put another file into it.
     for folder in (path.parent, Path(os.path.realpath(path)).parent):
@@ -110,7 +110,7 @@ def trusted_bytes(path: Path, who: Caller, most_bytes: int) -> bytes:
     return content
 
 
-def _check_writers(status: os.stat_result, who: Caller, what: str) -> None:
+def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
     if status.st_uid not in (0, who.uid):
         raise PermissionError(0, f"{what} belongs to another user")
     if status.st_mode & _OTHERS_WRITE:

@@ -13,9 +13,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from tracelloc.caller import caller, effective_user
 from tracelloc.capture import system
 from tracelloc.command.options import Options
+from tracelloc.invoker import effective_user, invoker
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
 from tracelloc.text import printable
@@ -23,7 +23,7 @@ from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.launch import Launch
-from tracelloc.tracing.program import Program
+from tracelloc.tracing.program import TracedProgram
 from tracelloc.tracing.session import Session
 from tracelloc.tracing.terminal import ProgramTerminal
 
@@ -139,7 +139,7 @@ class LaunchStart:
     what they mean, and when tracing ends.
     """
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: TracedProgram) -> None:
         self._program = program
         self._launch: Launch | None = None
         self._early_signal: int | None = None
@@ -203,8 +203,8 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
         return AttachStart(process)
     system.check_all()
     file_limit = system.raise_file_limit()
-    who = effective_user() if options.as_root else caller()
-    return LaunchStart(Program(options.command, who, file_limit, terminal))
+    who = effective_user() if options.as_root else invoker()
+    return LaunchStart(TracedProgram(options.command, who, file_limit, terminal))
 
 
 def _is_from_terminal() -> bool:

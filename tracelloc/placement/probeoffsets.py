@@ -66,7 +66,7 @@ class ProbeOffset:
     """The instruction there is single-stepped."""
 
 
-def find_place(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
+def find_probe_offset(code: bytes, arguments: Iterable[str]) -> ProbeOffset:
     """The offset of an emulated instruction in an x86-64 function; the entry if there is none.
 
     ``code`` is the whole function, ``arguments`` the registers that must be intact, of

@@ -8,10 +8,10 @@ import pytest
 
 from tests.harness import Builder
 from tests.unit.test_elf import open_elf
-from tracelloc.caller import caller
-from tracelloc.command.pools import load_pools, parse_pools
+from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
 from tracelloc.errors import UsageError
-from tracelloc.target.allocators import Module, Selection, discover
+from tracelloc.invoker import invoker
+from tracelloc.target.allocators import MallocChoice, Module, discover
 from tracelloc.target.signatures import FunctionKind, Signature
 
 GOOD = """
@@ -28,7 +28,7 @@ functions = [
 
 
 def test_kinds_positions_and_what_may_throw() -> None:
-    (pool,) = parse_pools(GOOD, "pools.toml")
+    (pool,) = parse_custom_allocators(GOOD, "pools.toml")
     assert [function.signature for function in pool.functions] == [
         Signature(FunctionKind.ALLOC, (3,), throws=True),
         Signature(FunctionKind.OUTER_FREE, (2,)),
@@ -39,14 +39,14 @@ def test_kinds_positions_and_what_may_throw() -> None:
 
 def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     path = builder.c("pool")
-    pools = parse_pools(GOOD, "pools.toml")
+    custom = parse_custom_allocators(GOOD, "pools.toml")
     module = Module(("0", 1), str(path), str(path), open_elf(path))
-    (found,) = discover([module], Selection(pools=pools))
+    (found,) = discover([module], MallocChoice(custom=custom))
     assert [function.names for function in found.functions] == [
         ("pool_take",), ("pool_give",), ("chunk_take",),
     ]  # fmt: skip
     elsewhere = Module(("0", 1), "/lib/other.so", str(path), open_elf(path))
-    assert discover([elsewhere], Selection(pools=pools)) == []
+    assert discover([elsewhere], MallocChoice(custom=custom)) == []
 
 
 @pytest.mark.parametrize(
@@ -82,23 +82,23 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
 )
 def test_errors_name_file_line_and_key(text: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
-        parse_pools(text, "x.toml")
+        parse_custom_allocators(text, "x.toml")
     assert words in str(caught.value)
 
 
 def test_the_users_own_file_is_read_if_only_they_can_write_it(tmp_path: Path) -> None:
-    who = caller({"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)})
-    assert load_pools([], who) == ((), [])
+    who = invoker({"XDG_CONFIG_HOME": str(tmp_path), "HOME": str(tmp_path)})
+    assert load_custom_allocators([], who) == ((), [])
     own = tmp_path / "tracelloc" / "allocators.toml"
     own.parent.mkdir()
     own.write_text(GOOD)
     own.chmod(0o600)
-    pools, warnings = load_pools([], who)
-    assert [pool.name for pool in pools] == ["slices"]
+    custom, warnings = load_custom_allocators([], who)
+    assert [pool.name for pool in custom] == ["slices"]
     assert warnings == []
     own.chmod(0o666)
-    pools, warnings = load_pools([], who)
-    assert pools == ()
+    custom, warnings = load_custom_allocators([], who)
+    assert custom == ()
     assert "other users can write it" in warnings[0]
     with pytest.raises(UsageError, match="cannot be read: No such file"):
-        load_pools([tmp_path / "missing.toml"], who)
+        load_custom_allocators([tmp_path / "missing.toml"], who)

@@ -24,11 +24,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from tracelloc.caller import Caller
 from tracelloc.errors import UsageError
 from tracelloc.filters.files import given_text, own_text
 from tracelloc.filters.rules import TomlTables, nearest
-from tracelloc.target.allocators import Pool, PoolFunction
+from tracelloc.invoker import Invoker
+from tracelloc.target.allocators import CustomAllocator, CustomFunction
 from tracelloc.target.signatures import FunctionKind, Signature
 
 KINDS: Final = {
@@ -49,26 +49,30 @@ _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
 
 
-def load_pools(paths: Iterable[Path], who: Caller) -> tuple[tuple[Pool, ...], list[str]]:
-    """The pools of these files, and of the user's own if there is one, and warnings.
+def load_custom_allocators(
+    paths: Iterable[Path], who: Invoker
+) -> tuple[tuple[CustomAllocator, ...], list[str]]:
+    """Reads these files, and the user's own if there is one; also returns warnings.
 
     Raises UsageError, which names file, line and key.
     """
     own = who.config / "tracelloc" / "allocators.toml"
     text, warnings = own_text(own, who)
-    pools = [] if text is None else parse_pools(text, str(own))
+    custom = [] if text is None else parse_custom_allocators(text, str(own))
     for path in paths:
-        pools += parse_pools(given_text(path, "allocators"), str(path))
-    return tuple(pools), warnings
+        custom += parse_custom_allocators(given_text(path, "allocators"), str(path))
+    return tuple(custom), warnings
 
 
-def parse_pools(text: str, name: str) -> list[Pool]:
-    """The pools of a TOML text; ``name`` stands for the file in errors. Raises UsageError."""
+def parse_custom_allocators(text: str, name: str) -> list[CustomAllocator]:
+    """Reads a TOML text; ``name`` stands for the file in errors. Raises UsageError."""
     tables = TomlTables(text, name, "allocator")
-    return [_pool(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)]
+    return [
+        _allocator(entry, partial(tables.fail_at, at)) for at, entry in enumerate(tables.entries)
+    ]
 
 
-def _pool(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Pool:
+def _allocator(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> CustomAllocator:
     """``fail(key, what, hint)`` raises UsageError."""
     for key in entry:
         if key not in _TABLE_KEYS:
@@ -88,10 +92,10 @@ def _pool(entry: dict[str, Any], fail: Callable[..., NoReturn]) -> Pool:
             found.append(_function(function))
         except UsageError as wrong:
             fail("functions", f"{where}: {wrong.message}", wrong.hint)
-    return Pool(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
+    return CustomAllocator(entry.get("name", "pool"), entry.get("module", "*"), tuple(found))
 
 
-def _function(entry: dict[str, Any]) -> PoolFunction:
+def _function(entry: dict[str, Any]) -> CustomFunction:
     """One function. Raises UsageError, which names no file."""
     pattern, kind_name = entry.get("name"), entry.get("kind")
     if not isinstance(pattern, str) or not pattern:
@@ -118,4 +122,4 @@ def _function(entry: dict[str, Any]) -> PoolFunction:
         raise UsageError("throws must be true or false")
     signature = Signature(kind, tuple(positions))
     # Frees are looked at when they begin: what they do later does not matter.
-    return PoolFunction(pattern, replace(signature, throws=throws and kind.returns))
+    return CustomFunction(pattern, replace(signature, throws=throws and kind.returns))

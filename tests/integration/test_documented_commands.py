@@ -1,0 +1,302 @@
+"""Every command that the README and the manual show is run, on small targets of the same names.
+
+A line is run by the shell as it stands, but for what ``prepared`` replaces: processes, ports,
+addresses and times. The targets and files that it names are in its directory.
+"""
+
+from __future__ import annotations
+
+import gzip
+import http.server
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S
+from tests.unit.leaks import watched
+from tests.unit.reports import json_report
+from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
+
+pytestmark = pytest.mark.bpf
+
+NOT_RUN = {
+    "make install": "installs packages",
+    "make lint": "is run beside the tests, on the whole tree",
+    "make test": "would run this test",
+    "docker ": "needs a container runtime",
+    "crictl ": "needs a container runtime",
+    "kubectl ": "needs a cluster",
+    "./shop &": "is the target: every command has one of its own",
+}
+"""Beginnings of lines, and why they are not run."""
+SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc diff$")
+"""Commands in running text that are forms, not examples."""
+AT_ONCE = 4
+DURATION = "1s"
+STARTED = ("server", "mydaemon", "integration-tests")
+"""Programs that are started, and end soon."""
+SOON = """
+#include <stdlib.h>
+#include <unistd.h>
+
+int main(void)
+{
+    for (int n = 0; n < 100; n++) {
+        if (n % 10)
+            free(malloc(100));
+        else if (!malloc(1000))
+            return 1;
+        usleep(1000);
+    }
+    return 0;
+}
+"""
+SCRIPTS = {
+    "app.py": "import time\nkept = [bytearray(1000) for _ in range(100)]\ntime.sleep(0.2)\n",
+    "app.js": "const kept = Buffer.alloc(100000); setTimeout(() => kept.length, 100);\n",
+    "worker.php": "<?php $kept = str_repeat('x', 100000); usleep(100000);\n",
+    "known.supp": "leak:known_to_leak\n",
+    "Makefile": "all: one two\none two:\n\t./server >$@\n",
+}
+
+
+@dataclass
+class Scene:
+    """Compiled programs, files that commands read, and a server that takes profiles."""
+
+    directory: Path
+    push_url: str
+    pushed: list[str]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    number: int = 0
+
+    def place(self) -> Path:
+        """A new directory with all of it."""
+        with self.lock:
+            self.number += 1
+            place = self.directory / str(self.number)
+        shutil.copytree(self.directory / "files", place)
+        return place
+
+
+def block(page: Path, kind: str, number: int = 0) -> str:
+    """A fenced block of a page."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)[number]
+
+
+def compile_c(source: str, out: Path) -> None:
+    out.with_suffix(".c").write_text(source)
+    command = ["gcc", "-g", "-O1", "-o", out.name, f"{out.name}.c"]
+    assert " ".join(command).replace(out.name, "shop") in (ROOT / "README.md").read_text()
+    subprocess.run(command, cwd=out.parent, check=True, timeout=PATIENCE_S)
+
+
+def write_script(path: Path, text: str) -> None:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+
+
+@pytest.fixture(scope="module")
+def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    directory = tmp_path_factory.mktemp("commands")
+    files = directory / "files"
+    (files / "bin").mkdir(parents=True)
+    compile_c(block(ROOT / "README.md", "c"), files / "shop")
+    compile_c(SOON, files / "server")
+    for name in STARTED[1:]:
+        shutil.copy(files / "server", files / name)
+    for name, text in SCRIPTS.items():
+        (files / name).write_text(text)
+    (files / "pool.toml").write_text(block(DOCS / "allocators.md", "toml"))
+    (files / "shop.toml").write_text(block(DOCS / "filters.md", "toml"))
+    write_script(files / "bin/tracelloc", f'exec {sys.executable} -m tracelloc "$@"')
+    write_script(files / "bin/sudo", 'exec env "$@"')
+    (files / "bin/python3").symlink_to("/usr/bin/python3")
+    pushed: list[str] = []
+
+    class Taker(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            pushed.append(self.path)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Says nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Taker)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    scene = Scene(directory, f"http://127.0.0.1:{server.server_port}", pushed)
+    before = " ".join(f"-o {name}" for name in ("before.pb.gz", "after.pb.gz", "release.pb.gz",
+                                               "before.json", "after.json"))  # fmt: skip
+    place = scene.place()
+    run = run_line(scene, f"tracelloc -p 1234 {before}", place)
+    assert run.returncode == 0, run.stderr
+    for path in (*place.glob("*.json"), *place.glob("*.pb.gz")):
+        shutil.copy(path, files)
+    yield scene
+    server.shutdown()
+    server.server_close()
+
+
+def shown() -> list[list[str]]:
+    """The lines of each block of commands, in order, and the commands in running text."""
+    found = []
+    for page in PAGES:
+        text = page.read_text()
+        for kind, lines in re.findall(r"^```(sh|ini)\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            wanted = [
+                line.removeprefix("ExecStart=")
+                for line in lines.splitlines()
+                if kind == "sh" or line.startswith("ExecStart=")
+            ]
+            found.append([line for line in wanted if line.strip() and reason(line) is None])
+        inline = re.findall(r"`((?:sudo )?tracelloc [^`\n]*)`", text)
+        found += [[command] for command in inline if not SPOKEN_OF.search(command)]
+    return [list(lines) for lines in dict.fromkeys(map(tuple, found)) if lines]
+
+
+def reason(line: str) -> str | None:
+    return next((why for start, why in NOT_RUN.items() if line.startswith(start)), None)
+
+
+def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
+    """The line as it is run, and the programs to be started before."""
+    line = re.sub(r"^/usr/local/bin/", "", line).replace("/var/log/", "")
+    line = line.replace("http://pyroscope:4040", scene.push_url)
+    line = line.replace("--listen 6060", "--listen 0")
+    targets = []
+    if named := re.search(r"-n (\S+)", line):
+        # Another run of the same test may have one of this name.
+        unique = f"{named[1]}-{os.getpid()}-{place.name}"
+        line = line.replace(named[0], f"-n {unique}")
+        targets.append(unique)
+    if "-p 1234" in line:
+        targets.append("shop")
+    line = re.sub(r"--duration \S+", f"--duration {DURATION}", line)
+    if targets and "--duration" not in line and "--count" not in line and "symbols" not in line:
+        line = line.replace("tracelloc", f"tracelloc --duration {DURATION}", 1)
+    return line, targets
+
+
+def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProcess[str]:
+    line, names = prepared(line, scene, place)
+    targets = []
+    for name in names:
+        if not (place / name).exists():
+            shutil.copy(place / "shop", place / name)
+        targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
+        line = line.replace("-p 1234", f"-p {targets[-1].pid}")
+    try:
+        return subprocess.run(
+            ["sh", "-c", line], cwd=place, stdin=subprocess.DEVNULL, capture_output=True,
+            text=True, timeout=2 * PATIENCE_S, check=False,
+            env=os.environ | {"PATH": f"{place}/bin:{os.environ['PATH']}"},
+        )  # fmt: skip
+    finally:
+        for target in targets:
+            target.kill()
+            target.wait(PATIENCE_S)
+
+
+def check_json(text: str) -> None:
+    reports = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
+    assert reports
+    assert all("live_bytes" in report for report in reports)
+
+
+def check_file(path: Path) -> None:
+    content = path.read_bytes()
+    if path.name.endswith(".pb.gz"):
+        assert b"inuse_space" in gzip.decompress(content)
+    elif path.suffix == ".html":
+        assert b"<title>" in content[:2000].lower()
+    else:
+        raise AssertionError(f"what {path.name} has to hold is not known")
+
+
+def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Path) -> None:
+    """Something of the kind that was asked for was written."""
+    files = re.findall(r"-o '?([^\s']+)", line)
+    report = re.search(r"--report (\S+)", line)
+    into = re.search(r"> (\w\S+)$", line)
+    text = result.stdout
+    if " -- " in line or " help" in line:
+        text += result.stderr
+    if report is not None:
+        text = (place / report[1].rpartition("/")[2]).read_text()
+    elif into is not None:
+        text = (place / into[1]).read_text()
+    for name in files:
+        (path,) = place.glob(re.sub("%[pt]", "*", name))
+        check_file(path)
+    if "--listen" in line or "--push" in line:
+        assert ("listening on" in result.stderr) == ("--listen" in line)
+        assert ("pushing to" in result.stderr) == ("--push" in line)
+    elif "| jq" in line or line.startswith("jq"):
+        assert text.strip()
+    elif "--json" in line:
+        check_json(text)
+    elif re.search("tracelloc (help|completion|symbols|--help|--version)", line):
+        assert len(text.split()) > 1
+    elif not files or "--text" in line:
+        assert "==> " in text
+
+
+def run_block(scene: Scene, lines: list[str]) -> list[str]:
+    """Runs the lines in one directory. Returns what was wrong."""
+    place, wrong = scene.place(), []
+    for line in lines:
+        if line.startswith("jq"):
+            # Leaks take minutes; these are of a replayed program.
+            found = watched(400.0)
+            with (place / "tracelloc.jsonl").open("a") as log:
+                log.write(json_report(found.snapshot(), found.namer, 2))
+        result = run_line(scene, line, place)
+        try:
+            assert result.returncode == 0
+            check_outputs(line, result, place)
+        except (AssertionError, OSError, ValueError) as error:
+            wrong.append(f"{line}\n  status {result.returncode}, {error!r}\n{result.stderr[-800:]}")
+    return wrong
+
+
+def test_commands_do_what_they_are_shown_for(scene: Scene) -> None:
+    blocks = shown()
+    lines = [line for lines in blocks for line in lines]
+    assert len(lines) > 40
+    assert {"tracelloc help verdicts", "tracelloc diff before.pb.gz after.pb.gz"} <= set(lines)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = list(pool.map(lambda lines: run_block(scene, lines), blocks))
+    assert not any(found), "\n\n".join(text for wrong in found for text in wrong)
+    assert scene.pushed
+
+
+def test_what_is_not_run_is_shown_somewhere() -> None:
+    lines = [line for page in PAGES for line in fenced(page.read_text())]
+    for start in NOT_RUN:
+        assert any(line.startswith(start) for line in lines), start
+
+
+def test_the_demo_ends_and_writes_its_page(scene: Scene) -> None:
+    """What ``make demo`` runs, for a shorter time."""
+    place = scene.place()
+    shutil.copy(place / "shop", place / "leaky")
+    result = subprocess.run(
+        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html"],
+        cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+        timeout=PATIENCE_S, env=os.environ | {"DEMO_SECONDS": "1"},
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert "==> " in result.stdout
+    check_file(place / "leaky.html")
