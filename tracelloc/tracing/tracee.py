@@ -30,7 +30,7 @@ from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 
-_PREWARM_S: Final = 0.5
+_PREWARM_S: Final = 1.0
 """How long tracing waits for rows; those that take longer are made on the way."""
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which processes are first judged that the trace did not begin with."""

@@ -36,9 +36,9 @@ U64 = npt.NDArray[np.uint64]
 
 _REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
 """DWARF numbers in the order of ``enum miss_register``."""
-_PREWARM_PARTS: Final = 4
+_PREWARM_PARTS: Final = 2
 """One part in so many of the table is filled beforehand: sets rarely overflow then."""
-_PREWARM_SITES: Final = 100_000
+_PREWARM_SITES: Final = 1 << 20
 """Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
 
 _NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
