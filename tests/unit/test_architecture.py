@@ -78,8 +78,6 @@ def test_only_one_place_knows_a_library(path: Path) -> None:
         assert "textual" not in names
     if room(path) not in ("ui", "manual"):
         assert "rich" not in names
-    if room(path) != "elf":
-        assert "elftools" not in names
     if room(path) != "placement":
         assert "capstone" not in names
     if room(path) != "demangle":
