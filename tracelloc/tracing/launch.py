@@ -1,8 +1,9 @@
 """Starting a program so that it is traced from its first allocation.
 
 Its process is followed until its libraries are mapped and probed, before any of its code
-has run but the loader's; from then on nothing but the probes is left, unless its children
-are followed, too.
+has run but the loader's, and for some seconds more: most of what it loads by itself it loads
+then, and it waits for that to be probed and to have its unwind entries. From then on nothing but
+the probes is left, unless its children are followed, too.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
@@ -20,6 +22,10 @@ from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.program import Program
 from tracelloc.tracing.session import Session
+
+_ATTENDED_S: Final = 10.0
+"""How long a program waits whenever it loads a library. Its signals take a detour meanwhile, and
+no debugger can be attached."""
 
 
 class Launch:
@@ -31,6 +37,8 @@ class Launch:
         self._follows = config.follow
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
+        self._leaving = threading.Timer(_ATTENDED_S, self._leave)
+        self._leaving.daemon = True
         self._follower = Follower()
         self._follower.launch(program, children=config.follow)
         try:
@@ -47,6 +55,12 @@ class Launch:
         if self._trouble is not None:
             raise self._trouble
         self.session.begin_upkeep()
+        if not self._follows:
+            self._leaving.start()
+
+    def _leave(self) -> None:
+        self.session.stop_at_loads(stop=False)
+        self._follower.stop()
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """See ``follower.Watcher``."""
@@ -73,8 +87,6 @@ class Launch:
         except TracellocError as error:
             self._fail(error)
             return
-        if not self._follows:
-            self._follower.release(pid)
         self._is_there.set()
 
     def _fail(self, error: TracellocError) -> None:
@@ -99,10 +111,11 @@ class Launch:
 
     def stop_following(self) -> None:
         """The kernel lets go of the processes, which run on."""
+        self._leaving.cancel()
         self._follower.stop()
 
     def finish(self) -> int:
         """Waits until the program has ended. Returns its exit status."""
-        self._follower.stop()
+        self.stop_following()
         self.program.abandon()
         return self.program.wait()
