@@ -171,8 +171,8 @@ def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
 
 
 def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
-    """Nobody traces it any more once it runs."""
-    script = "grep TracerPid /proc/$$/status; true"
+    """Nobody traces it any more soon after it has loaded its libraries."""
+    script = "until grep 'TracerPid:.0$' /proc/$$/status; do sleep 0.1; done"
     done = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", "sh", "-c", script)
     assert done.stdout.split() == ["TracerPid:", "0"]
 

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.abi import (
-    PARTIAL,
     PARTIAL_REASONS,
     StackFlag,
 )
@@ -179,8 +178,8 @@ class Snapshot(ProcessStatus):
     """Stacks deeper than what is kept."""
     broken_stacks: int
     """Stacks that end early, in code without frame pointers."""
-    partial_stacks: int
-    """Stacks that could not be finished: memory or unwind information was missing."""
+    partial_allocations: int
+    """Allocations without a whole stack: memory or unwind information was missing, or all of it."""
     unknown_stacks: int
     """Stacks of which nothing but the id is known: their record was lost."""
     top_blocks: BlockSelection
@@ -304,7 +303,7 @@ def take_snapshot(
         losses=losses,
         truncated_stacks=count(stacks.have(StackFlag.TRUNCATED)),
         broken_stacks=count(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
-        partial_stacks=count(stacks.have(PARTIAL)),
+        partial_allocations=int(totals.allocated_count[stacks.are_partial[: len(totals)]].sum()),
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,

@@ -1,9 +1,9 @@
 """Starting a program so that it is traced from its first allocation.
 
 Its process is followed until its libraries are mapped and probed, before any of its code
-has run but the loader's, and for some seconds more: most of what it loads by itself it loads
-then, and it waits for that to be probed and to have its unwind entries. From then on nothing but
-the probes is left, unless its children are followed, too.
+has run but the loader's, and as long as it goes on loading libraries: it waits for those to be
+probed and to have their unwind entries. From then on nothing but the probes is left, unless its
+children are followed, too.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -24,8 +25,10 @@ from tracelloc.tracing.program import Program
 from tracelloc.tracing.session import Session
 
 _ATTENDED_S: Final = 10.0
-"""How long a program waits whenever it loads a library. Its signals take a detour meanwhile, and
-no debugger can be attached."""
+"""How long a program waits whenever it loads a library, at most. Its signals take a detour
+meanwhile, and no debugger can be attached."""
+_QUIET_S: Final = 2.0
+"""Once it has loaded nothing for so long, it is left alone."""
 
 
 class Launch:
@@ -37,8 +40,8 @@ class Launch:
         self._follows = config.follow
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
-        self._leaving = threading.Timer(_ATTENDED_S, self._leave)
-        self._leaving.daemon = True
+        self._loads = 0
+        self._is_over = threading.Event()
         self._follower = Follower()
         self._follower.launch(program, children=config.follow)
         try:
@@ -56,9 +59,16 @@ class Launch:
             raise self._trouble
         self.session.begin_upkeep()
         if not self._follows:
-            self._leaving.start()
+            threading.Thread(target=self._attend, name="launch", daemon=True).start()
 
-    def _leave(self) -> None:
+    def _attend(self) -> None:
+        """Lets go of the program when it seems to have loaded everything."""
+        end_s = time.monotonic() + _ATTENDED_S
+        seen = -1
+        while self._loads != seen and time.monotonic() < end_s:
+            seen = self._loads
+            if self._is_over.wait(_QUIET_S):
+                return
         self.session.stop_at_loads(stop=False)
         self._follower.stop()
 
@@ -79,6 +89,7 @@ class Launch:
 
     def loaded(self, pid: int) -> None:
         """See ``follower.Watcher``."""
+        self._loads += 1
         try:
             self.session.loaded(pid)
             if pid != self.program.pid or self._is_there.is_set():
@@ -111,7 +122,7 @@ class Launch:
 
     def stop_following(self) -> None:
         """The kernel lets go of the processes, which run on."""
-        self._leaving.cancel()
+        self._is_over.set()
         self._follower.stop()
 
     def finish(self) -> int:

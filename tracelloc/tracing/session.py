@@ -43,7 +43,7 @@ from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.processes import Processes
-from tracelloc.tracing.tracee import PREWARM_S, Outside, Tracee
+from tracelloc.tracing.tracee import Outside, Tracee
 from tracelloc.tracing.upkeep import Upkeep
 
 _SHORTEST_WAIT_MS: Final = 5
@@ -272,7 +272,7 @@ class Session:
             tracee = self.processes.loaded(pid)
         start_ns = self._clocks.now_ns()
         if tracee is not None:
-            tracee.source.await_rows(PREWARM_S)
+            tracee.source.await_rows()
         with self._lock:
             self._note_stop(start_ns)
 

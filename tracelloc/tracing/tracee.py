@@ -30,8 +30,6 @@ from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, Losses
 
-PREWARM_S: Final = 3.0
-"""How long tracing waits for rows; those that take longer are made on the way."""
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which processes are first judged that the trace did not begin with."""
 
@@ -134,7 +132,7 @@ class Tracee:
         Raises TracellocError, and has then attached nothing.
         """
         self.probes.attach(modules)
-        self.source.await_rows(PREWARM_S)
+        self.source.await_rows()
         self.started_ns = now_ns
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 

@@ -141,12 +141,13 @@ class RowsAhead:
             return mapping, self._all_rows
 
     def make(self, mapping: Mapping, rows_of: RowsOf) -> None:
-        """Makes rows of a mapping, if there is room for all of them."""
+        """Makes rows of a mapping; those that earlier runs needed, if there is no room for more."""
         generation = self._table.generation
         sites, rows = self._rows_of(mapping, rows_of)
-        if len(sites) > self._room():
+        if not 0 < len(sites) <= self._room():
             self._note_large(mapping)
-        elif len(sites) and not self._table.insert(sites, rows, generation):
+            sites, rows = self._rows_of(mapping, self._remembered_rows)
+        if len(sites) and not self._table.insert(sites, rows, generation):
             # What is mapped has changed: this may be there still.
             with self._changed:
                 self._made.discard(mapping)
@@ -175,11 +176,8 @@ class RowsAhead:
         inside = (sites >= first) & (sites < first + size)
         return sites[inside] - first + np.uint64(mapping.start), rows[inside]
 
-    def _all_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
-        sites, rows = cfi.all_rows(_MOST_SITES)
-        if not len(sites):
-            self._large.add(id(module))
-        return sites, rows
+    def _all_rows(self, _module: Module, cfi: Cfi) -> tuple[U64, U64]:
+        return cfi.all_rows(_MOST_SITES)
 
     def _remembered_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
         sites = self._memory.recall(module.elf.build_id)

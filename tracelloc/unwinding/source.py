@@ -27,6 +27,9 @@ _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
+_PATIENCE_S: Final = 3.0
+"""How long a process waits for rows; those that take longer are made on the way. It is a second's
+work at most, but others may want the processors, too."""
 _SHORT_LIFE_S: Final = 1.0
 """Programs that live longer get all rows of files of which earlier ones needed some."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
@@ -81,10 +84,10 @@ class StackSource:
             self._find_loader()
             self._renew(words.generation)
 
-    def await_rows(self, timeout_s: float) -> None:
-        """Waits until what was mapped at the beginning has its rows, but not too long."""
+    def await_rows(self) -> None:
+        """Waits until what is mapped has its rows, but not too long."""
         if self._unwinder is not None:
-            self._unwinder.ahead.await_all(timeout_s)
+            self._unwinder.ahead.await_all(_PATIENCE_S)
 
     def close(self) -> None:
         """Ends what is done aside, and drops the rows. May be called twice."""

@@ -67,7 +67,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
-        "partial_stacks": snapshot.partial_stacks,
+        "partial_allocations": snapshot.partial_allocations,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
         "memory": memory_facts(snapshot),
