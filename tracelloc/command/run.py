@@ -32,14 +32,17 @@ from tracelloc.target.found import found_lines, managed_heap
 from tracelloc.text import printable
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.naming import Namers, Symbolizers
+from tracelloc.views.naming import REPORT_PATIENCE_S, Namers, Symbolizers
 from tracelloc.views.processfacts import losses_line
 from tracelloc.watching import FAILED_STATUS, Suppressions, Watch
 
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""
 LAST_PATIENCE_S: Final = 30.0
-"""How long the last report waits for names: what it does not know, no later one will."""
+"""How long the last report and files wait for names: what they don't know, no later ones will."""
+HURRY_PATIENCE_S: Final = 4.0
+"""How long they wait for them while somebody waits for us to end."""
+_LEAST_PATIENCE_S: Final = 0.25
 
 
 class FrontEnd(Protocol):
@@ -94,13 +97,11 @@ class SharedSnapshots:
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
-        return replace(
-            trace,
-            processes=tuple(
-                self._suppressions.apply(one, self._namers.of(one.target), patience_s)
-                for one in trace.processes
-            ),
-        )
+        self._namers.patience_s = patience_s
+        namers = map(self._namers.of, [one.target for one in trace.processes])
+        pairs = zip(trace.processes, namers, strict=True)
+        kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
+        return replace(trace, processes=tuple(kept))
 
 
 class Run:
@@ -144,6 +145,7 @@ class Run:
             self.mark(self.snapshot())
         if self.signals.wants_files:
             self.signals.wants_files = False
+            self.namers.patience_s = HURRY_PATIENCE_S
             self.write_files(self.snapshot())
 
     def mark(self, trace: TraceSnapshot) -> None:
@@ -152,7 +154,10 @@ class Run:
         self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes what can be written; what can't be is said, or raised by ``finish``."""
+        """Writes what can be written; what can't be is said, or raised by ``finish``.
+
+        Waits for names as long as the namers have patience.
+        """
         write_files(
             self.options.outputs,
             trace,
@@ -198,7 +203,8 @@ class Run:
 
     def finish(self, front: FrontEnd) -> None:
         """The last report and the files, once the probes are gone. Raises TracellocError."""
-        self.namers.patience_s = LAST_PATIENCE_S
+        has_ended = bool(select.select([self.session.end_fd], [], [], 0)[0])
+        self.namers.patience_s = LAST_PATIENCE_S if has_ended else HURRY_PATIENCE_S
         self._is_finishing = True
         trace = self.snapshot()
         self.messages.end_progress()
@@ -307,7 +313,11 @@ class Reports:
                 return
 
     def _tick(self, run: Run) -> bool:
-        """One report. Whether tracing is to end."""
+        """One report, in time: names that are not known by then say so. Whether tracing ends."""
+        patience_s = max(_LEAST_PATIENCE_S, run.options.interval_s / 2)
+        run.namers.patience_s = (
+            HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)
+        )
         trace = run.snapshot()
         run.say_what_is_traced()
         if run.options.mode.reports:
@@ -316,6 +326,9 @@ class Reports:
             lost = trace.root.losses.events
             self.messages.show_progress(f"{progress_line(trace)}, {lost} lost")
         return run.look(trace) or self._is_done(run)
+
+    def _is_last(self, run: Run) -> bool:
+        return run.options.count == self._count + 1
 
     def _is_done(self, run: Run) -> bool:
         count = run.options.count

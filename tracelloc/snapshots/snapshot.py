@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -267,12 +268,16 @@ class Snapshot(ProcessStatus):
     def why_partial(self, index: int) -> str | None:
         """Why a stack ends before its outermost frame; None if it is whole."""
         flags = self.stacks.flags(index)
-        reasons = (why for flag, why in PARTIAL_REASONS.items() if flags & flag)
-        return next(reasons, None)
+        return _why_partial(flags) if flags else None
 
     def frames(self, index: int) -> Frames:
         """Return addresses of a stack, innermost first; empty if they are not known."""
         return self.stacks.frames(index) or ()
+
+
+@functools.cache
+def _why_partial(flags: StackFlag) -> str | None:
+    return next((why for flag, why in PARTIAL_REASONS.items() if flags & flag), None)
 
 
 def take_snapshot(

@@ -16,6 +16,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
+from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S, plural, printable
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.suspects import FunctionShare, NamedSuspect
@@ -232,7 +233,7 @@ def format_frame(frame: Frame) -> str:
         elif frame.inlined:
             name += " [inlined]"
     else:
-        name = "???"
+        name = "naming…" if frame.reason is Unresolved.PENDING else "???"
     if not frame.module and frame.reason is not None:
         name += f" [{frame.reason.value}]"
     return name + where(frame)
