@@ -147,7 +147,7 @@ def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, fr
         while not namer.prepare(one, indices, min(_PROGRESS_S, namers.patience_s)):
             if not namers.patience_s:
                 messages.end_progress()
-                messages.say(f"{namer.waiting} addresses are without a name or line: no time left")
+                messages.say(f"no time left for names: {namer.waiting} still to be looked up")
                 break
             took = format_duration(round(time.monotonic() - start))
             messages.show_progress(f"reading symbols, {namer.waiting} addresses left, {took}")

@@ -29,7 +29,7 @@ from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot, Wanted
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap
-from tracelloc.text import printable
+from tracelloc.text import printable, progress_of
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import REPORT_PATIENCE_S, Namers, Symbolizers
@@ -206,8 +206,13 @@ class Run:
         has_ended = bool(select.select([self.session.end_fd], [], [], 0)[0])
         self.namers.patience_s = LAST_PATIENCE_S if has_ended else HURRY_PATIENCE_S
         self._is_finishing = True
-        trace = self.snapshot()
         self.messages.end_progress()
+        with progress_of("looking up names"):
+            trace = self.snapshot()
+            for one in trace.processes:
+                namer = self.namers.of(one.target)
+                top = [stat.index for stat in one.top_stacks(self.options.top)]
+                namer.prepare(one, top, namer.patience_s)
         front.finish(self, trace)
         self.write_files(trace)
         self.look(trace)
@@ -260,8 +265,9 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
                 sharing.start(session.root.target, run.snapshots.recent, namers.copy())
             front.show(run)
         finally:
-            start.stop_following()
-            session.stop()
+            with progress_of("detaching"):
+                start.stop_following()
+                session.stop()
             run.snapshots.expire()
             if sharing is not None:
                 sharing.close()
