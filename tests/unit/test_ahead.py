@@ -18,6 +18,7 @@ from tracelloc.target.procfs import AddressMap, Mapping
 from tracelloc.target.space import AddressSpace, Place
 from tracelloc.unwinding.ahead import RowsAhead
 from tracelloc.unwinding.sitememory import SiteMemory
+from tracelloc.unwinding.unwinder import generated_regions
 
 SIZE = 0x1000
 
@@ -143,3 +144,21 @@ def test_nothing_begins_after_the_end(after: bool) -> None:
     ahead.await_all(PATIENCE_S)
     ahead.stop()
     assert space.asked == ([] if after else [1])
+
+
+def test_regions_of_generated_code() -> None:
+    """The program's own memory around the code counts as well; unmapped memory does not."""
+
+    def own(start: int, end: int, *, executable: bool) -> Mapping:
+        return Mapping(start, end, 0, executable, "00:00", 0, "", False)
+
+    reserved = [
+        own(0x100000, 0x101000, executable=False),
+        own(0x101000, 0x12F000, executable=True),
+        own(0x12F000, 0x148000, executable=False),
+    ]
+    assert generated_regions(reserved) == [0x10, 0x11, 0x12]
+    alone = own(0x201000, 0x22F000, executable=True)
+    assert generated_regions([*reserved, alone]) == [0x10, 0x11, 0x12, 0x21]
+    file = Mapping(0x12F000, 0x148000, 0, True, "0:1", 7, "/lib/7", False)
+    assert generated_regions([*reserved[:2], file]) == [0x10, 0x11]

@@ -60,6 +60,27 @@ class Finished:
     flags: StackFlag
 
 
+def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
+    """Numbers of regions with code of no file, and in which no file can be mapped.
+
+    Around the code there may be other memory of the program's own, such as what a just-in-time
+    compiler has reserved for more.
+    """
+    regions: set[int] = set()
+    run: list[Mapping] = []
+    for mapping in [*mappings, None]:
+        is_own = mapping is not None and not mapping.is_file and not mapping.path.startswith("[")
+        if run and (not is_own or mapping is None or mapping.start != run[-1].end):
+            least, most = -(-run[0].start >> REGION_SHIFT), run[-1].end >> REGION_SHIFT
+            for code in (each for each in run if each.executable):
+                first, last = code.start >> REGION_SHIFT, -(-code.end >> REGION_SHIFT)
+                regions.update(range(max(first, least), min(last, most)))
+            run = []
+        if is_own and mapping is not None:
+            run.append(mapping)
+    return sorted(regions)
+
+
 class Unwinder:
     """Makes rows and finishes stacks. For the thread that pumps."""
 
@@ -131,21 +152,16 @@ class Unwinder:
             kept_for_good = self._space.permanent_files()
             self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
             self.table.renew(generation, starts, ends)
-        self._cover_generated(code)
+        self._cover_generated(mappings)
         self.ahead.renew(self._maps)
         return True
 
-    def _cover_generated(self, code: Iterable[Mapping]) -> None:
+    def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
         """Rows for whole regions of code that belongs to no file: of it nothing is known.
 
         A just-in-time compiler makes new code all the time; nothing has to be asked for it.
         """
-        regions = [
-            np.arange(-(-m.start >> REGION_SHIFT), m.end >> REGION_SHIFT, dtype=np.uint64)
-            for m in code
-            if not m.is_file and not m.path.startswith("[")
-        ]
-        keys = np.concatenate([np.empty(0, np.uint64), *regions])[:_MOST_REGIONS]
+        keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
             self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
