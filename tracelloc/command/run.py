@@ -7,6 +7,7 @@ endpoint and the push.
 
 from __future__ import annotations
 
+import gc
 import select
 import sys
 import threading
@@ -158,14 +159,20 @@ class Run:
 
         Waits for names as long as the namers have patience.
         """
-        write_files(
-            self.options.outputs,
-            trace,
-            self.namers,
-            messages=self.messages,
-            fail=self.note_trouble,
-            marks=self.marks if self.options.since_mark else None,
-        )
+        # Millions of objects stay until they are written: no use in looking for garbage again and
+        # again.
+        gc.disable()
+        try:
+            write_files(
+                self.options.outputs,
+                trace,
+                self.namers,
+                messages=self.messages,
+                fail=self.note_trouble,
+                marks=self.marks if self.options.since_mark else None,
+            )
+        finally:
+            gc.enable()
 
     def note_trouble(self, error: TracellocError) -> None:
         """Something can't be written, which must not keep the rest from being written."""
