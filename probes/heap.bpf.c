@@ -375,6 +375,10 @@ int loader_changes(struct pt_regs *ctx)
 	if (state == RT_DELETE || space->unloading)
 		__sync_fetch_and_add(&space->loads, 1);
 	space->unloading = state == RT_DELETE;
+#ifdef USE_ROWS
+	if (state == RT_CONSISTENT)
+		announce_mappings();
+#endif
 	/* Whoever waits for what is new must see it before any of it is run. */
 	if (words->stop_at_loads && (!space->loader_state || state == RT_CONSISTENT))
 		bpf_send_signal_thread(STOP_SIGNAL);

@@ -112,6 +112,15 @@ static __always_inline void copy_stack(struct miss *miss, __u8 *to, u32 pages)
 	}
 }
 
+/* Has user space look at what is mapped, before anybody misses rows for it. */
+static __always_inline void announce_mappings(void)
+{
+	void *nothing = misses.ringbuf_reserve(sizeof(u64));
+
+	if (nothing)
+		misses.ringbuf_discard(nothing, BPF_RB_FORCE_WAKEUP);
+}
+
 /* Whether there is stack where the smaller copy ends. */
 static __always_inline bool is_tall(struct call *call, u64 start)
 {

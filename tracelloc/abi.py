@@ -211,7 +211,7 @@ class StackFlag(IntFlag):
 
 
 PARTIAL_REASONS: Final = {
-    StackFlag.LOST_MISS: "the ring of stacks without unwind entries was full",
+    StackFlag.LOST_MISS: "its unwind entries were not ready yet",
     StackFlag.SHORT_COPY: "it continues beyond the memory that was copied",
     StackFlag.BAD_CFI: "call-frame information that can't be used",
     StackFlag.UNMAPPED: "an address where no code is mapped",
@@ -222,6 +222,9 @@ PARTIAL_REASONS: Final = {
 """Why a stack ends before its outermost frame, for people."""
 PARTIAL: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY | StackFlag.BAD_CFI | StackFlag.UNMAPPED
 """Stacks that the probes left to be finished, and that could not be."""
+CUT: Final = StackFlag.LOST_MISS | StackFlag.SHORT_COPY
+"""Stacks that end wherever the probes had come by then: many call sites have such a one in
+common."""
 
 
 class Counter(IntEnum):

@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 PATIENCE_S: Final = 1.0
@@ -70,6 +72,17 @@ class Progress:
             print(f"\rtracelloc: {self._text}…\x1b[K", end="", file=sys.stderr, flush=True)
         else:
             print(f"tracelloc: {self._text}…", file=sys.stderr, flush=True)
+
+
+@contextmanager
+def progress_of(text: str) -> Iterator[None]:
+    """Says on standard error what is being done if it takes longer than a moment."""
+    progress = Progress()
+    progress.note(text)
+    try:
+        yield
+    finally:
+        progress.end()
 
 
 NS_PER_S: Final = 1_000_000_000

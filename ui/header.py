@@ -124,8 +124,10 @@ def _lost(snapshot: Snapshot) -> Text:
     if snapshot.count_bounds is not None:
         least, most = snapshot.count_bounds
         return Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)
+    partial = snapshot.partial_allocations
+    cut = f", {partial:,} with partial stacks" if partial else ""
     late = f"{snapshot.losses.overflows:,} buffer overflows, " if snapshot.losses.overflows else ""
-    return Text(f"{late}lost {lost:,}", _BAD if lost else "")
+    return Text(f"{late}lost {lost:,}{cut}", _BAD if lost else "")
 
 
 def _figures(picture: Picture) -> list[Text]:

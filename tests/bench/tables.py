@@ -160,11 +160,11 @@ def _unwinding(results: Results) -> Iterator[str]:
     )
     rows = [
         [name, f"{run['prewarm_s']:.2f}", f"{run['allocations']:,}", f"{run['misses']:,}",
-         f"{run['lost_misses']:,}", f"{run['partial_stacks']:,} of {run['stacks']:,}",
+         f"{run['lost_misses']:,}", f"{run['partial_allocations']:,}",
          f"{run['steady_after_s']:.1f}"]
         for name, run in figures["runs"].items()
     ]  # fmt: skip
-    head = ["", "s for rows", "allocations", "misses", "lost", "partial stacks", "s until steady"]
+    head = ["", "s for rows", "allocations", "misses", "lost", "partial", "s until steady"]
     yield from _table(head, rows)
 
 

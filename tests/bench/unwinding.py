@@ -23,10 +23,10 @@ from typing import Any, Final
 from tests.bench.processes import figures_of
 from tracelloc.abi import Counter
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.target.procfs import Process
+from tracelloc.target.procfs import Mapping, Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
-from tracelloc.unwinding.unwinder import Unwinder
+from tracelloc.unwinding.ahead import RowsAhead, RowsOf
 
 SECONDS: Final = 4.0
 TIMEOUT_S: Final = 120.0
@@ -55,15 +55,14 @@ def _llc(directory: Path) -> list[str]:
 
 def _run(command: list[str]) -> dict[str, Any]:
     prewarm_s: list[float] = []
-    prewarm = Unwinder.prewarm
+    make = RowsAhead.make
 
-    def timed(self: Unwinder) -> int:
+    def timed(self: RowsAhead, mapping: Mapping, rows_of: RowsOf) -> None:
         began_s = time.perf_counter()
-        made = prewarm(self)
+        make(self, mapping, rows_of)
         prewarm_s.append(time.perf_counter() - began_s)
-        return made
 
-    Unwinder.prewarm = timed  # type: ignore[method-assign]
+    RowsAhead.make = timed  # type: ignore[method-assign]
     process = subprocess.Popen(
         ["env", "PYTHONMALLOC=malloc", *command],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -83,7 +82,7 @@ def _run(command: list[str]) -> dict[str, Any]:
     finally:
         process.kill()
         process.wait()
-        Unwinder.prewarm = prewarm  # type: ignore[method-assign]
+        RowsAhead.make = make  # type: ignore[method-assign]
     misses = seen[-1][1]
     return {
         "prewarm_s": sum(prewarm_s),
@@ -91,7 +90,7 @@ def _run(command: list[str]) -> dict[str, Any]:
         "allocations": int(snapshot.totals.allocated_count.sum()),
         "misses": misses,
         "lost_misses": snapshot.losses.counters[Counter.LOST_MISSES],
-        "partial_stacks": snapshot.partial_stacks,
+        "partial_allocations": snapshot.partial_allocations,
         "steady_after_s": next(at for at, count in seen if count >= _STEADY_SHARE * misses),
     }
 

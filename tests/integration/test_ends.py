@@ -203,3 +203,21 @@ def held(tracer: Tracelloc) -> list[tuple[int, int, list[int]]]:
         (site["bytes"], site["allocations"], [frame["address"] for frame in site["stack"]])
         for site in tracer.last()["top_allocators"]
     ]
+
+
+def test_many_stacks_are_written_at_the_end(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """65,536 of them, one block on each: all are in the file."""
+    target = Target([builder.c("thicket", "-O1", "-fno-optimize-sibling-calls"), "16", "1"])
+    targets.append(target)
+    out = tmp_path / "out.folded"
+    tracer = Tracelloc("-p", target.pid, "--json", "-o", out, directory=tmp_path)
+    done = 0
+    while done < 1 << 16:
+        done += int(target.ask("100"))
+    assert tracer.stop() == 0
+    assert tracer.last()["live_stacks"] == 1 << 16
+    lines = out.read_text().splitlines()
+    assert len(lines) == 1 << 16
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == tracer.last()["live_bytes"]

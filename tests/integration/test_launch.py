@@ -78,6 +78,21 @@ def test_constructors(
     assert by_function(last_report(done.stderr)) == PROGRAM | NEEDED | PRELOADED
 
 
+def test_stacks_are_whole_from_the_first_event(builder: Builder, tmp_path: Path) -> None:
+    """A library allocates a thousand times as soon as it is there; the program waits for it."""
+    plugin = builder.c("plugin", "-shared", "-fPIC", "-fomit-frame-pointer")
+    libraries = [tmp_path / f"plugin{n}.so" for n in range(8)]
+    for library in libraries:
+        library.write_bytes(plugin.read_bytes())
+    program = builder.c("bursts", "-fomit-frame-pointer")
+    done = run_tracelloc(*QUIET, "--", program, 10_000, *libraries)
+    assert done.returncode == 0, done.stderr
+    report = last_report(done.stderr)
+    bursts = [each for each in report["top_allocators"] if each["allocations"] == 10_000]
+    assert len(bursts) == len(libraries)
+    assert report["partial_allocations"] == 0
+
+
 @pytest.mark.parametrize("kind", ["dynamic", "static", "musl", "static musl"])
 def test_c_libraries(builder: Builder, tmp_path: Path, kind: str) -> None:
     if "musl" not in kind:
@@ -171,8 +186,8 @@ def test_nothing_of_ours_is_inherited(tmp_path: Path) -> None:
 
 
 def test_a_debugger_can_be_used_afterwards(tmp_path: Path) -> None:
-    """Nobody traces it any more once it runs."""
-    script = "grep TracerPid /proc/$$/status; true"
+    """Nobody traces it any more soon after it has loaded its libraries."""
+    script = "until grep 'TracerPid:.0$' /proc/$$/status; do sleep 0.1; done"
     done = run_tracelloc("--flamegraph", tmp_path / "out.fg", "--", "sh", "-c", script)
     assert done.stdout.split() == ["TracerPid:", "0"]
 

@@ -21,11 +21,10 @@ from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import MallocChoice
 from tracelloc.target.procfs import Process
-from tracelloc.tracing import tracee
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
-from tracelloc.unwinding import unwinder
+from tracelloc.unwinding import ahead, source
 
 pytestmark = pytest.mark.bpf
 
@@ -39,7 +38,7 @@ SWAPPED_CALLS = 1500
 @pytest.fixture(autouse=True)
 def _all_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine is, programs begin when the rows are there."""
-    monkeypatch.setattr(tracee, "_PREWARM_S", PATIENCE_S)
+    monkeypatch.setattr(source, "_PATIENCE_S", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")
@@ -316,7 +315,7 @@ def test_generated_code(builder: Builder, targets: list[Target]) -> None:
     assert (snapshot.live_count, losses[abi.Counter.LOST_MISSES]) == (4000, 0)
     # At the mapping's ends, in regions that it fills in part only.
     assert losses[abi.Counter.MISSES] <= 512
-    assert snapshot.partial_stacks == snapshot.broken_stacks == 0
+    assert snapshot.partial_allocations == snapshot.broken_stacks == 0
     assert {len(snapshot.frames(stat.index)) for stat in snapshot.top_stacks()} == {6}
 
 
@@ -343,7 +342,7 @@ def test_go_library(builder: Builder, targets: list[Target], tmp_path: Path) -> 
     assert len(names) == 2
     assert "Cfunc__Cmalloc" in names[0]
     assert names[1].startswith("runtime.asmcgocall")
-    assert snapshot.partial_stacks == snapshot.broken_stacks == 0
+    assert snapshot.partial_allocations == snapshot.broken_stacks == 0
 
 
 def test_large_files_are_remembered(
@@ -351,7 +350,7 @@ def test_large_files_are_remembered(
 ) -> None:
     """What one run had to ask for, the next one has from the start."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(unwinder, "_PREWARM_SITES", 100)
+    monkeypatch.setattr(ahead, "_MOST_SITES", 100)
     misses = []
     for _ in range(2):
         found = compare(PROGRAMS["python"][0](tmp_path), truth, tmp_path, 5)

@@ -9,9 +9,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
 from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
 from tracelloc.target.allocators import MallocChoice, Module, discover, functions_of
 from tracelloc.target.families import FAMILIES
 from tracelloc.target.signatures import FunctionKind
@@ -118,6 +120,70 @@ def test_stripped(builder: Builder, tmp_path: Path) -> None:
     subprocess.run(["strip", path], check=True)
     elf = open_elf(path)
     assert elf.symbols.find(elf.segments[1].address + 64) is None
+
+
+def headers_of(data: bytes) -> Headers:
+    return Headers(lambda offset, size: data[offset : offset + size])
+
+
+def test_headers_equal_pyelftools(builder: Builder, tmp_path: Path) -> None:
+    """Programs, a library, an object file, one of 32 bits and another byte order."""
+    source, big = tmp_path / "one.c", tmp_path / "big.o"
+    source.write_text("int one;")
+    subprocess.run(["gcc", "-m32", "-c", source, "-o", tmp_path / "short.o"], check=True)
+    copy = ["objcopy", "-I", "binary", "-O", "elf64-big", source, big]
+    subprocess.run(copy, check=True)
+    paths = [libc(), builder.c("chain"), builder.rust("chain"), tmp_path / "short.o", big]
+    for path in paths:
+        ours = headers_of(path.read_bytes())
+        with path.open("rb") as file:
+            theirs = ELFFile(file)
+            assert ours.bits == theirs.elfclass
+            assert len(ours.sections) == theirs.num_sections()
+            for section in reversed(list(theirs.iter_sections())):
+                found = ours.section(section.name)
+                assert found is not None
+                assert (found.offset, found.size_bytes, found.address, found.link) == (
+                    section["sh_offset"], section["sh_size"], section["sh_addr"], section["sh_link"]
+                )  # fmt: skip
+            assert [
+                (p.offset, p.address, p.file_size, p.flags & PF_X)
+                for p in ours.programs
+                if p.kind == PT_LOAD
+            ] == [
+                (p["p_offset"], p["p_vaddr"], p["p_filesz"], p["p_flags"] & PF_X)
+                for p in theirs.iter_segments("PT_LOAD")
+            ]
+    assert headers_of(libc().read_bytes()).machine == "EM_X86_64"
+
+
+def test_headers_that_promise_too_much(builder: Builder) -> None:
+    """Counts that stand elsewhere because they don't fit, and that the file can't have."""
+    data = bytearray(builder.c("chain").read_bytes())
+    whole = headers_of(bytes(data))
+    table = int.from_bytes(data[0x28:0x30], "little")
+    data[0x3C:0x3E] = bytes(2)  # e_shnum
+    data[table + 0x20 : table + 0x28] = len(whole.sections).to_bytes(8, "little")
+    data[0x3E:0x40] = b"\xff\xff"  # e_shstrndx
+    data[table + 0x28 : table + 0x2C] = (len(whole.sections) - 1).to_bytes(4, "little")
+    assert headers_of(bytes(data)).section(".text") == whole.section(".text")
+    data[table + 0x20 : table + 0x28] = (1 << 60).to_bytes(8, "little")
+    with pytest.raises(HeaderError):
+        headers_of(bytes(data)).section(".text")
+
+
+def test_foreign_headers_that_promise_too_much(tmp_path: Path) -> None:
+    source = tmp_path / "one.c"
+    source.write_text("int one;")
+    subprocess.run(["gcc", "-m32", "-c", source, "-o", tmp_path / "short.o"], check=True)
+    data = bytearray((tmp_path / "short.o").read_bytes())
+    table = int.from_bytes(data[0x20:0x24], "little")
+    data[0x30:0x32] = bytes(2)  # e_shnum
+    data[table + 0x14 : table + 0x18] = (1 << 31).to_bytes(4, "little")
+    with pytest.raises(HeaderError, match="2147483648 sections"):
+        headers_of(bytes(data))
+    with pytest.raises(HeaderError):
+        headers_of(bytes(data[:40]))
 
 
 @pytest.mark.parametrize("content", [b"", b"#!/bin/sh\n", b"\x7fELF", b"\x7fELF\x02\x01" * 40])

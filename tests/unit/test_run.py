@@ -7,19 +7,22 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tests.unit.stage import A, Stage, Stages
+from tracelloc.command import run as run_module
 from tracelloc.command.lifecycle import Signals
 from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
-from tracelloc.command.run import Reports, Run
+from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Reports, Run
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
-from tracelloc.symbols import SourceMap
+from tracelloc.symbols import SourceMap, Symbolizer
+from tracelloc.views import naming
 from tracelloc.views.naming import Namer, Namers, Symbolizers
 from tracelloc.watching import Watch
 
@@ -140,3 +143,69 @@ def test_who_asks_over_the_network_gets_recent_snapshots(stage: Stages) -> None:
         assert len(taken) == 2
         run.snapshots.expire()
         assert run.snapshots.recent() is not first
+
+
+class SlowNames:
+    """Symbols that take for ever, on a clock of its own, which they move on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.waits = 0
+        monkeypatch.setattr(naming, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(Symbolizer, "prepare", self.prepare)
+        monkeypatch.setattr(Symbolizer, "_work", lambda _: None)
+
+    def prepare(self, _addresses: object, timeout_s: float | None = None) -> bool:
+        """Waits in vain."""
+        self.waits += 1
+        assert self.waits < 1000, "nobody gives up"
+        assert timeout_s is not None, "somebody would wait for ever"
+        self.now_s += timeout_s
+        return False
+
+
+@pytest.mark.parametrize(
+    ("arguments", "most_s"),
+    [(("--interval", "1"), 0.5), (("--interval", "60"), 2.0), (("--count", "1"), 4.0)],
+    ids=str,
+)
+def test_reports_are_in_time_without_names(
+    stage: Stages,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    most_s: float,
+) -> None:
+    """However many processes there are; rules are looked at each time."""
+    play = stage()
+    for number in range(5):
+        play.play(play.image(play.root), (A, 16 + 16 * number, 700, 1, 7))
+        play.fork(play.image(play.root), 7)
+        play.session.forked(play.root, 7, play.start(), shares=False)
+    names = SlowNames(monkeypatch)
+    with running(play, "--follow", "--fail-if", "live > 1k", *arguments) as (run, _, _):
+        reports, stream = front(monkeypatch, tmp_path)
+        start_s = names.now_s
+        assert reports._tick(run)
+        assert names.now_s - start_s <= most_s
+        assert run.watch.broken is not None
+    assert "naming…" in stream.getvalue().decode()
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_ends_are_quick_without_names(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_ended: bool
+) -> None:
+    """Files hold what is known. A program that has ended by itself keeps nobody waiting."""
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 700, 1, 7))
+    if has_ended:
+        monkeypatch.setattr(run_module.select, "select", lambda ready, *_: (ready, [], []))
+    names, out = SlowNames(monkeypatch), tmp_path / "out.folded"
+    with running(play, "--text", "-o", str(out)) as (run, _, said):
+        reports, _ = front(monkeypatch, tmp_path)
+        start_s = names.now_s
+        run.finish(reports)
+        assert names.now_s - start_s == (LAST_PATIENCE_S if has_ended else HURRY_PATIENCE_S)
+    assert out.read_text().rpartition(" ")[2] == "700\n"
+    assert said[-2:] == ["no time left for names: 1 still to be looked up", f"wrote {out}"]

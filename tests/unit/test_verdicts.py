@@ -8,8 +8,19 @@ import numpy as np
 import pytest
 
 from tests.corpus.programs import HELD_OUT, PROGRAMS
-from tests.corpus.replay import START_NS, Course, Truth, stacks_of, truths, watch
+from tests.corpus.replay import (
+    START_NS,
+    Course,
+    Truth,
+    course_of,
+    events_of,
+    stacks_of,
+    truths,
+    watch,
+)
 from tests.corpus.streams import Stream, churn, first_in_first_out, leak, poisson, some_leak
+from tracelloc.abi import StackFlag
+from tracelloc.heap.stacks import Stacks
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.judgement import Judgement, Verdict
 
@@ -313,3 +324,27 @@ def test_a_verdict_is_retracted() -> None:
     judgement = seen.findings.judgement(1)
     assert judgement.verdict is not Verdict.LEAKING
     assert judgement.retracted == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "verdict"),
+    [
+        (StackFlag(0), Verdict.LEAKING),
+        (StackFlag.UNMAPPED, Verdict.LEAKING),
+        (StackFlag.LOST_MISS, Verdict.UNKNOWN),
+        (StackFlag.SHORT_COPY, Verdict.UNKNOWN),
+    ],
+)
+def test_what_was_cut_short_is_not_judged(flags: StackFlag, verdict: Verdict) -> None:
+    """Many call sites may look like one: neither it nor a group with it is a suspect."""
+    rng = np.random.default_rng(7)
+    streams = [leak(rng, poisson(rng, 5, 0, END_S), 64) for _ in range(4)]
+    stacks = Stacks()
+    for number in range(1, 5):
+        stacks.add(number, (0x400000, 0x400100, 0x400200 + number), flags)
+    seen = course_of(events_of(streams, END_S), stacks, END_S)
+    assert seen.findings is not None
+    assert {seen.findings.judgement(n).verdict for n in range(1, 5)} == {verdict}
+    is_judged = verdict is Verdict.LEAKING
+    assert any(seen.suspects) == is_judged
+    assert ("cut short" in seen.findings.judgement(1).evidence) == (not is_judged)

@@ -134,6 +134,7 @@ def test_text(table: LiveTable) -> None:
     )
     assert lines[-2] == (
         "==> lost 3 events, 1 unmatched free, 0 truncated stacks, 1 broken stack, "
+        "2 allocations (40.00 %) with partial stacks, "
         "1 unpaired return, at least 1 and at most 2 live allocations, bytes unknown"
     )
     assert losses_line(snapshot) in lines[-2]

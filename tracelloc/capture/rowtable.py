@@ -2,9 +2,7 @@
 
 A key is the address of the byte before a return address, with a tag above it that says
 which address space it is of, and since which change of what is mapped there. It may lie
-in any of the four ways of its set. The probes may read at any moment: a way is first
-emptied, then gets its row, then its key. On the processors that we run on, stores are
-seen in the order in which they are made.
+in any of the four ways of its set.
 """
 
 from __future__ import annotations
@@ -17,17 +15,17 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import KEY_TAG_SHIFT, ROW_WAYS, SALT_BITS, TAG_BITS
+from tracelloc.abi import KEY_TAG_SHIFT, SALT_BITS, TAG_BITS
+from tracelloc.capture.rowsets import move_rows, put_rows
 
 U64 = npt.NDArray[np.uint64]
 
-_MULTIPLIER: Final = np.uint64(0x9E3779B97F4A7C15)
 _ADDRESS_MASK: Final = np.uint64((1 << KEY_TAG_SHIFT) - 1)
 _SHIFT: Final = np.uint64(KEY_TAG_SHIFT)
 _TAGS: Final = 1 << TAG_BITS
 _SALTS: Final = 1 << SALT_BITS
 _PER_SALT: Final = _TAGS // _SALTS
-_HASHED: Final = np.uint64((1 << KEY_TAG_SHIFT + SALT_BITS) - 1)
+_HASHED: Final = (1 << KEY_TAG_SHIFT + SALT_BITS) - 1
 """The part of a key that its place depends on: the address and the tag's salt. Without the salt,
 programs that lie at fixed addresses would all want the same places."""
 
@@ -40,12 +38,11 @@ class RowMemory:
         self.lock = threading.Lock()
         self.evictions = 0
         """Rows that had to make room for others."""
+        self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
-        self._shift = np.uint64(64 - (len(sets) - 1).bit_length())
-        self._victim = 0
         self._users: Counter[int] = Counter()
-        self._rows_under: Counter[int] = Counter()
+        self._rows_under = np.zeros(_TAGS, np.int64)
         """By tag in use: how many rows there are."""
         self._is_free = np.zeros(_TAGS, np.bool_)
         """By tag: whether ways under it count as empty. Nobody looks for what they hold."""
@@ -60,7 +57,7 @@ class RowMemory:
 
     def count(self) -> int:
         """Rows that are there."""
-        return self._rows_under.total()
+        return int(self._rows_under.sum())
 
     def new_tag(self, like: int | None = None) -> int:
         """A tag that nobody uses; 0 belongs to nobody.
@@ -96,38 +93,16 @@ class RowMemory:
         self._users[tag] -= 1
         if not self._users[tag]:
             del self._users[tag]
-            del self._rows_under[tag]
+            self._rows_under[tag] = 0
             self._is_free[tag] = True
 
     def insert(self, addresses: U64, rows: U64, tag: int) -> None:
         """Adds rows."""
-        keys = addresses & _ADDRESS_MASK | np.uint64(tag) << _SHIFT
-        sets = ((keys & _HASHED) * _MULTIPLIER >> self._shift).astype(np.intp)
-        order = np.argsort(sets, kind="stable")
-        keys, rows, sets = keys[order], rows[order], sets[order]
-        # One row per set and turn: two that share a set must not choose the same way.
-        while len(keys):
-            first = np.ones(len(sets), np.bool_)
-            np.not_equal(sets[1:], sets[:-1], out=first[1:])
-            self._put(keys[first], rows[first], sets[first], tag)
-            keys, rows, sets = keys[~first], rows[~first], sets[~first]
-
-    def _put(self, keys: U64, rows: U64, sets: npt.NDArray[np.intp], tag: int) -> None:
-        there = self._keys[sets]
-        same = there == keys[:, None]
-        empty = self._is_free.take(there >> _SHIFT)
-        is_new = ~same.any(1)
-        way = np.where(is_new, empty.argmax(1), same.argmax(1))
-        full = is_new & ~empty.any(1)
-        self._victim = (self._victim + 1) % ROW_WAYS
-        way[full] = self._victim
-        evicted = there[full, self._victim] >> _SHIFT
-        self._rows_under.subtract(evicted.tolist())
-        self._rows_under[tag] += int(np.count_nonzero(is_new))
-        self.evictions += len(evicted)
-        self._keys[sets, way] = 0
-        self._rows[sets, way] = rows
-        self._keys[sets, way] = keys
+        free = self._is_free.view(np.uint8)
+        victim = self.evictions
+        self.evictions += put_rows(
+            self._sets, addresses, rows, tag, _HASHED, free, self._rows_under, victim
+        )
 
     def is_shared(self, tag: int) -> bool:
         """Whether several address spaces use it."""
@@ -142,20 +117,18 @@ class RowMemory:
         if not len(starts):
             self.release_tag(old)
             return
-        at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(old))
-        addresses = self._keys.flat[at] & _ADDRESS_MASK
-        mapping = np.searchsorted(starts, addresses, side="right") - 1
-        kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
         if self._users[old] > 1:
+            at = np.flatnonzero(self._keys >> _SHIFT == np.uint64(old))
+            addresses = self._keys.flat[at] & _ADDRESS_MASK
+            mapping = np.searchsorted(starts, addresses, side="right") - 1
+            kept = (mapping >= 0) & (addresses < ends[np.maximum(mapping, 0)])
             rows = self._rows.flat[at[kept]]
             self.release_tag(old)
             self.insert(addresses[kept], rows, new)
         else:
             del self._users[old]
-            del self._rows_under[old]
-            self._rows_under[new] = int(np.count_nonzero(kept))
-            moved = addresses | np.uint64(new) << _SHIFT
-            self._keys.flat[at] = np.where(kept, moved, np.uint64(0))
+            self._rows_under[old] = 0
+            self._rows_under[new] = move_rows(self._sets, old, new, starts, ends)
 
 
 class RowTable:

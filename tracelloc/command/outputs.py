@@ -109,7 +109,8 @@ def write_files(
 ) -> None:
     """Writes what can be written; ``fail`` is told of what can't be, when that is found out.
 
-    ``marks``: see ``trace_profiles``.
+    ``marks``: see ``trace_profiles``. Names that are not known when the namers' patience is at its
+    end say so in the files.
     """
     outputs = [o.at(trace.root.target.pid, trace.root.time_s) for o in outputs]
     if not outputs:
@@ -122,7 +123,10 @@ def write_files(
         if time.monotonic() - start > _PROGRESS_S:
             messages.show_progress(f"naming stacks, {done} of {count}")
 
-    profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks, progress=note))
+    profiles = trace_profiles(
+        trace, namers, freed=freed, marks=marks, progress=note, patience_s=namers.patience_s
+    )
+    profile = joined(profiles)
     for output in outputs:
         try:
             output.write(_watched(output.content(profile), output.path, messages))
@@ -135,12 +139,16 @@ def write_files(
 
 
 def _await_names(trace: TraceSnapshot, namers: Namers, messages: Messages, *, freed: bool) -> None:
-    """Names and lines of everything, said to take its time if it does."""
+    """Names and lines of everything that is in time, said to take its time if it does."""
     start = time.monotonic()
     for one in trace.processes:
         namer = namers.of(one.target)
         indices = [stat.index for stat in one.top_stacks(freed=freed)]
-        while not namer.prepare(one, indices, _PROGRESS_S):
+        while not namer.prepare(one, indices, min(_PROGRESS_S, namers.patience_s)):
+            if not namers.patience_s:
+                messages.end_progress()
+                messages.say(f"no time left for names: {namer.waiting} still to be looked up")
+                break
             took = format_duration(round(time.monotonic() - start))
             messages.show_progress(f"reading symbols, {namer.waiting} addresses left, {took}")
 

@@ -7,6 +7,7 @@ endpoint and the push.
 
 from __future__ import annotations
 
+import gc
 import math
 import select
 import sys
@@ -33,10 +34,10 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap
-from tracelloc.text import printable
+from tracelloc.text import printable, progress_of
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.naming import Namers, Symbolizers
+from tracelloc.views.naming import REPORT_PATIENCE_S, Namers, Symbolizers
 from tracelloc.views.processfacts import losses_line
 from tracelloc.watching import Suppressions, Watch
 from tracelloc.watchrules import FAILED_STATUS
@@ -44,7 +45,10 @@ from tracelloc.watchrules import FAILED_STATUS
 _FRESH_S: Final = 0.5
 """A snapshot this young will do for the next who asks over the network: many may at once."""
 LAST_PATIENCE_S: Final = 30.0
-"""How long the last report waits for names: what it does not know, no later one will."""
+"""How long the last report and files wait for names: what they don't know, no later ones will."""
+HURRY_PATIENCE_S: Final = 4.0
+"""How long they wait for them while somebody waits for us to end."""
+_LEAST_PATIENCE_S: Final = 0.25
 
 
 class FrontEnd(Protocol):
@@ -99,13 +103,11 @@ class SharedSnapshots:
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
         trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
-        return replace(
-            trace,
-            processes=tuple(
-                self._suppressions.apply(one, self._namers.of(one.target), patience_s)
-                for one in trace.processes
-            ),
-        )
+        self._namers.patience_s = patience_s
+        namers = map(self._namers.of, [one.target for one in trace.processes])
+        pairs = zip(trace.processes, namers, strict=True)
+        kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
+        return replace(trace, processes=tuple(kept))
 
 
 class Run:
@@ -149,6 +151,7 @@ class Run:
             self.mark(self.snapshot())
         if self.signals.wants_files:
             self.signals.wants_files = False
+            self.namers.patience_s = HURRY_PATIENCE_S
             self.write_files(self.snapshot())
 
     def mark(self, trace: TraceSnapshot) -> None:
@@ -157,15 +160,24 @@ class Run:
         self.messages.say("mark set: reports show what has changed since")
 
     def write_files(self, trace: TraceSnapshot) -> None:
-        """Writes what can be written; what can't be is said, or raised by ``finish``."""
-        write_files(
-            self.options.outputs,
-            trace,
-            self.namers,
-            messages=self.messages,
-            fail=self.note_trouble,
-            marks=self.marks if self.options.since_mark else None,
-        )
+        """Writes what can be written; what can't be is said, or raised by ``finish``.
+
+        Waits for names as long as the namers have patience.
+        """
+        # Millions of objects stay until they are written: no use in looking for garbage again and
+        # again.
+        gc.disable()
+        try:
+            write_files(
+                self.options.outputs,
+                trace,
+                self.namers,
+                messages=self.messages,
+                fail=self.note_trouble,
+                marks=self.marks if self.options.since_mark else None,
+            )
+        finally:
+            gc.enable()
 
     def note_trouble(self, error: TracellocError) -> None:
         """Something can't be written, which must not keep the rest from being written."""
@@ -203,10 +215,16 @@ class Run:
 
     def finish(self, front: FrontEnd) -> None:
         """The last report and the files, once the probes are gone. Raises TracellocError."""
-        self.namers.patience_s = LAST_PATIENCE_S
+        has_ended = bool(select.select([self.session.end_fd], [], [], 0)[0])
+        self.namers.patience_s = LAST_PATIENCE_S if has_ended else HURRY_PATIENCE_S
         self._is_finishing = True
-        trace = self.snapshot()
         self.messages.end_progress()
+        with progress_of("looking up names"):
+            trace = self.snapshot()
+            for one in trace.processes:
+                namer = self.namers.of(one.target)
+                top = [stat.index for stat in one.top_stacks(self.options.top)]
+                namer.prepare(one, top, namer.patience_s)
         front.finish(self, trace)
         self.write_files(trace)
         self.look(trace)
@@ -260,8 +278,9 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
                 sharing.start(session.root.target, run.snapshots.recent, namers.copy())
             front.show(run)
         finally:
-            start.stop_following()
-            session.stop()
+            with progress_of("detaching"):
+                start.stop_following()
+                session.stop()
             run.snapshots.expire()
             if sharing is not None:
                 sharing.close()
@@ -334,7 +353,11 @@ class Reports:
                 run.namers.of(one.target).prepare(one, indices, 0.0)
 
     def _tick(self, run: Run) -> bool:
-        """One report. Whether tracing is to end."""
+        """One report, in time: names that are not known by then say so. Whether tracing ends."""
+        patience_s = max(_LEAST_PATIENCE_S, run.options.interval_s / 2)
+        run.namers.patience_s = (
+            HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)
+        )
         trace = run.snapshot()
         run.say_what_is_traced()
         if run.options.mode.reports:
@@ -343,6 +366,9 @@ class Reports:
             lost = trace.root.losses.events
             self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
         return run.look(trace) or self._is_done(run)
+
+    def _is_last(self, run: Run) -> bool:
+        return run.options.count == self._count + 1
 
     def _is_done(self, run: Run) -> bool:
         count = run.options.count

@@ -1,7 +1,4 @@
-"""ELF files: segments, sections and symbols. System V gABI, chapters 4 and 5.
-
-pyelftools reads the containers: headers and section tables.
-"""
+"""ELF files: segments, sections and symbols. System V gABI, chapters 4 and 5."""
 
 from __future__ import annotations
 
@@ -13,9 +10,17 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
-
+from tracelloc.elf.headers import (
+    PF_X,
+    PT_GNU_EH_FRAME,
+    PT_LOAD,
+    PT_NOTE,
+    SHF_COMPRESSED,
+    SHT_NOBITS,
+    HeaderError,
+    Headers,
+    RawSection,
+)
 from tracelloc.elf.sections import ElfSection, Packing, SectionError
 from tracelloc.elf.symtab import RawTable, SymbolTable
 
@@ -46,7 +51,6 @@ def read_names(entries: bytes, names: bytes) -> DynamicNames:
     return DynamicNames(tuple(found[_DT_NEEDED]), next(iter(found[_DT_SONAME]), None))
 
 
-_SHF_COMPRESSED: Final = 0x800
 _NT_GNU_BUILD_ID: Final = 3
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 """Go's tables of functions, in plain and in position-independent programs."""
@@ -91,34 +95,24 @@ class ElfFile:
         """Takes over ``descriptor``. Raises NotElfError, after closing it, if it can't be read."""
         self._file = os.fdopen(descriptor, "rb")
         try:
-            self._elf = ELFFile(self._file)
-            self.bits = self._elf.elfclass
-            self.machine = str(self._elf["e_machine"])
-            self.segments = [
-                Segment(
-                    offset=segment["p_offset"],
-                    file_size=segment["p_filesz"],
-                    address=segment["p_vaddr"],
-                    executable=bool(segment["p_flags"] & 1),
-                )
-                for segment in self._elf.iter_segments("PT_LOAD")
-            ]
-            self.unwind_header = next(
-                (
-                    (int(segment["p_vaddr"]), int(segment["p_filesz"]))
-                    for segment in self._elf.iter_segments("PT_GNU_EH_FRAME")
-                ),
-                None,
-            )
-            """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
-            self._note_places = [
-                (segment["p_offset"], min(segment["p_filesz"], _LONGEST_NOTES))
-                for segment in self._elf.iter_segments("PT_NOTE")
-            ]
-        except (ELFError, OSError, ValueError, KeyError, TypeError) as error:
+            self._headers = Headers(self.read)
+        except (HeaderError, OSError, OverflowError) as error:
             self._file.close()
-            raise NotElfError(str(error) or type(error).__name__) from error
-        # pyelftools moves the one position that the file has.
+            raise NotElfError(str(error)) from error
+        self.bits = self._headers.bits
+        self.machine = self._headers.machine
+        """Such as ``EM_X86_64``."""
+        programs = self._headers.programs
+        self.segments = [
+            Segment(each.offset, each.file_size, each.address, bool(each.flags & PF_X))
+            for each in programs
+            if each.kind == PT_LOAD
+        ]
+        unwind = (each for each in programs if each.kind == PT_GNU_EH_FRAME)
+        self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
+        """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
+        notes = (each for each in programs if each.kind == PT_NOTE)
+        self._note_places = [(n.offset, min(n.file_size, _LONGEST_NOTES)) for n in notes]
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: list[RawTable] | None = None
@@ -185,20 +179,18 @@ class ElfFile:
 
         None if there is none. Raises SectionError if it is there and can't be read.
         """
+        packed = name.replace(".debug_", ".zdebug_")
         try:
-            with self._lock:
-                packed = name.replace(".debug_", ".zdebug_")
-                found = self._elf.get_section_by_name(name)
-                header = found or (packed != name and self._elf.get_section_by_name(packed))
-                if not header or header["sh_type"] == "SHT_NOBITS":
-                    return None
-                packing = Packing.PLAIN if found else Packing.GNU
-                if header["sh_flags"] & _SHF_COMPRESSED:
-                    packing = Packing.ELF
-                offset, size_bytes = header["sh_offset"], header["sh_size"]
-        except (ELFError, OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+            found = self._headers.section(name)
+            header = found or self._headers.section(packed)
+        except (HeaderError, OSError, OverflowError) as error:
             raise SectionError(f"the section table can't be read ({error})") from error
-        return ElfSection(self._read_section, offset, size_bytes, packing)
+        if header is None or header.kind == SHT_NOBITS:
+            return None
+        packing = Packing.PLAIN if found else Packing.GNU
+        if header.flags & SHF_COMPRESSED:
+            packing = Packing.ELF
+        return ElfSection(self._read_section, header.offset, header.size_bytes, packing)
 
     def _read_section(self, offset: int, size_bytes: int) -> bytes:
         try:
@@ -208,16 +200,19 @@ class ElfFile:
 
     def section_header(self, name: str) -> SectionHeader | None:
         """Where a section is, without reading it; None if there is none with content."""
-        try:
-            with self._lock:
-                found = self._elf.get_section_by_name(name)
-            if found is None or found["sh_type"] == "SHT_NOBITS":
-                return None
-            return SectionHeader(
-                found["sh_offset"], found["sh_size"], found["sh_addr"], bool(found.compressed)
-            )
-        except (ELFError, OSError, ValueError, KeyError, TypeError):
+        found = self._section(name)
+        if found is None:
             return None
+        is_compressed = bool(found.flags & SHF_COMPRESSED)
+        return SectionHeader(found.offset, found.size_bytes, found.address, is_compressed)
+
+    def _section(self, name: str) -> RawSection | None:
+        """None also if it has no content, or the section table can't be read."""
+        try:
+            found = self._headers.section(name)
+        except (HeaderError, OSError, OverflowError):
+            return None
+        return None if found is None or found.kind == SHT_NOBITS else found
 
     @property
     def is_go(self) -> bool:
@@ -245,15 +240,14 @@ class ElfFile:
         """One symbol table section with its names, or None."""
         if self.bits != 64:
             return None
+        section = self._section(name)
+        if section is None or section.link >= len(self._headers.sections):
+            return None
+        strings = self._headers.sections[section.link]
         try:
-            with self._lock:
-                section = self._elf.get_section_by_name(name)
-                if section is None or section["sh_type"] == "SHT_NOBITS":
-                    return None
-                strings = self._elf.get_section(section["sh_link"])
-            data = self.read(section["sh_offset"], section["sh_size"])
-            names = self.read(strings["sh_offset"], strings["sh_size"])
-        except (ELFError, OSError, ValueError, KeyError, TypeError):
+            data = self.read(section.offset, section.size_bytes)
+            names = self.read(strings.offset, strings.size_bytes)
+        except (OSError, OverflowError):
             return None
         return RawTable.decode(data, names)
 

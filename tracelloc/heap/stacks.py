@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.abi import StackFlag
+from tracelloc.abi import CUT, PARTIAL, StackFlag
 from tracelloc.capture.ring import SentStacks
 from tracelloc.heap.stackids import StackIds
 
@@ -111,6 +111,20 @@ class Stacks:
         """Which stacks ended this way, by index."""
         ended: Mask = self._flags[: self._count] & np.uint16(flag) != 0
         return ended
+
+    @property
+    def are_cut(self) -> Mask:
+        """Which stacks may stand for many call sites, by index: ended anywhere, or not taken."""
+        cut = self.have(CUT)
+        cut[NO_STACK] = True
+        return cut
+
+    @property
+    def are_partial(self) -> Mask:
+        """Which stacks end for want of memory or unwind information, or are not known, by index."""
+        partial = self.have(PARTIAL) | self.are_unknown
+        partial[NO_STACK] = True
+        return partial
 
     @property
     def are_unknown(self) -> Mask:

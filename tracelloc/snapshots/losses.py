@@ -11,7 +11,14 @@ import numpy.typing as npt
 from tracelloc.abi import LOST_EVENT_COUNTERS, ODDITY_COUNTERS, Counter
 from tracelloc.heap.table import Oddities
 
-_NO_LOSSES: Final = (Counter.EARLIER_CALLS, Counter.MISSES, Counter.SPILLED, *ODDITY_COUNTERS)
+_NO_LOSSES: Final = (
+    Counter.EARLIER_CALLS,
+    Counter.MISSES,
+    # Counted by what is left of them: partial stacks.
+    Counter.LOST_MISSES,
+    Counter.SPILLED,
+    *ODDITY_COUNTERS,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import PARTIAL, Counter, StackFlag
+from tracelloc.abi import Counter, StackFlag
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.history import SAMPLES, History
@@ -192,7 +192,7 @@ class TraceMerger:
             losses=_losses(ones),
             truncated_stacks=count_used(stacks.have(StackFlag.TRUNCATED)),
             broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
-            partial_stacks=count_used(stacks.have(PARTIAL)),
+            partial_allocations=int(totals.allocated_count[stacks.are_partial[:count]].sum()),
             unknown_stacks=count_used(stacks.are_unknown),
             top_blocks=BlockSelection(
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()

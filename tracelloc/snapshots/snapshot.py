@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Final
@@ -10,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.abi import (
-    PARTIAL,
     PARTIAL_REASONS,
     StackFlag,
 )
@@ -151,8 +151,8 @@ class Snapshot(ProcessStatus):
     """Stacks deeper than what is kept."""
     broken_stacks: int
     """Stacks that end early, in code without frame pointers."""
-    partial_stacks: int
-    """Stacks that could not be finished: memory or unwind information was missing."""
+    partial_allocations: int
+    """Allocations without a whole stack: memory or unwind information was missing, or all of it."""
     unknown_stacks: int
     """Stacks of which nothing but the id is known: their record was lost."""
     top_blocks: BlockSelection
@@ -240,12 +240,16 @@ class Snapshot(ProcessStatus):
     def why_partial(self, index: int) -> str | None:
         """Why a stack ends before its outermost frame; None if it is whole."""
         flags = self.stacks.flags(index)
-        reasons = (why for flag, why in PARTIAL_REASONS.items() if flags & flag)
-        return next(reasons, None)
+        return _why_partial(flags) if flags else None
 
     def frames(self, index: int) -> Frames:
         """Return addresses of a stack, innermost first; empty if they are not known."""
         return self.stacks.frames(index) or ()
+
+
+@functools.cache
+def _why_partial(flags: StackFlag) -> str | None:
+    return next((why for flag, why in PARTIAL_REASONS.items() if flags & flag), None)
 
 
 def take_snapshot(
@@ -276,7 +280,7 @@ def take_snapshot(
         losses=losses,
         truncated_stacks=count(stacks.have(StackFlag.TRUNCATED)),
         broken_stacks=count(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
-        partial_stacks=count(stacks.have(PARTIAL)),
+        partial_allocations=int(totals.allocated_count[stacks.are_partial[: len(totals)]].sum()),
         unknown_stacks=count(stacks.are_unknown),
         top_blocks=top_blocks,
         old_blocks=old_blocks,

@@ -31,6 +31,8 @@ GENERATED: Final = "[generated code]"
 """The module of functions that a perf map names."""
 _RETRY_S: Final = 1.0
 """Generated code without a name is looked up again no more often than this."""
+_LAST_S: Final = 1.0
+"""How long what is being looked up at the end is waited for."""
 _BATCH: Final = 512
 """Addresses whose lines are looked up at a time: what is found is shown that soon."""
 
@@ -112,12 +114,17 @@ class Symbolizer:
         return symbols
 
     def close(self) -> None:
-        """Ends the thread after what it is at. Nothing new becomes known."""
+        """Ends the thread after what it is at. Nothing new becomes known.
+
+        If that takes long, the thread and its files are left to the end of this process.
+        """
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(_LAST_S)
+            if self._thread.is_alive():
+                return
         if self._owns_modules:
             for module in self._modules.values():
                 module.close()

@@ -61,7 +61,6 @@ class Follower:
         self._watchers: queue.SimpleQueue[Watcher | None] = queue.SimpleQueue()
         """Gets whoever is to be told; None: nobody will be."""
         self._ending = False
-        self._released: set[int] = set()
         self._known: set[int] = set()
         """Processes that are followed."""
         self._waiting: set[int] = set()
@@ -132,10 +131,6 @@ class Follower:
         if self._trouble is not None:
             raise self._trouble
 
-    def release(self, pid: int) -> None:
-        """Lets a process go when the watcher returns; to be called by the watcher."""
-        self._released.add(pid)
-
     def stop(self) -> None:
         """Ends following: the kernel lets go of everything."""
         self._ending = True
@@ -188,20 +183,20 @@ class Follower:
         if event == ptrace.Event.EXEC:
             same_thread = ptrace.event_message(thread_id) == thread_id
             watcher.executed(thread_id, same_thread=same_thread)
-            self._go_on(thread_id)
+            ptrace.resume(thread_id)
         elif event in (ptrace.Event.FORK, ptrace.Event.VFORK, ptrace.Event.CLONE):
             child_id = ptrace.event_message(thread_id)
             self._handle_birth(watcher, thread_id, child_id, event)
-            self._go_on(thread_id)
+            ptrace.resume(thread_id)
         elif event == ptrace.Event.STOP and number in _GROUP_STOPS:
             ptrace.listen(thread_id)
         elif event == ptrace.Event.STOP:
             self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
             watcher.loaded(self._process_of(thread_id))
-            self._go_on(thread_id)
+            ptrace.resume(thread_id)
         else:
-            self._go_on(thread_id, number)
+            ptrace.resume(thread_id, number)
 
     def _handle_birth(self, watcher: Watcher, thread_id: int, child_id: int, event: int) -> None:
         """A thread has made another one, or a process; which may have stopped already."""
@@ -226,12 +221,3 @@ class Follower:
             ptrace.resume(thread_id)
         else:
             self._waiting.add(thread_id)
-
-    def _go_on(self, thread_id: int, signal_number: int = 0) -> None:
-        if thread_id in self._released:
-            self._released.discard(thread_id)
-            ptrace.detach(thread_id, signal_number)
-            # What was launched is still our child; its end is not for this thread to see.
-            self._ending = True
-        else:
-            ptrace.resume(thread_id, signal_number)

@@ -1,8 +1,9 @@
 """Starting a program so that it is traced from its first allocation.
 
 Its process is followed until its libraries are mapped and probed, before any of its code
-has run but the loader's; from then on nothing but the probes is left, unless its children
-are followed, too.
+has run but the loader's, and as long as it goes on loading libraries: it waits for those to be
+probed and to have their unwind entries. From then on nothing but the probes is left, unless its
+children are followed, too.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final
 
 from tracelloc.errors import TracellocError
 from tracelloc.startup import STARTUP
@@ -21,6 +24,12 @@ from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.follower import Follower
 from tracelloc.tracing.program import TracedProgram
 from tracelloc.tracing.session import Session
+
+_ATTENDED_S: Final = 10.0
+"""How long a program waits whenever it loads a library, at most. Its signals take a detour
+meanwhile, and no debugger can be attached."""
+_QUIET_S: Final = 2.0
+"""Once it has loaded nothing for so long, it is left alone."""
 
 
 class Launch:
@@ -34,6 +43,8 @@ class Launch:
         self._follows = config.follow
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
+        self._loads = 0
+        self._is_over = threading.Event()
         self._follower = Follower()
         self._follower.launch(program, children=config.follow)
         try:
@@ -51,6 +62,19 @@ class Launch:
         if self._trouble is not None:
             raise self._trouble
         self.session.begin_upkeep()
+        if not self._follows:
+            threading.Thread(target=self._attend, name="launch", daemon=True).start()
+
+    def _attend(self) -> None:
+        """Lets go of the program when it seems to have loaded everything."""
+        end_s = time.monotonic() + _ATTENDED_S
+        seen = -1
+        while self._loads != seen and time.monotonic() < end_s:
+            seen = self._loads
+            if self._is_over.wait(_QUIET_S):
+                return
+        self.session.stop_at_loads(stop=False)
+        self._follower.stop()
 
     def forked(self, pid: int, thread_id: int, child_pid: int, *, shares: bool) -> None:
         """See ``follower.Watcher``."""
@@ -69,6 +93,7 @@ class Launch:
 
     def loaded(self, pid: int) -> None:
         """See ``follower.Watcher``."""
+        self._loads += 1
         try:
             self.session.loaded(pid)
             if pid != self.program.pid or self._is_there.is_set():
@@ -77,8 +102,6 @@ class Launch:
         except TracellocError as error:
             self._fail(error)
             return
-        if not self._follows:
-            self._follower.release(pid)
         self._is_there.set()
 
     def _fail(self, error: TracellocError) -> None:
@@ -103,10 +126,11 @@ class Launch:
 
     def stop_following(self) -> None:
         """The kernel lets go of the processes, which run on."""
+        self._is_over.set()
         self._follower.stop()
 
     def finish(self) -> int:
         """Waits until the program has ended. Returns its exit status."""
-        self._follower.stop()
+        self.stop_following()
         self.program.abandon()
         return self.program.wait()

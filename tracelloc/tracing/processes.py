@@ -200,17 +200,17 @@ class Processes:
                 raise
             self._note_trouble(pid, error)
 
-    def loaded(self, pid: int) -> None:
-        """A process has other files mapped. Raises TracellocError for the first process."""
-        tracee = self._owner(pid)
-        if tracee is None:
-            return
+    def loaded(self, pid: int) -> Tracee | None:
+        """A process has other files mapped. Returns whose memory it is; raises as ``executed``."""
+        if (tracee := self._owner(pid)) is None:
+            return None
         try:
             tracee.load()
         except TracellocError as error:
             if tracee is self.root:
                 raise
             self._note_trouble(pid, error)
+        return tracee
 
     def ended(self, pid: int) -> None:
         """A process has ended."""

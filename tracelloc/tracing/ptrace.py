@@ -13,7 +13,6 @@ from enum import IntEnum
 from typing import Final
 
 _CONT: Final = 7
-_DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
 _SEIZE: Final = 0x4206
@@ -68,11 +67,6 @@ def resume(thread_id: int, signal_number: int = 0) -> None:
 def listen(thread_id: int) -> None:
     """Leaves a thread stopped as a signal has it, until another one has it go on."""
     _request(_LISTEN, thread_id)
-
-
-def detach(thread_id: int, signal_number: int = 0) -> None:
-    """Lets a stopped thread go on untraced. Raises OSError."""
-    _request(_DETACH, thread_id, signal_number)
 
 
 def event_message(thread_id: int) -> int:

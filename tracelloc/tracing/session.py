@@ -122,14 +122,17 @@ class Session:
     def start(self, modules: Sequence[Module] = ()) -> None:
         """Attaches to what the first process has mapped, and goes live. Raises TracellocError."""
         self._capture.watch(self.root.process.pid)
-        # Processes that are followed stop when something new is mapped, before it can run.
-        self._capture.set_stop_at_loads(self._config.follow or self.root.is_starting)
+        self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
         if modules:
             self.root.begin(modules, self._clocks.now_ns())
         self._capture.set_live(True)
         self._pump_thread.start()
         if modules:
             self.begin_upkeep()
+
+    def stop_at_loads(self, *, stop: bool) -> None:
+        """Whether processes that are followed stop when something new is mapped, before it runs."""
+        self._capture.set_stop_at_loads(stop)
 
     def begin_upkeep(self) -> None:
         """The first probes are in place."""
@@ -255,9 +258,17 @@ class Session:
             self.processes.executed(pid, same_thread=same_thread)
 
     def loaded(self, pid: int) -> None:
-        """A process has other files mapped. Raises TracellocError if it is launched."""
+        """A process has other files mapped. Raises TracellocError if it is launched.
+
+        Waits for their unwind entries, but not too long, while others' events are applied.
+        """
         with self._stopping():
-            self.processes.loaded(pid)
+            tracee = self.processes.loaded(pid)
+        start_ns = self._clocks.now_ns()
+        if tracee is not None:
+            tracee.source.await_rows()
+        with self._lock:
+            self._note_stop(start_ns)
 
     @contextmanager
     def _stopping(self, **counts: int) -> Iterator[None]:
@@ -272,6 +283,11 @@ class Session:
                 if self._is_launching:
                     raise
                 self._say(f"warning: {error}")
+            self._note_stop(start_ns, **counts)
+
+    def _note_stop(self, start_ns: int, **counts: int) -> None:
+        """Who is launched, and whose children are not followed, stops in the beginning only."""
+        if self._config.follow:
             self._load.note(start_ns, self._clocks.now_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'

@@ -31,8 +31,6 @@ from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
 
-_PREWARM_S: Final = 0.5
-"""How long tracing waits for rows; those that take longer are made on the way."""
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which processes are first judged that the trace did not begin with."""
 
@@ -135,7 +133,7 @@ class Tracee:
         Raises TracellocError, and has then attached nothing.
         """
         self.probes.attach(modules)
-        self.source.await_rows(_PREWARM_S)
+        self.source.await_rows()
         self.started_ns = now_ns
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 
@@ -175,14 +173,10 @@ class Tracee:
             self.probes.check()
 
     def load(self) -> None:
-        """Libraries have come or gone, and it is stopped. Raises TargetError without allocator.
-
-        When these are its first ones, their rows are waited for, but not too long.
-        """
+        """Libraries have come or gone, and it is stopped. Raises TargetError without allocator."""
         self.source.refresh()
         if self.is_starting:
             self.is_starting = False
-            self.source.await_rows(_PREWARM_S)
             self.probes.check()
 
     def end(self) -> None:

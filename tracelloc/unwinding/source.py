@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -19,6 +18,7 @@ from tracelloc.invoker import invoker
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.unwinding.addresses import AddressSet
+from tracelloc.unwinding.ahead import RowsAhead
 from tracelloc.unwinding.plausible import FrameChecker
 from tracelloc.unwinding.sitememory import SiteMemory
 from tracelloc.unwinding.unwinder import Unwinder
@@ -27,6 +27,9 @@ _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
 _MOST_LOOKS: Final = 8
 """How often the maps are read again because they changed while they were read."""
+_PATIENCE_S: Final = 3.0
+"""How long a process waits for rows; those that take longer are made on the way. It is a second's
+work at most, but others may want the processors, too."""
 _SHORT_LIFE_S: Final = 1.0
 """Programs that live longer get all rows of files of which earlier ones needed some."""
 NO_INFORMATION: Final = "frame pointers, for want of call-frame information"
@@ -65,7 +68,7 @@ class StackSource:
         self._checker = FrameChecker(space)
         self._unwinder: Unwinder | None = None
         self._is_closed = False
-        self._prewarming: threading.Thread | None = None
+        self._image = words.image
         self._loader_calls = words.loader_calls
         self._prewarm_due_s: float | None = None
         """When the rest is to be done, by ``time.monotonic``."""
@@ -76,34 +79,33 @@ class StackSource:
             self._unwinder = like._unwinder.fork(space, table, self.refresh)
         elif rows is not None:
             table = RowTable(rows, words.publish_tag)
-            memory = SiteMemory(invoker())
-            self._unwinder = Unwinder(space, table, max_frames, memory, self.refresh)
+            ahead = RowsAhead(space, table, SiteMemory(invoker()))
+            self._unwinder = Unwinder(space, table, max_frames, ahead, self.refresh)
             self._find_loader()
             self._renew(words.generation)
 
-    def await_rows(self, timeout_s: float) -> None:
-        """Waits until what was mapped at the beginning has its rows, but not too long."""
-        if self._prewarming is not None:
-            self._prewarming.join(timeout_s)
+    def await_rows(self) -> None:
+        """Waits until what is mapped has its rows, but not too long."""
+        if self._unwinder is not None:
+            self._unwinder.ahead.await_all(_PATIENCE_S)
 
     def close(self) -> None:
         """Ends what is done aside, and drops the rows. May be called twice."""
         if self._unwinder is None or self._is_closed:
             return
         self._is_closed = True
-        self._unwinder.stop()
-        if self._prewarming is not None:
-            self._prewarming.join()
-        self._unwinder.note_passed(self._all_passed())
-        self._unwinder.remember()
+        self._unwinder.ahead.stop()
+        self._unwinder.ahead.note_passed(self._all_passed())
+        self._unwinder.ahead.remember()
         self._unwinder.table.close()
 
     def begin_image(self, stacks: Stacks) -> None:
         """The process has begun another program, with these stacks; its address space knows."""
         self._stacks = stacks
+        self._image = self._words.image
         self._checker = FrameChecker(self._space)
         if self._unwinder is not None:
-            self._unwinder.note_passed(self._all_passed())
+            self._unwinder.ahead.note_passed(self._all_passed())
             self._unwinder.begin_image()
         self._passed = AddressSet()
 
@@ -115,7 +117,12 @@ class StackSource:
         return {m.path: _in_words(cfi_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
-        """Reads again what is mapped, and passes on what is new."""
+        """Reads again what is mapped, and passes on what is new.
+
+        Not before ``begin_image``, if the process has begun another program.
+        """
+        if self._words.image != self._image:
+            return
         self._loader_calls = self._words.loader_calls
         for _ in range(_MOST_LOOKS):
             generation = self._words.generation
@@ -145,26 +152,18 @@ class StackSource:
         assert self._unwinder is not None
         if not self._unwinder.renew(generation, lambda: self._words.generation):
             return False
-        if self._unwinder.supply_passed():
-            self._prewarm(whole=False)
-        if self._unwinder.has_more:
+        if self._unwinder.ahead.supply_passed():
+            self._unwinder.ahead.begin(whole=False)
+        if self._unwinder.ahead.has_more:
             self._prewarm_due_s = time.monotonic() + _SHORT_LIFE_S
         return True
-
-    def _prewarm(self, *, whole: bool) -> None:
-        assert self._unwinder is not None
-        # One thread at a time; it finds what is there when it looks.
-        if self._prewarming is None or not self._prewarming.is_alive():
-            self._prewarming = threading.Thread(
-                target=self._unwinder.prewarm, kwargs={"whole": whole}, name="rows", daemon=True
-            )
-            self._prewarming.start()
 
     def catch_up(self) -> None:
         """Reads the maps again if the loader has changed them since."""
         if self._prewarm_due_s is not None and time.monotonic() >= self._prewarm_due_s:
             self._prewarm_due_s = None
-            self._prewarm(whole=True)
+            assert self._unwinder is not None
+            self._unwinder.ahead.begin(whole=True)
         table = None if self._unwinder is None else self._unwinder.table
         is_outdated = table is not None and self._words.generation != table.generation
         if is_outdated or self._words.loader_calls != self._loader_calls:

@@ -1,10 +1,9 @@
 """Stacks without frame pointers: rows for the probes, and what they could not finish.
 
-The probes follow a stack by rows, one per call site (``probes/walk_rows.h``). Rows of the
-program and of libraries of moderate size are there from the start, and of large files those
-that earlier runs needed; others are made when
-a stack first comes by: the probes then send its registers and memory (a miss), from which
-it is finished here by the full rules, exactly, while the row serves for the next time.
+The probes follow a stack by rows, one per call site (``probes/walk_rows.h``), which are made
+beforehand as far as there is room (``unwinding/ahead.py``). Others are made when a stack
+first comes by: the probes then send its registers and memory (a miss), from which it is
+finished here by the full rules, exactly, while the row serves for the next time.
 
 Rows are for what was mapped when they were made. Each time the loader maps or unmaps a
 library, or something else does, the generation in their keys changes, and rows of what is
@@ -30,19 +29,12 @@ from tracelloc.cfi.walk import End
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import AddressMap, Mapping
 from tracelloc.target.space import AddressSpace, Unresolved
-from tracelloc.unwinding.sitememory import SiteMemory
+from tracelloc.unwinding.ahead import RowsAhead
 
 U64 = npt.NDArray[np.uint64]
 
 _REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
 """DWARF numbers in the order of ``enum miss_register``."""
-_PREWARM_PARTS: Final = 4
-"""One part in so many of the table is filled beforehand: sets rarely overflow then."""
-_PREWARM_SITES: Final = 100_000
-"""Call sites of a file that is prewarmed; of larger ones only those that are remembered."""
-
-_NO_ROWS: Final = np.empty(0, np.uint64), np.empty(0, np.uint64)
-
 _MOST_REGIONS: Final = 1 << 14
 """Regions of generated code with a row: 1 GiB of it."""
 _MOST_KNOWN: Final = 1 << 16
@@ -68,20 +60,42 @@ class Finished:
     flags: StackFlag
 
 
+def generated_regions(mappings: Iterable[Mapping]) -> list[int]:
+    """Numbers of regions with code of no file, and in which no file can be mapped.
+
+    Around the code there may be other memory of the program's own, such as what a just-in-time
+    compiler has reserved for more.
+    """
+    regions: set[int] = set()
+    run: list[Mapping] = []
+    for mapping in [*mappings, None]:
+        is_own = mapping is not None and not mapping.is_file and not mapping.path.startswith("[")
+        if run and (not is_own or mapping is None or mapping.start != run[-1].end):
+            least, most = -(-run[0].start >> REGION_SHIFT), run[-1].end >> REGION_SHIFT
+            for code in (each for each in run if each.executable):
+                first, last = code.start >> REGION_SHIFT, -(-code.end >> REGION_SHIFT)
+                regions.update(range(max(first, least), min(last, most)))
+            run = []
+        if is_own and mapping is not None:
+            run.append(mapping)
+    return sorted(regions)
+
+
 class Unwinder:
-    """Makes rows and finishes stacks. For the thread that pumps, but ``prewarm``."""
+    """Makes rows and finishes stacks. For the thread that pumps."""
 
     def __init__(
         self,
         space: AddressSpace,
         table: RowTable,
         max_frames: int,
-        memory: SiteMemory,
+        ahead: RowsAhead,
         refresh: Callable[[], None],
     ) -> None:
         """``refresh`` is called when a stack comes by code that was not mapped before."""
         self._space = space
-        self._memory = memory
+        self.ahead = ahead
+        """What makes rows beforehand; for the same address space and table."""
         self._refresh = refresh
         self._may_refresh = False
         self.table = table
@@ -92,31 +106,21 @@ class Unwinder:
         self._known: dict[int, tuple[int, RuleSet]] = {}
         """Rules by address, and since which generation they hold; as long as the mappings stay
         as they are."""
-        self._large: set[int] = set()
-        """Modules with too many call sites to have all their rows made."""
-        self._met: dict[int, list[int]] = {}
-        """By module: where stacks came by without a row, as the file counts addresses."""
         self._made: dict[int, int] = {}
         """Rows by address that the probes don't have yet."""
-        self._prewarmed: set[Mapping] = set()
-        self._supplied: set[Mapping] = set()
-        """Mappings with rows where stacks of earlier programs came by."""
-        self._stopped = False
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
-        child = Unwinder(space, table, self._max_frames, self._memory, refresh)
+        ahead = self.ahead.fork(space, table)
+        child = Unwinder(space, table, self._max_frames, ahead, refresh)
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
-        child._prewarmed = set(self._prewarmed)
-        child._supplied = set(self._supplied)
         return child
 
     def begin_image(self) -> None:
         """The process has begun another program: no row is of use any more."""
         self._maps = AddressMap([])
-        self._prewarmed.clear()
-        self._supplied.clear()
+        self.ahead.begin_image()
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
         """Learns what is mapped now, as of a generation; ``read`` gives the current one.
@@ -148,20 +152,16 @@ class Unwinder:
             kept_for_good = self._space.permanent_files()
             self._since = {m: 0 if m.file_id in kept_for_good else generation for m in code}
             self.table.renew(generation, starts, ends)
-        self._cover_generated(code)
+        self._cover_generated(mappings)
+        self.ahead.renew(self._maps)
         return True
 
-    def _cover_generated(self, code: Iterable[Mapping]) -> None:
+    def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
         """Rows for whole regions of code that belongs to no file: of it nothing is known.
 
         A just-in-time compiler makes new code all the time; nothing has to be asked for it.
         """
-        regions = [
-            np.arange(-(-m.start >> REGION_SHIFT), m.end >> REGION_SHIFT, dtype=np.uint64)
-            for m in code
-            if not m.is_file and not m.path.startswith("[")
-        ]
-        keys = np.concatenate([np.empty(0, np.uint64), *regions])[:_MOST_REGIONS]
+        keys = np.array(generated_regions(mappings)[:_MOST_REGIONS], np.uint64)
         if len(keys):
             rows = np.full(len(keys), FALLBACK_ROW, np.uint64)
             self.table.insert(keys | np.uint64(REGION_TAG), rows, self.table.generation)
@@ -179,115 +179,6 @@ class Unwinder:
         # Generated code has the same row wherever it is, as long as there is no file.
         mapping = self._space.find(before.start)
         return mapping is not None and mapping.is_file
-
-    def stop(self) -> None:
-        """Ends prewarming after the file it is at."""
-        self._stopped = True
-
-    def remember(self) -> None:
-        """Notes for the next run where stacks came by in large files."""
-        for module in self._space.modules:
-            if id(module) in self._large:
-                met = np.array(self._met.get(id(module), ()), np.uint64)
-                self._memory.remember(module.elf.build_id, met)
-
-    def note_passed(self, frames: U64) -> None:
-        """Notes for other programs where stacks came by: all return addresses of this one.
-
-        They are sorted.
-        """
-        sites = frames - np.uint64(1)
-        bounds = np.array([(m.start, m.end) for m in self._maps.mappings], np.uint64)
-        inside = np.searchsorted(sites, bounds).reshape(-1, 2).tolist()
-        for mapping, (first, last) in zip(self._maps.mappings, inside, strict=True):
-            if first == last and mapping in self._supplied:
-                continue
-            module = self._space.module_of(mapping)
-            start = module.elf.address_of(mapping.offset) if module is not None else None
-            cfi = self.cfi_of(module) if module is not None else None
-            if cfi is not None and start is not None:
-                cfi.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
-
-    def supply_passed(self) -> bool:
-        """Makes the rows where stacks of earlier programs came by.
-
-        Whether there are files that no earlier program had, and that have no rows yet.
-        """
-        any_unknown = False
-        for mapping in self._maps.mappings:
-            if mapping in self._supplied or mapping in self._prewarmed:
-                continue
-            module = self._space.module_of(mapping)
-            cfi = self.cfi_of(module) if module is not None else None
-            if cfi is None:
-                continue
-            if cfi.passed_rows is None:
-                any_unknown = True
-                continue
-            sites, rows = self._rows_of(mapping, lambda _, cfi: cfi.passed_rows or _NO_ROWS)
-            self.table.insert(sites, rows, self.table.generation)
-            self._supplied.add(mapping)
-        return any_unknown
-
-    @property
-    def has_more(self) -> bool:
-        """Whether ``prewarm`` is still to make the other rows of files of earlier programs."""
-        return not self._supplied <= self._prewarmed
-
-    def prewarm(self, *, whole: bool = True) -> int:
-        """Makes the rows that are likely to be needed. Returns how many it made.
-
-        Those that earlier runs needed come first, then those of whole files, small ones
-        first; unless ``whole``, not of files that earlier programs had. May run on a thread
-        of its own.
-        """
-        generation = self.table.generation
-        made = 0
-        budget = self.table.capacity // _PREWARM_PARTS - len(self.table)
-        done = self._prewarmed if whole else self._prewarmed | self._supplied
-        mappings = [m for m in self._maps.mappings if m not in done]
-        mappings.sort(key=lambda m: m.end - m.start)
-        for rows_of in (self._remembered_rows, self._all_rows):
-            for mapping in mappings:
-                if self._stopped or made >= budget:
-                    return made
-                self._prewarmed.add(mapping)
-                sites, rows = self._rows_of(mapping, rows_of)
-                if not 0 < len(sites) <= budget - made:
-                    continue
-                if not self.table.insert(sites, rows, generation):
-                    self._prewarmed.discard(mapping)
-                    return made
-                made += len(sites)
-        return made
-
-    def _rows_of(
-        self, mapping: Mapping, rows_of: Callable[[Module, Cfi], tuple[U64, U64]]
-    ) -> tuple[U64, U64]:
-        """Call sites in a mapping, as addresses of the process, and their rows."""
-        nothing = np.empty(0, np.uint64)
-        place = self._space.place(mapping.start)
-        if isinstance(place, Unresolved) or place.module is None:
-            return nothing, nothing
-        cfi = self.cfi_of(place.module)
-        start = place.module.elf.address_of(place.file_offset)
-        if cfi is None or start is None:
-            return nothing, nothing
-        sites, rows = rows_of(place.module, cfi)
-        first = np.uint64(start)
-        size = np.uint64(mapping.end - mapping.start)
-        inside = (sites >= first) & (sites < first + size)
-        return sites[inside] - first + np.uint64(mapping.start), rows[inside]
-
-    def _remembered_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
-        sites = self._memory.recall(module.elf.build_id)
-        return sites, cfi.rows(sites)
-
-    def _all_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
-        sites, rows = cfi.all_rows(_PREWARM_SITES)
-        if not len(sites):
-            self._large.add(id(module))
-        return sites, rows
 
     def cfi_of(self, module: Module) -> Cfi | None:
         """A file's call-frame information; None if there is none."""
@@ -371,14 +262,16 @@ class Unwinder:
             return None
         if place.reason is Unresolved.ANONYMOUS:
             rules = FRAME_POINTER
+        elif place.module is None:
+            # A file that can't be read: to guess would be to invent.
+            return None
         else:
-            cfi = self.cfi_of(place.module) if place.module is not None else None
-            inside = place.module.elf.address_of(place.file_offset) if place.module else None
+            cfi = self.cfi_of(place.module)
+            inside = place.module.elf.address_of(place.file_offset)
             if cfi is None or inside is None:
-                # A file that can't be read: to guess would be to invent.
                 return None
             rules = cfi.rules(inside)
-            self._met.setdefault(id(place.module), []).append(inside)
+            self.ahead.note_met(place.module, inside)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
         self._made[address] = rules.row(address)

@@ -270,6 +270,8 @@ def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
+    if not sites.loss_share[row]:
+        return "cannot tell: stacks of different call sites may have been cut short to this one"
     lost = 1 / max(float(sites.loss_share[row]), 1e-12)
     kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
     return (

@@ -83,9 +83,11 @@ class Judge:
         yield None
         circumstances = self._circumstances(census, moment, losses)
         sites = yield from judge_in_parts(count, census.population, circumstances)
+        is_cut = stacks.are_cut[:count]
+        sites = sites.withheld(is_cut)
         self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
-        one_look = Look(census, sites, circumstances, stacks, now_ns)
+        one_look = Look(census, sites, is_cut, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
         groups += yield from self._tied_leaks(groups, sites, census, stacks, circumstances)
         yield None

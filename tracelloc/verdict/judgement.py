@@ -41,7 +41,7 @@ class Verdict(Enum):
     DECIDING = "deciding"
     """Too little has been seen to say anything."""
     UNKNOWN = "unknown"
-    """Too much is missing to say anything: lost events."""
+    """Too much is missing to say anything: lost events, or where the stacks go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +226,18 @@ class Sites:
     def select(self, rows: Rows) -> Sites:
         """Some of the sites."""
         return Sites(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def withheld(self, rows: Mask) -> Sites:
+        """Without a verdict on some of them: stacks that may stand for many call sites."""
+        unknown = np.uint8(CODE_OF[Verdict.UNKNOWN])
+        return replace(
+            self,
+            code=np.where(rows, unknown, self.code),
+            rate_bytes_per_min=np.where(rows, 0.0, self.rate_bytes_per_min),
+            confidence=np.where(rows, 0.0, self.confidence),
+            # What is lost is not the reason.
+            loss_share=np.where(rows, 0.0, self.loss_share),
+        )
 
     @classmethod
     def concatenate(cls, parts: list[Sites]) -> Sites:

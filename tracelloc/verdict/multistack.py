@@ -118,6 +118,8 @@ class Look:
 
     census: Census
     sites: Sites
+    is_cut: Mask
+    """Which stacks may stand for many call sites: they are part of no group."""
     circumstances: Circumstances
     stacks: Stacks
     now_ns: int
@@ -143,7 +145,7 @@ class SplitLeaks:
     def _by_innermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
         while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
-        rows = np.flatnonzero(look.census.born.any(axis=0))
+        rows = np.flatnonzero(look.census.born.any(axis=0) & ~look.is_cut)
         if not len(rows):
             return []
         groups = group_by_prefix(self._prefixes.numbers(look.census.stacks), rows)
@@ -157,9 +159,9 @@ class SplitLeaks:
             yield None
         if look.census.now_s < P.first_verdict_s:
             return []
-        parts = may_leak(look.census, look.sites)
+        parts = may_leak(look.census, look.sites) & ~look.is_cut
         yield None
-        nodes = self._callers.groups(np.any(look.census.born, axis=0))
+        nodes = self._callers.groups(np.any(look.census.born, axis=0) & ~look.is_cut)
         yield None
         groups, alike, below = parts_of_nodes(nodes, parts, look.sites)
         kept = worth_judging(groups, look.census)

@@ -126,7 +126,10 @@ def trace_profiles(
         if not marks:
             return now
         mark = marks.get(one.target.number)
-        return since(None if mark is None else profile_of(mark, namer, freed=freed), now)
+        return since(
+            None if mark is None else profile_of(mark, namer, freed=freed, patience_s=patience_s),
+            now,
+        )
 
     return [profile(one) for one in trace.processes]
 

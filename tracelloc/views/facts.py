@@ -16,6 +16,7 @@ from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.threadactivity import ThreadActivity
 from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
+from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S, plural, printable
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.sharedframes import PartShare
@@ -68,7 +69,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
-        "partial_stacks": snapshot.partial_stacks,
+        "partial_allocations": snapshot.partial_allocations,
         "unknown_stacks": snapshot.unknown_stacks,
         "rss_bytes": snapshot.rss_bytes,
         "memory": memory_facts(snapshot),
@@ -234,7 +235,7 @@ def format_frame(frame: Frame) -> str:
         elif frame.inlined:
             name += " [inlined]"
     else:
-        name = "???"
+        name = "naming…" if frame.reason is Unresolved.PENDING else "???"
     if not frame.module and frame.reason is not None:
         name += f" [{frame.reason.value}]"
     return name + where(frame)

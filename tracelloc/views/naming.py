@@ -217,14 +217,26 @@ class Namers:
         """See ``Namer``."""
         self.filters = filters
         """Filters of all namers; may be changed from the thread that uses the namers."""
+        self._end_s = 0.0
         self.patience_s = REPORT_PATIENCE_S
-        """How long reports wait for names."""
         self._symbolizers = symbolizers
         self._short_names = short_names
         self._namers: dict[int, Namer] = {}
 
+    @property
+    def patience_s(self) -> float:
+        """How long it may still be waited for names, of all processes together.
+
+        From its being set on, it grows less.
+        """
+        return max(0.0, self._end_s - time.monotonic())
+
+    @patience_s.setter
+    def patience_s(self, seconds: float) -> None:
+        self._end_s = time.monotonic() + seconds
+
     def of(self, target: Target) -> Namer:
-        """The namer of a process."""
+        """The namer of a process, which waits no longer than ``patience_s`` is now."""
         number = target.number
         namer = self._namers.get(number)
         if namer is None:

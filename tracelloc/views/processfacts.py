@@ -30,6 +30,7 @@ from tracelloc.target.residency import Limit, MemoryUsage
 from tracelloc.target.usable import Formula, formula_for, header_bytes
 from tracelloc.text import (
     NS_PER_S,
+    about_of,
     format_estimate,
     format_percent,
     format_size,
@@ -296,7 +297,6 @@ _LOSS_TEXTS = {
     Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
     Counter.LOST_MAPPINGS: ("mapping or its end lost", "mappings or their ends lost"),
     Counter.LOST_STACKS: ("stack lost", "stacks lost"),
-    Counter.LOST_MISSES: ("stack cut short", "stacks cut short"),
     Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
     Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
@@ -334,8 +334,8 @@ def losses_line(snapshot: Snapshot) -> str:
     ]
     if snapshot.broken_stacks:
         parts.append(plural(snapshot.broken_stacks, "broken stack"))
-    if snapshot.partial_stacks:
-        parts.append(plural(snapshot.partial_stacks, "partial stack"))
+    if snapshot.partial_allocations:
+        parts.append(_partial(snapshot))
     parts.extend(_rare_losses(losses))
     if losses.overflows:
         parts.append(_overflows(losses))
@@ -345,6 +345,14 @@ def losses_line(snapshot: Snapshot) -> str:
     elif losses.events:
         parts.append("live figures are uncertain")
     return ", ".join(parts)
+
+
+def _partial(snapshot: Snapshot) -> str:
+    """How many allocations have no whole stack."""
+    count = snapshot.partial_allocations
+    share = count / max(int(snapshot.totals.allocated_count.sum()), 1)
+    about = about_of(snapshot.sample_bytes)
+    return f"{about}{plural(count, 'allocation')} ({format_percent(share, 2)}) with partial stacks"
 
 
 def _overflows(losses: LossCounts) -> str:

@@ -1,0 +1,216 @@
+"""The headers of an ELF file. System V gABI, chapters 4 and 5: "ELF Header", "Sections",
+"Program Header".
+
+Those of the machines that are traced, 64-bit and little-endian, are read by struct: a process
+may have mapped a hundred files. pyelftools, a hundred times slower, reads all others, of which
+no more is wanted than what they are.
+
+Whatever is not as it should be raises ``HeaderError``: files are what others have made of them.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import BinaryIO, Final, cast
+
+Read = Callable[[int, int], bytes]
+"""``read(offset, size)`` gives bytes of the file, fewer at its end."""
+
+PT_LOAD: Final = 1
+PT_NOTE: Final = 4
+PT_GNU_EH_FRAME: Final = 0x6474E550
+PF_X: Final = 1
+SHT_NOBITS: Final = 8
+SHF_COMPRESSED: Final = 0x800
+
+_OURS: Final = b"\x02\x01"
+"""ELFCLASS64, ELFDATA2LSB."""
+_FILE_HEADER: Final = struct.Struct("<HHIQQQI6H")
+"""Elf64_Ehdr behind e_ident; as are Elf64_Phdr and Elf64_Shdr:"""
+_PROGRAM_HEADER: Final = struct.Struct("<II6Q")
+_SECTION_HEADER: Final = struct.Struct("<IIQQQQIIQQ")
+_FOREIGN_KINDS: Final = {
+    "PT_LOAD": PT_LOAD, "PT_NOTE": PT_NOTE, "PT_GNU_EH_FRAME": PT_GNU_EH_FRAME,
+    "SHT_NOBITS": SHT_NOBITS,
+}  # fmt: skip
+"""By pyelftools' names, as far as anybody asks."""
+_MOST_FOREIGN: Final = 1 << 12
+"""Headers of a kind that pyelftools is given to read."""
+_MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
+_MANY: Final = 0xFFFF
+"""More than fits: the number is in the first section header."""
+_MOST: Final = 1 << 20
+"""Headers of a kind that are read."""
+_LONGEST_NAMES: Final = 1 << 24
+
+
+class HeaderError(Exception):
+    """The headers can't be read. Its text is a reason for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramHeader:
+    """Elf64_Phdr, as far as it is of use."""
+
+    kind: int
+    flags: int
+    offset: int
+    address: int
+    file_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawSection:
+    """Elf64_Shdr, as far as it is of use."""
+
+    name_offset: int
+    kind: int
+    flags: int
+    address: int
+    offset: int
+    size_bytes: int
+    link: int
+    info: int
+
+
+class _Stream(io.RawIOBase):
+    """A file as pyelftools reads it."""
+
+    def __init__(self, read: Read) -> None:
+        self._read_at = read
+        self._position = 0
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves. Nobody knows where the end is: far away."""
+        self._position = offset + {io.SEEK_CUR: self._position, io.SEEK_END: 1 << 62}.get(whence, 0)
+        return self._position
+
+    def tell(self) -> int:
+        """Where reading goes on."""
+        return self._position
+
+    def read(self, size: int = -1) -> bytes:
+        """At most so many bytes; none of what is not said to be wanted."""
+        data = self._read_at(self._position, max(0, size))
+        self._position += len(data)
+        return data
+
+
+class Headers:
+    """Program headers at once, sections when they are asked for. Safe to use from several threads:
+    two that read the sections get equal ones.
+    """
+
+    def __init__(self, read: Read) -> None:
+        """Raises HeaderError, and what ``read`` does."""
+        self._read = read
+        ident = read(0, 16)
+        if len(ident) < 16 or ident[:4] != b"\x7fELF":
+            raise HeaderError("no ELF header")
+        self._sections: list[RawSection] | None = None
+        self._by_name: dict[bytes, RawSection] | None = None
+        if ident[4:6] != _OURS:
+            self._read_foreign()
+            return
+        self.bits = 64
+        fields = self._unpack(_FILE_HEADER, len(ident), 1)[0]
+        self.machine = _MACHINES.get(fields[1], str(fields[1]))
+        self._section_offset: int = fields[5]
+        self._entry_bytes: int = fields[10]
+        self._section_count: int = fields[11]
+        self._names_index: int = fields[12]
+        self.programs = self._read_programs(fields[4], fields[8], fields[9])
+
+    def _read_foreign(self) -> None:
+        """By pyelftools, which says what is wrong with a file in many ways."""
+        from elftools.common.exceptions import ELFError  # noqa: PLC0415 - slow to import, rarely used
+        from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - slow to import, rarely used
+
+        try:
+            elf = ELFFile(cast(BinaryIO, _Stream(self._read)))
+            self.bits, self.machine = int(elf.elfclass), str(elf["e_machine"])
+            if max(elf.num_sections(), elf.num_segments()) > _MOST_FOREIGN:
+                raise HeaderError(f"{elf.num_sections()} sections, {elf.num_segments()} segments")
+            self.programs = [
+                ProgramHeader(
+                    _FOREIGN_KINDS.get(each["p_type"], 0), each["p_flags"], each["p_offset"],
+                    each["p_vaddr"], each["p_filesz"],
+                )
+                for each in elf.iter_segments()
+            ]  # fmt: skip
+            sections = list(elf.iter_sections())
+            self._sections = [
+                RawSection(
+                    each["sh_name"], _FOREIGN_KINDS.get(each["sh_type"], 0), each["sh_flags"],
+                    each["sh_addr"], each["sh_offset"], each["sh_size"], each["sh_link"],
+                    each["sh_info"],
+                )
+                for each in sections
+            ]  # fmt: skip
+        except (ELFError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeaderError(str(error) or type(error).__name__) from error
+        names = [each.name.encode() for each in sections]
+        self._by_name = dict(zip(reversed(names), reversed(self._sections), strict=True))
+
+    def _unpack(self, layout: struct.Struct, offset: int, count: int) -> list[tuple[int, ...]]:
+        if count > _MOST:
+            raise HeaderError(f"{count} headers")
+        data = self._read(offset, count * layout.size)
+        if len(data) < count * layout.size:
+            raise HeaderError("the file is cut short")
+        return list(layout.iter_unpack(data))
+
+    def _read_programs(self, offset: int, entry_bytes: int, count: int) -> list[ProgramHeader]:
+        if count == _MANY:
+            count = self._first_section().info
+        if not offset or not count:
+            return []
+        if entry_bytes != _PROGRAM_HEADER.size:
+            raise HeaderError(f"program headers of {entry_bytes} bytes")
+        rows = self._unpack(_PROGRAM_HEADER, offset, count)
+        return [ProgramHeader(r[0], r[1], r[2], r[3], r[5]) for r in rows]
+
+    def _read_sections(self, count: int) -> list[RawSection]:
+        if self._entry_bytes != _SECTION_HEADER.size:
+            raise HeaderError(f"section headers of {self._entry_bytes} bytes")
+        rows = self._unpack(_SECTION_HEADER, self._section_offset, count)
+        return [RawSection(*row[:8]) for row in rows]
+
+    def _first_section(self) -> RawSection:
+        if not self._section_offset:
+            raise HeaderError("no section headers")
+        return self._read_sections(1)[0]
+
+    @property
+    def sections(self) -> list[RawSection]:
+        """All of them, by index. Raises HeaderError."""
+        if self._sections is None:
+            count = self._section_count
+            if self._section_offset and not count:
+                count = self._first_section().size_bytes
+            self._sections = self._read_sections(count) if self._section_offset and count else []
+        return self._sections
+
+    def section(self, name: str) -> RawSection | None:
+        """The first section with this name. Raises HeaderError."""
+        if self._by_name is None:
+            self._by_name = self._names()
+        return self._by_name.get(name.encode())
+
+    def _names(self) -> dict[bytes, RawSection]:
+        sections = self.sections
+        if not sections:
+            return {}
+        index = sections[0].link if self._names_index == _MANY else self._names_index
+        if index >= len(sections):
+            raise HeaderError("the sections have no names")
+        text = self._read(sections[index].offset, min(sections[index].size_bytes, _LONGEST_NAMES))
+        by_name: dict[bytes, RawSection] = {}
+        for section in sections:
+            end = text.find(b"\0", section.name_offset)
+            name = text[section.name_offset : end if end >= 0 else None]
+            by_name.setdefault(name, section)
+        return by_name
