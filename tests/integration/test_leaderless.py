@@ -196,7 +196,7 @@ def test_links_that_see_nothing_of_it_are_not_used(
     assert tracer.stop() == 0
     tracer = Tracelloc("-p", present.pid, *OPTIONS, directory=tmp_path)
     present.ask("leave")
-    tracer.wait_for("goes on without its main thread, which this kernel does not let us see")
+    tracer.wait_for("goes on without its main thread, after which this kernel reports nothing")
     assert tracer.stop() == 0
 
 
