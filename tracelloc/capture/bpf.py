@@ -66,7 +66,7 @@ class CaptureConfig:
     max_threads: int = 1 << 16
     use_rows: bool = True
     """Stacks by call-frame information, else by frame pointers."""
-    row_sets: int = 1 << 19
+    row_sets: int = 1 << 18
     """Sets of four rows, 64 bytes each: a power of two."""
     misses_size_bytes: int = 16 << 20
     """Ring of stacks that are left to user space: a power of two of pages."""
