@@ -52,7 +52,7 @@ class DetailScreen(Screen[None]):
             "details",
             (
                 ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
-                ("h", "everything", "Hidden", "Show or hide hidden frames"),
+                ("h", "everything", "Hidden", "Show or hide the frames that filters hide"),
                 ("x", "add(False)", "Hide frame", "Hide this function everywhere"),
                 ("c", "add(True)", "Collapse", "Collapse its namespace everywhere"),
                 ("u", "undo", "Undo", "Undo last rule"),
@@ -167,7 +167,7 @@ class DetailScreen(Screen[None]):
             try:
                 lines = self.state.source.read_source(self._target, frame.file)
             except OSError as error:
-                text = Text(f"cannot read source: {error.strerror} (--sources DIR=DIR)", "dim")
+                text = Text(f"cannot read source: {error.strerror} (--sources OLD=NEW)", "dim")
             else:
                 text = source_text(lines, frame.line)
         widget = self.query_one("#source", Static)
