@@ -230,7 +230,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Peaks that came and went while the buffer was full were not seen; nor are those of the
+    # Peaks that came and went while the ring was full were not seen; nor are those of the
     # sum of several processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
