@@ -84,6 +84,7 @@ class HelpScreen(Dialog[None]):
             Heading(""),
             Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
             Heading("Rows stay where they are for half a second after a key."),
+            Heading("tracelloc help glossary explains the terms."),
         ]
         width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
         columns = Column("keys", "", width), Column("what", "", 0, right=False)
