@@ -53,8 +53,8 @@ class LiveApp(App[str]):
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+c", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
-        Binding("ctrl+p", "command_palette", "Palette", show=False, tooltip="All commands, themes"),
+        Binding("ctrl+c,ctrl+q", "ask('leave')", "Quit", show=False, priority=True, tooltip="Quit"),
+        Binding("ctrl+p", "command_palette", "Palette", show=False, tooltip="Commands and themes"),
     ]
 
     def __init__(

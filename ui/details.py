@@ -52,7 +52,7 @@ class DetailScreen(Screen[None]):
             "details",
             (
                 ("escape,q", "app.pop_screen", "Back", "Back to the tables"),
-                ("h", "everything", "Hidden", "Show or hide hidden frames"),
+                ("h", "everything", "Hidden", "Show or hide the frames that filters hide"),
                 ("x", "add(False)", "Hide frame", "Hide this function everywhere"),
                 ("c", "add(True)", "Collapse", "Collapse its namespace everywhere"),
                 ("u", "undo", "Undo", "Undo last rule"),
@@ -167,7 +167,7 @@ class DetailScreen(Screen[None]):
             try:
                 lines = self.state.source.read_source(self._target, frame.file)
             except OSError as error:
-                text = Text(f"cannot read source: {error.strerror} (--sources DIR=DIR)", "dim")
+                text = Text(f"cannot read source: {error.strerror} (--sources OLD=NEW)", "dim")
             else:
                 text = source_text(lines, frame.line)
         widget = self.query_one("#source", Static)
@@ -230,7 +230,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     """Some lines, each as wide as the screen at most; only reasons are folded."""
     figures = details.figures
     about = about_of(picture.snapshot.sample_bytes)
-    # Peaks that came and went while the buffer was full were not seen; nor are those of the
+    # Peaks that came and went while the ring was full were not seen; nor are those of the
     # sum of several processes.
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""

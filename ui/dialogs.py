@@ -82,8 +82,9 @@ class HelpScreen(Dialog[None]):
         self._lines: list[Hashable] = list(key_lines(nodes, self.app.get_key_display))
         self._lines += [
             Heading(""),
-            Heading("Click a title to sort, a row to select, again to open; or a tab or key"),
-            Heading("Keys as in memray. Rows hold still for a moment after a key."),
+            Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
+            Heading("Rows stay where they are for half a second after a key."),
+            Heading("tracelloc help glossary explains the terms."),
         ]
         width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
         columns = Column("keys", "", width), Column("what", "", 0, right=False)

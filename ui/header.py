@@ -95,7 +95,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
         right.append(Text(f"probes {format_percent(snapshot.overhead.probe_share, 0)} of target"))
     if picture.header.ring_share >= 0.01:
         share = picture.header.ring_share
-        right.append(Text(f"buffer {format_percent(share, 0)}", _BAD if share > 0.8 else ""))
+        right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
     right.append(_lost(snapshot))
     # What matters least goes first where there is no room.
     for drop in (2, 0):
@@ -126,7 +126,7 @@ def _lost(snapshot: Snapshot) -> Text:
         return Text(f"lost {lost:,}, {least:,} to {most:,} blocks live", _BAD)
     partial = snapshot.partial_allocations
     cut = f", {partial:,} with partial stacks" if partial else ""
-    late = f"{snapshot.losses.overflows:,} buffer overflows, " if snapshot.losses.overflows else ""
+    late = f"{snapshot.losses.overflows:,} ring overflows, " if snapshot.losses.overflows else ""
     return Text(f"{late}lost {lost:,}{cut}", _BAD if lost else "")
 
 
@@ -181,7 +181,7 @@ def _peak(snapshot: Snapshot, about: str) -> Text | None:
     peak = snapshot.peak
     if peak is None:
         return None
-    # Peaks that came and went while the buffer was full were not seen.
+    # Peaks that came and went while the ring was full were not seen.
     least = "at least " if snapshot.losses.overflows else ""
     ago_s = max(0, snapshot.now_ns - peak.time_ns) / NS_PER_S
     return Text(f"peak {least}{about}{format_size(peak.size_bytes)} {format_duration(ago_s)} ago")

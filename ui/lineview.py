@@ -31,7 +31,7 @@ LIST_KEYS: Final = (
     ("down,j", "cursor", 1, "Next row"),
     ("pageup,ctrl+b", "page", -1, "Page up"),
     ("pagedown,ctrl+f", "page", 1, "Page down"),
-    ("home,g", "edge", -1, "First row (pinned to the top)"),
+    ("home,g", "edge", -1, "First row; the cursor then stays there"),
     ("end,G", "edge", 1, "Last row"),
 )
 """Keys, action, its argument, what it does: in every list."""

@@ -298,9 +298,9 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
-    yield f"attached   {format_duration(snapshot.elapsed_ns // NS_PER_S)} ago, via {facts.method}"
-    fill = f"at most {format_percent(selection.ring_share, 0)} full"
-    yield f"buffer     {format_size(facts.buffer_bytes)}, {fill}"
+    yield f"attached   {format_duration(snapshot.elapsed_ns // NS_PER_S)} ago, by {facts.method}"
+    fill = f"at most {format_percent(selection.ring_share, 0)} full so far"
+    yield f"ring       room for {plural(facts.ring_slots, 'event')}, {fill}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
         yield f"sampled    one per {distance}: figures with ~ are estimates"
@@ -322,15 +322,15 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
         f"{short_count(float(totals.allocated_count.sum()))} allocations, "
         f"{short_count(float(totals.freed_count.sum()))} frees"
     )
-    yield f"           {snapshot.broken_stacks:,} stacks end in code without frame pointers"
+    yield f"           {plural(snapshot.broken_stacks, 'broken stack')}"
     journal = selection.journal
     for view, costs in list(journal.costs.items()):
         pairs = list(costs)
         worked, drawn = (1000 * median(column) for column in zip(*pairs, strict=True))
         most = 1000 * max(map(sum, pairs))
         yield (
-            f"{'screen':<11}{view}: {worked:.1f} ms computed in the background, "
-            f"{drawn:.1f} ms drawn, {most:.1f} ms at most"
+            f"{'screen':<11}{view}: {worked:.1f} ms to compute in the background, "
+            f"{drawn:.1f} ms to draw, {most:.1f} ms at most"
         )
     yield ""
     for message in list(journal.messages):

@@ -159,8 +159,8 @@ def _facts_of(run: Run) -> Facts:
             for allocator in found
             if allocator.functions
         ),
-        method=run.session.method.value,
-        buffer_bytes=run.options.trace.capture.events_size_bytes,
+        method=run.session.method.title,
+        ring_slots=run.options.trace.capture.ring_slots,
     )
 
 

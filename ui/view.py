@@ -40,8 +40,8 @@ class Facts:
     """The functions themselves, with their files."""
     method: str
     """How probes are attached."""
-    buffer_bytes: int
-    """Size of the ring of events."""
+    ring_slots: int
+    """Events that the ring has room for."""
 
 
 class Source(Protocol):

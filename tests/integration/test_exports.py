@@ -165,7 +165,7 @@ def test_a_full_disk_costs_one_file_only(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--output-mode", "999"], "'999' is no file mode"),
+        (["--output-mode", "999"], "'999' is not an octal file mode"),
         (["--metric", "weight"], "invalid choice: 'weight'"),
         (["-o", "/proc/none/a-%p.json"], "cannot be written: No such file"),
         (["--pprof", "/proc"], "/proc cannot be written: it is a directory"),

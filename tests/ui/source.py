@@ -124,7 +124,7 @@ class FakeSource:
     taken: int = 0
     facts: Facts = field(
         default_factory=lambda: Facts(
-            ("libc.so.6",), ("malloc in /usr/lib/libc.so.6",), "uprobe_multi", 8 << 20
+            ("libc.so.6",), ("malloc in /usr/lib/libc.so.6",), "uprobe sessions", 1 << 17
         )
     )
 

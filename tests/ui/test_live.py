@@ -143,7 +143,7 @@ def test_views(source: FakeSource) -> None:
             "5": "exact sizes with most bytes",
             "6": "10 s - 30 s",
             "7": "worker-1",
-            "8": "uprobe_multi",
+            "8": "uprobe sessions",
             "1": "verdict ▼",
         }
         for key, words in said.items():

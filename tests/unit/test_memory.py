@@ -190,8 +190,8 @@ def test_growth_that_is_explained() -> None:
 @pytest.mark.parametrize(
     ("grown", "said"),
     [
-        ({"anonymous": 10 * MIB}, "is anonymous memory outside of them: fragmentation"),
-        ({"files": 10 * MIB}, "mapped files have 10.0 MiB more in memory"),
+        ({"anonymous": 10 * MIB}, "anonymous memory outside of them has grown by"),
+        ({"files": 10 * MIB}, "resident pages of mapped files have grown by 10.0 MiB"),
     ],
 )
 def test_growth_elsewhere_is_named(grown: dict[str, int], said: str) -> None:

@@ -107,7 +107,7 @@ def test_usage(tmp_path: Path) -> None:
     for arguments, said in (
         ([*rule, "--tui"], "--fail-if and --on-leak look at reports"),
         (["--on-leak", "/none/such x"], "there is no command '/none/such'"),
-        (["--on-leak", "echo 'x"], "is no command"),
+        (["--on-leak", "echo 'x"], "is not a command"),
         (["--on-leak", " "], "empty command"),
     ):
         with pytest.raises(UsageError, match=said):

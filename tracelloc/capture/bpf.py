@@ -87,12 +87,17 @@ class CaptureConfig:
     trace_mappings: bool = False
     """mmap and its kin, too."""
 
+    @property
+    def ring_slots(self) -> int:
+        """Events that their ring has room for."""
+        return event_slots(self.events_size_bytes)
+
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
         page = mmap.PAGESIZE
         flags = [
             f"-DPAGE_SIZE={page}",
-            f"-DEVENTS={event_slots(self.events_size_bytes)}",
+            f"-DEVENTS={self.ring_slots}",
             f"-DSTACKS_PAGES={self.stacks_size_bytes // page}",
             f"-DMAX_STACKS={self.max_stacks}",
             f"-DMAX_THREADS={self.max_threads}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import Final
 
 
 class Method(Enum):
@@ -13,6 +14,18 @@ class Method(Enum):
     PERF = "perf"
 
     @property
+    def title(self) -> str:
+        """What it is called in reports."""
+        return _TITLES[self]
+
+    @property
     def has_links(self) -> bool:
         """Whether a descriptor holds many probes."""
         return self is not Method.PERF
+
+
+_TITLES: Final = {
+    Method.SESSION: "uprobe sessions",
+    Method.MULTI: "uprobe_multi links",
+    Method.PERF: "perf events",
+}

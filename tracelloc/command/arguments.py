@@ -60,7 +60,7 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
 
 _duration, _size = type_of(parse_duration), type_of(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
-_between: Final = _whole(0, MOST_BETWEEN, "no more than {} can come between")
+_between: Final = _whole(0, MOST_BETWEEN, "at most {} allocations in between can be told apart")
 
 
 def _pid_number(text: str) -> int:
@@ -83,7 +83,7 @@ def _names(text: str) -> frozenset[str]:
     """Names of commands, separated by commas."""
     names = frozenset(name.strip() for name in text.split(","))
     if "" in names:
-        raise ValueError(f"{text!r} is no list of names such as nginx,php-fpm")
+        raise ValueError(f"{text!r} is not a list of names such as nginx,php-fpm")
     return names
 
 
@@ -97,7 +97,7 @@ def _switch(text: str) -> tuple[str, bool]:
 def _directories(text: str) -> tuple[str, str]:
     old, _, new = text.partition("=")
     if not (old and new):
-        raise ValueError(f"{text!r} is not DIR=DIR")
+        raise ValueError(f"{text!r} is not OLD=NEW")
     return old, new
 
 
@@ -107,7 +107,7 @@ def _file_mode(text: str) -> int:
     except ValueError:
         mode = -1
     if not 0 <= mode <= 0o777:
-        raise ValueError(f"{text!r} is no file mode such as 640")
+        raise ValueError(f"{text!r} is not an octal file mode such as 640")
     return mode
 
 
@@ -115,7 +115,7 @@ def _command(text: str) -> list[str]:
     try:
         words = shlex.split(text)
     except ValueError as error:
-        raise ValueError(f"{text!r} is no command: {error}") from None
+        raise ValueError(f"{text!r} is not a command: {error}") from None
     if not words:
         raise ValueError("it is an empty command")
     return words
@@ -172,52 +172,53 @@ def add_all(parser: argparse.ArgumentParser) -> None:
 def _add_tracing(group: Any) -> None:
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)
-    add("-n --name NAME", "process to trace, by its name in ps, executable, argv[0] or, of an "
-        "interpreter, its script: app.py", type=str)
-    add("--follow NAME,...", "trace child processes as well, or only those that run a command of "
-        "these names; no debugger can be used on them meanwhile (--follow=NAME,...)", nargs="?",
+    add("-n --name NAME", "process to trace, by its name in ps, its executable, its argv[0], or "
+        "the script that an interpreter runs (app.py)", type=str)
+    add("--follow NAME,...", "trace child processes as well; with --follow=NAME,... only those "
+        "that run these commands; no debugger can attach to any of them meanwhile", nargs="?",
         const=frozenset(), type=type_of(_names))
     add("--follow-limit N", "trace at most N processes at a time and count the others (default "
         "256)", type=positive_type, default=256)
     add("--as-root", "run CMD as root under sudo (default: as the user who called sudo)")
-    add("--program-output FILE", "copy the output of CMD, which the screen shows, to FILE",
+    add("--program-output FILE", "also write what CMD prints on the screen's Output tab to FILE",
         type=Path)
     add("--malloc NAME|PATH", "trace only the malloc library in files whose name contains NAME, "
         "or in PATH (default: all that are found)")
     group.add_argument("--allocator", dest="malloc", help=argparse.SUPPRESS)
     add("--allocators FILE", "TOML file with functions of custom allocators to trace (repeatable)",
         type=Path, **_SEVERAL)
-    add("--mmap", "trace mappings that the program makes itself (mmap, mremap, sbrk), apart from "
-        "blocks and in whole pages")
+    add("--mmap", "also trace memory that the program maps itself (mmap, mremap, sbrk), in whole "
+        "pages, reported separately from blocks")
     add("--min-size SIZE", "ignore smaller allocations (default 0)", type=_size, default=0)
     add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=_size)
-    add("--sample SIZE", "report one allocation per SIZE allocated bytes on average and estimate "
-        "the rest: lower overhead, estimated figures (default: report every allocation)",
+    add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
+        "estimate the rest: less overhead, estimated figures (default: every allocation)",
         type=_size)
 
 
 def _add_probes(group: Any) -> None:
     add = partial(add_option, group)
-    add("--events-size SIZE", "size of the ring between probes and reader (default 8MiB)",
+    add("--events-size SIZE", "size of the event ring between probes and reader, at most (default "
+        "8MiB: room for 131,072 events)",
         type=_size, default=8 << 20)
-    add("--overflow-entries N", "addresses whose changes are kept while the ring is full, at "
-        "about 128 bytes of kernel memory each (default 262144; 0: events are lost then)",
+    add("--overflow-entries N", "how many addresses the overflow map can hold changes of while "
+        "the ring is full, about 128 bytes of kernel memory each (default 262144; with 0, events "
+        "that find the ring full are lost)",
         type=_whole(0, 1 << 24, "more than {} entries can't be kept"), default=1 << 18)
-    add("--stacks", "how call stacks are followed: by call-frame information, by frame pointers "
-        "(fp), or by the first and, for code that has none, the second (default auto)",
+    add("--stacks", "how call stacks are unwound: by call-frame information, and by frame pointers "
+        "in code that has none (auto, the default, and cfi), or by frame pointers alone (fp)",
         choices=["auto", "cfi", "fp"], default="auto")
     add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
         type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
-    add("--attach", "how probes are attached: uprobe_multi links for entries and returns at once "
-        "(session, Linux 6.13) or apart (multi, Linux 6.6), or perf events (default auto: the "
-        "first that the kernel has)",
+    add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
+        "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
         choices=["auto", *(method.value for method in Method)], default="auto")
 
 
 def _add_reports(group: Any) -> None:
     add = partial(add_option, group)
     view = partial(add_option, group.add_mutually_exclusive_group())
-    view("--tui", "a screen that takes keys (default on a terminal, unless --count is given)")
+    view("--tui", "interactive screen (default on a terminal, unless --count is given)")
     view("--text", "text reports on standard output (default without a terminal)")
     view("--json", "JSON reports, one object per line")
     add("--report FILE", "write reports to FILE (default: standard output; with -- CMD, standard "
@@ -225,31 +226,33 @@ def _add_reports(group: Any) -> None:
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     add("--show LIST", f"add sections to reports: {', '.join(SECTIONS)}, or all",
         type=type_of(parse_sections), default=frozenset())
-    add("--temporary N|TIME", "an allocation is temporary if the thread that made it frees it "
-        f"before it has made N others (0 to {MOST_BETWEEN}, default {DEFAULT_POLICY.between}), or "
-        "within TIME, such as 20ms", type=_soon, default=DEFAULT_POLICY)
+    add("--temporary N|TIME", "what counts as a temporary allocation: the thread that made it "
+        f"frees it after at most N others (0 to {MOST_BETWEEN}, default "
+        f"{DEFAULT_POLICY.between}), or within TIME, such as 20ms", type=_soon,
+        default=DEFAULT_POLICY)
     add("--age AGE", "list the largest live blocks that are at least this old", type=_duration)
     add("--interval S", "time between reports (default 1s)", type=_duration, default=1.0)
     add("--count N", "end after N reports", type=positive_type)
-    add("--duration S", "end after this time (default: when the process ends, or Ctrl-C)",
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=_duration)
 
 
 def _add_files(group: Any) -> None:
     add = partial(add_option, group)
     add_output(group)
-    add("--flamegraph FILE", "write folded stacks, whatever FILE is called")
-    add("--pprof FILE", "write a pprof profile, whatever FILE is called")
-    add("--since-mark", "once SIGUSR2 has set a mark, write the difference from it")
+    add("--flamegraph FILE", "write folded stacks, whatever the suffix of FILE")
+    add("--pprof FILE", "write a pprof profile, whatever the suffix of FILE")
+    add("--since-mark", "write files as the difference from the mark that SIGUSR2 sets, once it "
+        "is set")
 
 
-def add_output(group: Any) -> None:
+def add_output(group: Any, what: str = "FILE at the end and on SIGUSR1") -> None:
     """``-o``, ``--metric`` and ``--output-mode``, for every command that writes files."""
     add = partial(add_option, group)
-    add("-o --output FILE", f"write FILE at the end and on SIGUSR1 (repeatable); its suffix "
-        f"selects the format: {', '.join(EXPORTERS)}; %%p in its name is the PID, %%t the time",
+    add("-o --output FILE", f"write {what} (repeatable); its suffix selects the "
+        f"format: {', '.join(EXPORTERS)}; %%p in its name is the PID, %%t the time",
         **_SEVERAL)
-    add("--metric", "what files show, or show first: "
+    add("--metric", "the metric that files show, or show first: "
         f"{', '.join(metric.title for metric in Metric)} (default {Metric.BYTES.value})",
         choices=list(METRICS), default=Metric.BYTES.value)
     add("--output-mode MODE", "permissions of files in octal (default 600: call stacks are "
@@ -258,8 +261,8 @@ def add_output(group: Any) -> None:
 
 def _add_watch(group: Any) -> None:
     add = partial(add_option, group)
-    add("--fail-if RULE", f"end with exit status {FAILED_STATUS} when a report shows that RULE "
-        "holds: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
+    add("--fail-if RULE", f"end with exit status {FAILED_STATUS} as soon as a report meets "
+        "RULE: leak, 'leak > 1MiB/min', 'growth > 5MiB/min', 'live > 2GiB', 'peak > 2GiB' or "
         "'rss > 4GiB' (repeatable)", type=type_of(parse_rule), **_SEVERAL)
     add("--on-leak COMMAND", "run COMMAND once for each leak, with its JSON on standard input, "
         f"without a shell and for at most {ON_LEAK_PATIENCE_S:g} s", type=type_of(_command))
@@ -269,33 +272,34 @@ def _add_watch(group: Any) -> None:
 
 def _add_live(group: Any) -> None:
     add = partial(add_option, group)
-    add("--listen [HOST:]PORT", "answer HTTP while tracing, on this machine unless HOST is given: "
-        "a flame graph, /debug/pprof/heap, /metrics; port 0 takes a free one",
+    add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is given: a "
+        "flame graph, /debug/pprof/heap, /metrics; port 0 picks a free port",
         type=type_of(parse_listen))
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
-    add("--push-interval S", "time between these profiles (default 15s)",
+    add("--push-interval S", "time between pushed profiles (default 15s)",
         type=_duration, default=15.0)
-    add("--push-name NAME", "application they belong to (default: the command)")
-    add("--push-label KEY=VALUE", "label of these profiles, beside hostname and pid (repeatable)",
+    add("--push-name NAME", "application name of pushed profiles (default: the command)")
+    add("--push-label KEY=VALUE", "label of pushed profiles, besides hostname and pid (repeatable)",
         type=type_of(parse_label), **_SEVERAL)
 
 
 def _add_names(group: Any) -> None:
     add = partial(add_option, group)
-    add("--filters FILE", "TOML file with more rules on which frames to hide (repeatable)",
+    add("--filters FILE", "TOML file with more rules for hiding frames (repeatable)",
         type=Path, **_SEVERAL)
-    add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt "
-        "(repeatable)", type=type_of(_switch), **_SEVERAL)
-    add("--no-filters", "disable the built-in filters; those of --filters FILE still apply")
-    add("--sources DIR=DIR", "where source files are now, if not where they were compiled (first "
-        "DIR: as compiled; repeatable)", type=type_of(_directories), **_SEVERAL)
-    add("--short-names", "leave template arguments and parameters out of function names")
+    add("--filter-group NAME=on|off", "switch a group of filters, such as tokio or qt, on "
+        "or off (repeatable)", type=type_of(_switch), **_SEVERAL)
+    add("--no-filters", "disable the built-in and your own filters; those of --filters FILE "
+        "still apply")
+    add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
+        "(repeatable)", type=type_of(_directories), **_SEVERAL)
+    add("--short-names", "omit template arguments and parameters from function names")
 
 
 def _add_rest(group: Any) -> None:
     add = partial(add_option, group)
-    add("-h --help", "show the options used daily and exit", action=_ShowHelp)
+    add("-h --help", "show the common options and exit", action=_ShowHelp)
     add("--help-all", "show all options and exit", action=_ShowHelp)
     add("--debug", "show tracebacks and compiler messages")
     add("--version", "show the version and exit", action="version",

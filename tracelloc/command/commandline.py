@@ -64,9 +64,11 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
     """Raises UsageError for what makes no sense."""
     if given.pid is not None and given.name is not None:
         raise UsageError("-p and -n both name a process", hint="leave out one")
+    if given.name == "":
+        raise UsageError("-n '' names no process", hint="write a name, such as -n nginx")
     if command and not given.pid is given.name is None:
         raise UsageError(
-            "either a command is traced or a process", hint="leave out -p and -n, or -- CMD"
+            "-p and -n trace a running process, -- CMD starts one", hint="leave out one of them"
         )
     longest_s = max(given.interval, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample

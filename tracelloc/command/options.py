@@ -119,7 +119,7 @@ def options_of(line: CommandLine) -> Options:
 
 def _config_of(given: argparse.Namespace) -> TraceConfig:
     capture = CaptureConfig(
-        events_size_bytes=max(mmap.PAGESIZE, 1 << (given.events_size - 1).bit_length()),
+        events_size_bytes=max(mmap.PAGESIZE, given.events_size),
         spill_entries=given.overflow_entries,
         min_block_bytes=given.min_size,
         max_block_bytes=given.max_size,

@@ -53,7 +53,7 @@ def whole_parser() -> Parser:
 
 def _add_symbols(parser: Parser) -> None:
     add = parser.add_argument
-    add("-p", "--pid", type=pid_type, required=True, metavar="PID", help="process to look at")
+    add("-p", "--pid", type=pid_type, required=True, metavar="PID", help="process to inspect")
     add("--json", action="store_true", help="one JSON array instead of text")
     _add_debug(parser)
 
@@ -75,10 +75,10 @@ def _symbols(given: argparse.Namespace) -> None:
 
 def _add_diff(parser: Parser) -> None:
     add = parser.add_argument
-    add("before", type=Path, metavar="BEFORE", help="profile to compare with")
-    add("after", type=Path, metavar="AFTER", help="profile that is looked at")
+    add("before", type=Path, metavar="BEFORE", help="earlier profile")
+    add("after", type=Path, metavar="AFTER", help="later profile")
     add("--top", type=count_type, default=10, metavar="N", help="stacks to list (default 10)")
-    add_output(parser)
+    add_output(parser, "the difference to FILE instead of the list")
     _add_debug(parser)
 
 
@@ -119,8 +119,8 @@ def _diff(given: argparse.Namespace) -> None:
 
 def _add_help(parser: Parser) -> None:
     parser.add_argument(
-        "topic", nargs="?", metavar="TOPIC", choices=manual.topics(), help="as listed without one",
-        type=type_of(manual.find_topic),
+        "topic", nargs="?", metavar="TOPIC", choices=manual.topics(),
+        help="default: list the topics", type=type_of(manual.find_topic),
     )  # fmt: skip
     _add_debug(parser)
 
@@ -130,7 +130,7 @@ def _help(given: argparse.Namespace) -> None:
 
 
 def _add_completion(parser: Parser) -> None:
-    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell to complete words in")
+    parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell to complete for")
     _add_debug(parser)
 
 

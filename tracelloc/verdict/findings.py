@@ -257,7 +257,7 @@ def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
         if sites.alive[row] <= 1.5:
             return f"{live}; one block, reallocated larger each time"
         if sites.alive[row] >= sites.born[row]:
-            return f"{live}; nothing allocated here was freed, but too unevenly to be sure"
+            return f"{live}; nothing allocated here was freed, but too irregular to be sure"
         return f"{live}; old blocks are still freed, so it may level off"
     if sites.replaces_old[row]:
         return (
@@ -266,17 +266,17 @@ def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
         )
     if sites.verdict_in_s[row] > 0:
         return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
-    return f"{live}; {blocks(sites.survivors[row])} not freed, too few or too uneven to be sure"
+    return f"{live}; {blocks(sites.survivors[row])} not freed, too few or too irregular to be sure"
 
 
 def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
     if not sites.loss_share[row]:
-        return "cannot tell: stacks of different call sites may have been cut short to this one"
+        return "cannot tell: this stack was cut short and may stand for several call sites"
     lost = 1 / max(float(sites.loss_share[row]), 1e-12)
     kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
     return (
         f"cannot tell: about 1 in {round(lost):,} frees was lost, and 1 in "
-        f"{round(max(kept, 1)):,} blocks allocated here stays"
+        f"{round(max(kept, 1)):,} blocks allocated here is still live"
     )
 
 

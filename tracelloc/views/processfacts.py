@@ -210,12 +210,12 @@ def _elsewhere(memory: MemoryUsage, known: int) -> str:
     anonymous = now.anonymous + now.swapped - start.anonymous - start.swapped - known
     files, shared = now.files - start.files, now.shared - start.shared
     if files >= max(anonymous, shared):
-        return f"mapped files have {format_size(files)} more in memory"
+        return f"resident pages of mapped files have grown by {format_size(files)}"
     if shared >= anonymous:
-        return f"shared memory has {format_size(shared)} more in memory"
+        return f"shared memory has grown by {format_size(shared)}"
     untraced = "" if memory.mapped_bytes is not None else ", direct mmap, thread stacks"
     return (
-        f"{format_size(anonymous)} more is anonymous memory outside of them: fragmentation, "
+        f"anonymous memory outside of them has grown by {format_size(anonymous)}: fragmentation, "
         f"malloc caches{untraced} or another malloc library"
     )
 
@@ -295,9 +295,12 @@ def why_uncertain(sizes: UsableSizes) -> str | None:
 
 _LOSS_TEXTS = {
     Counter.SKIPPED_RUNS: ("fork or exec unseen", "forks or execs unseen"),
-    Counter.LOST_MAPPINGS: ("mapping or its end lost", "mappings or their ends lost"),
+    Counter.LOST_MAPPINGS: ("mapping event lost", "mapping events lost"),
     Counter.LOST_STACKS: ("stack lost", "stacks lost"),
-    Counter.STACK_TABLE_FULL: ("stack beyond the stack table", "stacks beyond the stack table"),
+    Counter.STACK_TABLE_FULL: (
+        "stack without room in the stack table",
+        "stacks without room in the stack table",
+    ),
     Counter.UNPAIRED_RETURNS: ("unpaired return", "unpaired returns"),
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
     Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
@@ -358,12 +361,12 @@ def _partial(snapshot: Snapshot) -> str:
 def _overflows(losses: LossCounts) -> str:
     """What happened while the reader fell behind."""
     text = (
-        f"{plural(losses.overflows, 'overflow')} of the event buffer, "
+        f"{plural(losses.overflows, 'overflow')} of the event ring, "
         f"{plural(losses.spilled_events, 'event')} in the overflow map"
     )
     if losses.events:
         return f"{text} or lost"
-    return f"{text}: figures are exact, but peaks meanwhile were not seen"
+    return f"{text}: figures are exact, but peaks during that time were not seen"
 
 
 def _rare_losses(losses: LossCounts) -> Iterator[str]:
