@@ -278,7 +278,7 @@ def _add_live(group: Any) -> None:
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
     add("--push-interval S", "time between pushed profiles (default 15s)",
-        type=_duration, default=15.0)
+        type=_duration)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")
     add("--push-label KEY=VALUE", "label of pushed profiles, besides hostname and pid (repeatable)",
         type=type_of(parse_label), **_SEVERAL)

@@ -90,13 +90,14 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             "--events-size must be between 1 and 1GiB",
         ),
         (
-            given.push is None and (given.push_name is not None or given.push_label),
-            "--push-name and --push-label need --push URL",
+            given.push is None and (given.push_name or given.push_label or given.push_interval),
+            "--push-interval, --push-label and --push-name need --push URL",
         ),
         (
-            given.push is not None and not 1 <= given.push_interval <= 86400,
+            given.push_interval is not None and not 1 <= given.push_interval <= 86400,
             "--push-interval must be between 1s and a day",
         ),
+        (given.as_root and not command, "--as-root is for -- CMD"),
     ):
         if wrong:
             raise UsageError(message)

@@ -145,7 +145,7 @@ def _push_of(given: argparse.Namespace) -> PushConfig | None:
         return None
     url, authorization = given.push
     labels = tuple(given.push_label)
-    return PushConfig(url, authorization, given.push_interval, given.push_name, labels)
+    return PushConfig(url, authorization, given.push_interval or 15.0, given.push_name, labels)
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:
