@@ -33,14 +33,15 @@
 #endif
 
 /*
- * Bytes of stack memory that are read at once at most (a power of two). Up to the page
- * size, aligned ones never reach into a page that the frame itself is not in.
+ * Bytes of stack memory that are read at once (a power of two). Up to the page size, aligned
+ * ones never reach into a page that the frame itself is not in. They make a thread's record
+ * large, and of large records the kernel keeps few in hand: with PREEMPT_RT it would run out
+ * of them where many threads begin at a time.
  */
 #ifndef STACK_WINDOW
-#define STACK_WINDOW 4096
+#define STACK_WINDOW 1024
 #endif
-/* Where the stack is short, and where it may end soon. */
-#define FIRST_WINDOW 1024
+/* Where the stack may end soon. */
 #define SMALL_WINDOW 256
 /* A frame: the caller's frame pointer, and above it the return address. */
 #define STACK_FRAME_BYTES 16
@@ -137,7 +138,6 @@ struct call {
 	struct spilled taken; /* while TAKING_KEPT */
 	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 #ifdef USE_ROWS
-	__u64 tall; /* bytes beyond FIRST_WINDOW to be read at once, as the last walk needed */
 	__u64 loaded; /* bytes of the stack that are in `window` */
 	__u64 base; /* their address */
 	__u64 bad;  /* not 0: something of the stack could not be read */
@@ -186,7 +186,7 @@ BPF_F_TABLE("array", u32, struct event, mappings, MAPPINGS, MAP_MMAPABLE);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated: 5.4 KiB per thread. */
+/* pid_tgid -> the call this thread is in. Not preallocated: 2.4 KiB per thread. */
 BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 
 /* One entry of zeros, never written: what new entries of `calls` start as. */

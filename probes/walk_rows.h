@@ -14,11 +14,10 @@
 
 /*
  * The word at `address`, through the window that is loaded; another one is loaded if it
- * lies elsewhere. A read costs the same whatever its length, up to a point: as much as this
- * thread's last walk has needed is read at once, from where the frame's words begin. `bad`
- * gets a bit if it can't be read. (Where the window is, how large it is to be and what went
- * wrong is kept in the record: what the verifier knows of a number in a register would tell
- * states apart that are alike, and it would follow all of them.)
+ * lies elsewhere. A read costs the same whatever its length, up to a point: much is read at
+ * once, from where the frame's words begin. `bad` gets a bit if it can't be read. (Where the
+ * window is and what went wrong is kept in the record: what the verifier knows of a number in
+ * a register would tell states apart that are alike, and it would follow all of them.)
  */
 static __always_inline u64 read_word(struct call *call, u64 address)
 {
@@ -27,11 +26,10 @@ static __always_inline u64 read_word(struct call *call, u64 address)
 
 	if (at >= call->loaded) {
 		u64 start = (address - SAVED_BYTES) & ~7ULL;
-		u64 size = FIRST_WINDOW | (call->tall & (STACK_WINDOW - FIRST_WINDOW));
 
 		*base = start;
-		call->loaded = size;
-		if (read_user(call->window, size, (void *)start)) {
+		call->loaded = STACK_WINDOW;
+		if (read_user(call->window, STACK_WINDOW, (void *)start)) {
 			/* The stack may end before: what never reaches into another page. */
 			start = address & ~(u64)(SMALL_WINDOW - 1);
 			*base = start;
@@ -266,7 +264,6 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 	}
-	call->tall = sp - caller_sp(call) > FIRST_WINDOW ? STACK_WINDOW - FIRST_WINDOW : 0;
 	if (stack->flags == STACK_LOST_MISS) {
 		u64 id = send_miss(ctx, space, call, hash, pc - before);
 
