@@ -28,6 +28,19 @@ static __always_inline u64 tick_ns(struct control *words)
 	return seen & ~TICK_MASK;
 }
 
+/* Writes an event into a slot that was reserved. */
+static __always_inline void write_slot(struct event *event, u64 slot, u32 slots, u32 kind,
+				       const struct spill_key *key, const struct spilled *block)
+{
+	event->address = key->address;
+	event->stack_id = block->stack_id;
+	event->time_ns = block->time_ns;
+	event->tid = block->tid;
+	event->image = key->image;
+	finish_slot(event, slot, slots, block->size | (u64)kind << EVENT_SIZE_BITS |
+					(u64)key->parity << EVENT_PARITY_BIT);
+}
+
 /* Puts an event into the ring. False if that is full. */
 static __always_inline bool send(struct control *words, u32 kind, const struct spill_key *key,
 				 const struct spilled *block)
@@ -42,13 +55,7 @@ static __always_inline bool send(struct control *words, u32 kind, const struct s
 	event = events.lookup(&at);
 	if (!event)
 		return false;
-	event->address = key->address;
-	event->stack_id = block->stack_id;
-	event->time_ns = block->time_ns;
-	event->tid = block->tid;
-	event->image = key->image;
-	finish_slot(event, slot, EVENTS, block->size | (u64)kind << EVENT_SIZE_BITS |
-					 (u64)key->parity << EVENT_PARITY_BIT);
+	write_slot(event, slot, EVENTS, kind, key, block);
 	if (!(slot % WATCHFUL_SLOTS) && !words->woken &&
 	    waiting_slots(RING_EVENTS, slot) > WAKE_SLOTS) {
 		words->woken = 1;

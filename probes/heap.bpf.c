@@ -169,7 +169,7 @@ static __always_inline struct call *find_call(u64 id)
 /* This thread's record, made if there is none. NULL: no room. */
 static __always_inline struct call *get_call(u64 id)
 {
-	struct call *call = calls.lookup(&id);
+	struct call *call = find_call(id);
 	u32 zero = 0;
 	struct call *none;
 
@@ -179,7 +179,7 @@ static __always_inline struct call *get_call(u64 id)
 	if (!none)
 		return NULL;
 	calls.update(&id, none);
-	call = calls.lookup(&id);
+	call = find_call(id);
 	/* Above all that an earlier owner of this thread id may have had. */
 	if (call)
 		call->takings = bpf_ktime_get_ns();

@@ -18,25 +18,22 @@
 static __always_inline void emit_range(struct control *words, u64 id, u32 kind, u64 start,
 				       u64 size, u64 stack_id)
 {
+	struct spill_key key = key_now(words, id, start);
+	struct spilled range =
+		describe(words, id, size & ((1ULL << EVENT_SIZE_BITS) - 1), stack_id);
 	struct event *event;
 	u64 slot = 0;
 	u32 at;
 
+	key.parity = 0; /* this ring has no epochs */
 	if (!reserve_slot(RING_MAPPINGS, MAPPINGS, &slot)) {
 		count(COUNTER_LOST_MAPPINGS);
 		return;
 	}
 	at = slot & (MAPPINGS - 1);
 	event = mappings.lookup(&at);
-	if (!event)
-		return;
-	event->address = start;
-	event->stack_id = stack_id;
-	event->time_ns = tick_ns(words);
-	event->tid = (u32)id;
-	event->image = key_now(words, id, start).image;
-	finish_slot(event, slot, MAPPINGS, (size & ((1ULL << EVENT_SIZE_BITS) - 1)) |
-					   (u64)kind << EVENT_SIZE_BITS);
+	if (event)
+		write_slot(event, slot, MAPPINGS, kind, &key, &range);
 }
 
 /* A function that changes what is mapped is entered. */

@@ -9,6 +9,8 @@ import sys
 from contextlib import suppress
 from typing import Final
 
+from tracelloc.text import show_status
+
 
 class StatusLine:
     """A line in which each text takes the place of the last one, from ``begin`` to ``end``."""
@@ -23,17 +25,16 @@ class StatusLine:
 
     def note(self, text: str) -> None:
         """What is being done now, as printable text. Before and after, nothing is shown."""
-        self._print(f"\rtracelloc: {text}…\x1b[K")
+        if self._is_on:
+            with suppress(OSError, ValueError):  # the terminal is gone
+                show_status(f"{text}…")
 
     def end(self) -> None:
         """Takes the line away. May be called twice."""
-        self._print("\r\x1b[K")
-        self._is_on = False
-
-    def _print(self, text: str) -> None:
         if self._is_on:
-            with suppress(OSError, ValueError):  # the terminal is gone
-                print(text, end="", file=sys.stderr, flush=True)
+            with suppress(OSError, ValueError):
+                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+        self._is_on = False
 
 
 STARTUP: Final = StatusLine()

@@ -34,6 +34,11 @@ def _escape(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def show_status(text: str) -> None:
+    """Shows a line on standard error, which is a terminal, in place of the last such line."""
+    print(f"\rtracelloc: {text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 class Progress:
     """Says on standard error what takes longer than a moment, whatever holds it up."""
 
@@ -69,7 +74,7 @@ class Progress:
     def _show(self) -> None:
         self._shown = True
         if sys.stderr.isatty():
-            print(f"\rtracelloc: {self._text}…\x1b[K", end="", file=sys.stderr, flush=True)
+            show_status(f"{self._text}…")
         else:
             print(f"tracelloc: {self._text}…", file=sys.stderr, flush=True)
 

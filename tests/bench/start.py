@@ -59,7 +59,7 @@ class Started:
     first_figures_s: float
     """When a function of the target was named; the end, where none is."""
     cpu_s: float
-    """Of the command and its children, from the beginning to the end."""
+    """CPU time of the command and its children, from the beginning to the end."""
     rss_mib: float
     """The most that was resident."""
 

@@ -137,7 +137,7 @@ def test_every_kind_of_function_has_its_code() -> None:
 
 
 def test_cookies_say_kind_and_positions() -> None:
-    """As ``argument()`` in ``probes/heap.bpf.c`` reads them."""
+    """Where ``argument()`` in ``probes/heap.bpf.c`` looks for them."""
     code = abi.FunctionCode
     assert Signature(FunctionKind.ALLOC, (2,)).cookie == code.ALLOC | 2 << 8
     assert POSIX_MEMALIGN.cookie == code.POSIX_MEMALIGN | 1 << 8 | 3 << 12

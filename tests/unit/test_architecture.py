@@ -15,8 +15,8 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "text", "probes", "abi", "sampling", "startup", "syscalls"},
-    {"invoker", "demangle", "elf", "watchrules"},
+    {"errors", "text", "probes", "abi", "sampling", "syscalls"},
+    {"startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},
     {"placement", "symbols"},

@@ -92,7 +92,7 @@ def test_report_and_rules_see_one_snapshot(
 def test_names_of_the_first_report_are_looked_up_ahead(
     stage: Stages, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Of the largest stacks, while the report's time has not come; nobody waits for them."""
+    """Names of the largest stacks; nobody waits for them."""
     play = stage()
     play.play(play.image(play.root), (A, 16, 700, 1, 7), (A, 32, 900, 2, 7), (A, 48, 8, 3, 7))
     asked: list[tuple[list[int], float | None]] = []

@@ -200,11 +200,8 @@ class Attachment:
         """One per probe, with its program; beside links, one per breakpoint, with none."""
         pmu_type, return_bit = _read_pmu()
         keeps = self.method.has_links
-        probes = _probes(self.points, self.method)
-        if keeps:
-            places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
-            probes = list(places.values())
-        for probe in probes:
+        places = {(p.open_path, p.offset): _Probe(p) for p in self.points}
+        for probe in places.values() if keeps else _probes(self.points, self.method):
             path_bytes = ctypes.create_string_buffer(os.fsencode(probe.point.open_path))
             attributes = _PerfEventAttr(
                 type=pmu_type,

@@ -43,8 +43,8 @@ PROGRAMS: Final = (
 )
 """The programs for uprobes in ``probes/heap.bpf.c``."""
 
-MAPPINGS_SIZE_BYTES: Final = 4 << 20
-"""Ring of what is mapped and unmapped."""
+MAPPING_SLOTS: Final = 1 << 16
+"""Events in the ring of what is mapped and unmapped: a power of two."""
 
 TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
 """Programs that are run for every process, and the raw tracepoints they sit on; the second
@@ -89,8 +89,8 @@ class CaptureConfig:
 
     @property
     def ring_slots(self) -> int:
-        """Events that their ring has room for."""
-        return event_slots(self.events_size_bytes)
+        """Events that their ring has room for: a power of two."""
+        return 1 << (self.events_size_bytes // abi.EVENT_DTYPE.itemsize).bit_length() - 1
 
     def cflags(self) -> list[str]:
         """The macros of ``probes/maps.h`` and ``probes/heap.bpf.c``."""
@@ -111,7 +111,7 @@ class CaptureConfig:
             flags.append(f"-DPID_NAMESPACE_INODE={namespace[1]}ULL")
         if self.trace_mappings:
             flags.append("-DTRACE_MAPPINGS")
-            flags.append(f"-DMAPPINGS={event_slots(MAPPINGS_SIZE_BYTES)}")
+            flags.append(f"-DMAPPINGS={MAPPING_SLOTS}")
         if self.use_rows:
             flags.append("-DUSE_ROWS")
             flags.append(f"-DROW_SETS_LOG2={(self.row_sets - 1).bit_length()}")
@@ -131,11 +131,6 @@ class CaptureConfig:
         """The probes compiled so. Raises UnsupportedError."""
         text = probes.source_text(use_rows=self.use_rows, trace_mappings=self.trace_mappings)
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
-
-
-def event_slots(size_bytes: int) -> int:
-    """How many events a ring of this size has room for: a power of two."""
-    return 1 << (size_bytes // abi.EVENT_DTYPE.itemsize).bit_length() - 1
 
 
 def usable_methods() -> list[Method]:
@@ -186,7 +181,7 @@ class Capture:
         self.mappings: EventRing | None = None
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
-            self.mappings = self._event_ring("mappings", MAPPINGS_SIZE_BYTES)
+            self.mappings = self._event_ring("mappings", MAPPING_SLOTS)
         spaces = config.max_spaces if config.follow else 1
         self._spaces = self._shared("spaces", abi.SPACE_DTYPE, spaces)
         if config.follow:
@@ -201,7 +196,7 @@ class Capture:
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
 
     def _make_drain(self, config: CaptureConfig) -> Drain:
-        ring = self._event_ring("events", config.events_size_bytes)
+        ring = self._event_ring("events", config.ring_slots)
         if not config.spill_entries:
             return Drain(ring, self._control, None)
         try:
@@ -210,11 +205,11 @@ class Capture:
             raise UnsupportedError(f"the kernel refused a map of maps: {error.strerror}") from error
         return Drain(ring, self._control, spill)
 
-    def _event_ring(self, name: str, size_bytes: int) -> EventRing:
+    def _event_ring(self, name: str, slots: int) -> EventRing:
         first = 2 * abi.EventRingNumber[name.upper()]
         positions = self._shared("positions", abi.POSITION_DTYPE, 2 * len(abi.EventRingNumber))
-        slots = self._shared(name, abi.EVENT_DTYPE, event_slots(size_bytes))
-        ring = EventRing(slots, positions[first : first + 2])
+        events = self._shared(name, abi.EVENT_DTYPE, slots)
+        ring = EventRing(events, positions[first : first + 2])
         self._rings.append(ring)
         return ring
 

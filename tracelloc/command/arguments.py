@@ -18,7 +18,7 @@ from tracelloc import __version__
 from tracelloc.capture.method import Method
 from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
-from tracelloc.live.address import parse_label, parse_listen, parse_push_url
+from tracelloc.live.address import PUSH_INTERVAL_S, parse_label, parse_listen, parse_push_url
 from tracelloc.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
@@ -277,7 +277,7 @@ def _add_live(group: Any) -> None:
         type=type_of(parse_listen))
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
-    add("--push-interval S", "time between pushed profiles (default 15s)",
+    add("--push-interval S", f"time between pushed profiles (default {PUSH_INTERVAL_S:g}s)",
         type=_duration)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")
     add("--push-label KEY=VALUE", "label of pushed profiles, besides hostname and pid (repeatable)",

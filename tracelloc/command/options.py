@@ -15,7 +15,7 @@ from tracelloc.capture.method import Method
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, exporter_for
-from tracelloc.live.address import ListenAddress, PushConfig
+from tracelloc.live.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
 from tracelloc.report.optional import wanted_by
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import MallocChoice
@@ -145,7 +145,8 @@ def _push_of(given: argparse.Namespace) -> PushConfig | None:
         return None
     url, authorization = given.push
     labels = tuple(given.push_label)
-    return PushConfig(url, authorization, given.push_interval or 15.0, given.push_name, labels)
+    interval_s = given.push_interval or PUSH_INTERVAL_S
+    return PushConfig(url, authorization, interval_s, given.push_name, labels)
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:

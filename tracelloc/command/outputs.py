@@ -22,7 +22,7 @@ from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
 from tracelloc.invoker import replace_file
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import format_duration, format_size, printable
+from tracelloc.text import format_duration, format_size, printable, show_status
 from tracelloc.views.combined import joined, trace_profiles
 from tracelloc.views.naming import Namers
 from tracelloc.views.profile import Metric, Profile
@@ -222,7 +222,7 @@ class Messages:
             return
         self._last_progress_s = now
         if terminal:
-            print(f"\rtracelloc: {line}\x1b[K", end="", file=sys.stderr, flush=True)
+            show_status(line)
             self._progress_shown = True
         else:
             self.say(line)

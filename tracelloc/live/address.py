@@ -14,6 +14,10 @@ _ADDRESS: Final = re.compile(
 _LABEL: Final = re.compile(r"(?P<key>[A-Za-z_][A-Za-z0-9_.]*)=(?P<value>[^,={}\"\s]+)")
 
 
+PUSH_INTERVAL_S: Final = 15.0
+"""Between two pushed profiles, unless another time is given."""
+
+
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
     """A TCP address; port 0 lets the kernel choose."""
@@ -31,6 +35,7 @@ class PushConfig:
     authorization: str | None = field(repr=False)
     """User and password, ``user:password``."""
     interval_s: float
+    """Between two profiles."""
     name: str | None
     """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]

@@ -135,14 +135,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
         )
     offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
     exits = [
-        ProbePoint(
-            entry.open_path,
-            offset,
-            entry.program,
-            entry.label,
-            cookie=abi.FunctionCode.EXIT,
-            is_single_stepped=True,
-        )
+        replace(entry, offset=offset, cookie=abi.FunctionCode.EXIT, is_single_stepped=True)
         for offset in offsets
         if offset is not None
     ]

@@ -11,7 +11,6 @@ from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 
 _ALL: Final = "all"
 
-
 SECTIONS: Final = {
     "peak": NOTHING_ELSE,  # the stacks that held most at the high-water mark
     "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread

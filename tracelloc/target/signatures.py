@@ -23,34 +23,34 @@ FREE_PROGRAM: Final = "free_call"
 
 
 class FunctionKind(Enum):
-    """What a function does; the value is for people."""
+    """What a function does; the value is what its probes' cookies say."""
 
-    ALLOC = "alloc"
+    ALLOC = abi.FunctionCode.ALLOC
     """``f(size) -> block``"""
-    CALLOC = "calloc"
+    CALLOC = abi.FunctionCode.CALLOC
     """``f(n, size) -> block``"""
-    POSIX_MEMALIGN = "posix_memalign"
+    POSIX_MEMALIGN = abi.FunctionCode.POSIX_MEMALIGN
     """``f(out, size) -> errno``"""
-    REALLOC = "realloc"
+    REALLOC = abi.FunctionCode.REALLOC
     """``f(block, size) -> block``; the old block lives on if it fails"""
-    REALLOCF = "reallocf"
+    REALLOCF = abi.FunctionCode.REALLOCF
     """``f(block, size) -> block``; the old block is freed if it fails"""
-    REALLOCARRAY = "reallocarray"
+    REALLOCARRAY = abi.FunctionCode.REALLOCARRAY
     """``f(block, n, size) -> block``"""
-    RESIZE = "resize"
+    RESIZE = abi.FunctionCode.RESIZE
     """``f(block, size) -> size``: in place, and done if the result is at least ``size``"""
-    FREE = "free"
+    FREE = abi.FunctionCode.FREE
     """``f(block)``, which calls no other function that frees"""
-    OUTER_FREE = "outer_free"
+    OUTER_FREE = abi.FunctionCode.OUTER_FREE
     """``f(block)``, which may call another one to do it"""
 
-    MAP = "map"
+    MAP = abi.FunctionCode.MAP
     """``f(…, size) -> start``, as mmap"""
-    UNMAP = "unmap"
+    UNMAP = abi.FunctionCode.UNMAP
     """``f(start, size)``, as munmap"""
-    REMAP = "remap"
+    REMAP = abi.FunctionCode.REMAP
     """``f(start, old size, size, flags) -> start``, as mremap"""
-    SBRK = "sbrk"
+    SBRK = abi.FunctionCode.SBRK
     """``f(increment) -> old end``"""
 
     @property
@@ -127,7 +127,7 @@ class Signature:
     @property
     def cookie(self) -> int:
         """What the program is told of it (``COOKIE_`` in ``probes/event.h``)."""
-        cookie = abi.FunctionCode[self.kind.name] | (abi.COOKIE_THROWS if self.throws else 0)
+        cookie = self.kind.value | (abi.COOKIE_THROWS if self.throws else 0)
         for role, position in enumerate(self.positions):
             cookie |= position << abi.COOKIE_ARGUMENT_SHIFT + role * abi.COOKIE_ARGUMENT_BITS
         return cookie
