@@ -160,6 +160,28 @@ def test_thread_churn(builder: Builder, targets: list[Target]) -> None:
         assert sum(s.live_count for s in kept) == 900
 
 
+def test_a_thread_that_begins_while_ended_ones_are_dropped(
+    builder: Builder, targets: list[Target]
+) -> None:
+    """It keeps its record: it may be in its first call."""
+    target = Target([builder.c("churn"), 1])
+    targets.append(target)
+    with tracing(target) as session:
+        forget = session._capture.forget_threads
+        assert target.ask("go") == "done"
+        listed: list[int] = []
+
+        def begins_another(thread_id: int) -> bool:
+            listed.append(thread_id)
+            assert target.ask("go") == "done"
+            return True
+
+        assert forget(target.pid, begins_another) == len(listed)
+        begun: list[int] = []
+        forget(target.pid, lambda thread_id: not begun.append(thread_id))
+        assert len(set(begun) - set(listed)) == len(listed)
+
+
 def test_too_many_threads_are_counted(builder: Builder, targets: list[Target]) -> None:
     target = Target([builder.c("churn"), 300])
     targets.append(target)

@@ -7,7 +7,7 @@ import mmap
 import os
 import platform
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -350,14 +350,16 @@ class Capture:
         counters[abi.Counter.SKIPPED_RUNS] = sum(watching)
         return counters
 
-    def forget_threads(self, pid: int, alive: set[int]) -> int:
-        """Drops pairing records of this process's threads not in ``alive``; how many.
+    def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
+        """Drops pairing records of this process's threads that are gone; how many.
 
-        The probes see PIDs of the initial namespace: where ours is another one, nothing
-        matches and nothing is dropped.
+        ``is_gone`` is asked once the records are listed: a thread that begins meanwhile, and
+        is in its first call, keeps its own. The probes see PIDs of the initial namespace:
+        where ours is another one, nothing matches and nothing is dropped.
         """
         calls = self._bpf.map_fd("calls")
-        gone = [key for key in keys_of(calls) if key >> 32 == pid and key & 0xFFFFFFFF not in alive]
+        keys = [key for key in keys_of(calls) if key >> 32 == pid]
+        gone = [key for key in keys if is_gone(key & 0xFFFFFFFF)]
         for key in gone:
             delete_entry(calls, ctypes.c_uint64(key))
         return len(gone)

@@ -343,6 +343,14 @@ class Process:
         except (FileNotFoundError, ProcessLookupError):
             return set()
 
+    def has_thread(self, thread_id: int) -> bool:
+        """Whether a thread of it is there: listing many misses some while others end."""
+        try:
+            os.stat(f"{self.root}/{self.pid}/task/{thread_id}")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        return True
+
     def child_ids(self) -> set[int]:
         """Processes that it has made and that are there now; none if the kernel doesn't tell."""
         children: set[int] = set()

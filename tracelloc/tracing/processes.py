@@ -349,7 +349,7 @@ class Processes:
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         self._capture.unassign(pid)
-        self._capture.forget_threads(pid, set())
+        self._capture.forget_threads(pid, lambda _: True)
         tracee.end()
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
             # Whatever it does with that memory until it executes a program, it does alone.

@@ -245,8 +245,9 @@ class Tracee:
 
     def drop_ended_threads(self) -> int:
         """Frees what the probes keep of threads that are gone. Returns how many they were."""
-        alive = self.process.thread_ids()
-        return self._capture.forget_threads(self.process.pid, alive) if alive else 0
+        return self._capture.forget_threads(
+            self.process.pid, lambda thread_id: not self.process.has_thread(thread_id)
+        )
 
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
