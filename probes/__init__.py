@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
-_WALKS = {True: ("row.h", "walk_rows.h"), False: ("walk_fp.h",)}
+_WALKS = {True: ("row.h", "window.h", "memo.h", "walk_rows.h"), False: ("walk_fp.h",)}
 
 
 def directory() -> Path:
@@ -32,8 +32,8 @@ def parts(*, use_rows: bool, trace_mappings: bool = False) -> tuple[str, ...]:
     """
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
-    tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", *walk, "intern.h")
-    return (*tools, "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
+    tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
+    return (*tools, *walk, "intern.h", "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
 
 
 def source_text(*, use_rows: bool, trace_mappings: bool = False) -> str:

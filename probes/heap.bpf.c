@@ -50,6 +50,7 @@
 #include "read.h"
 #include "space.h"
 #include "stack.h"
+#include "scratch.h"
 #include "walk_rows.h" /* or walk_fp.h */
 #include "intern.h"
 #include "spill.h"

@@ -19,36 +19,46 @@ static __always_inline bool hand_over(struct control *words, struct stack *stack
 }
 
 /*
- * The id of the stack that this thread's call returns to. A stack that was not
- * sent before is handed over first and is marked as sent only after that:
- * whoever sees an event's id finds the stack already in its ring. (No frames: a miss
- * has been sent instead, under an id of its own.)
+ * The id of the stack that this thread's call returns to, walked in this scratch memory. One
+ * that was not sent before is handed over first and is marked as sent only after that: whoever
+ * sees an event's id finds the stack already in its ring. (No frames: user space has it, or
+ * a miss has been sent instead, under an id of its own.)
  */
+static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *words,
+				       struct space *space, struct call *call,
+				       struct scratch *scratch)
+{
+	u64 stack_id = walk_stack(ctx, space, call, scratch);
+	u32 n = scratch->stack.n_frames;
+	u64 nothing = 0;
+
+	if (!n || is_sent(scratch, stack_id))
+		return stack_id;
+	if (n > MAX_FRAMES)
+		n = MAX_FRAMES;
+	if (!hand_over(words, &scratch->stack, n))
+		count(COUNTER_LOST_STACKS);
+	else if (known_stacks.update(&stack_id, &nothing))
+		count(COUNTER_STACK_TABLE_FULL);
+	return stack_id;
+}
+
+/* The id of the stack that this thread's call returns to; 0 where it can't be had. */
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words, u64 id,
 					 struct call *call)
 {
 	struct space *space = get_space(id);
-	u64 nothing = 0;
-	u64 *recent;
+	struct scratch *scratch;
 	u64 stack_id;
-	u32 n;
 
 	if (!space)
 		return 0;
-	stack_id = walk_stack(ctx, space, call);
-	recent = &call->recent[stack_id % RECENT_STACKS];
-	n = call->stack.n_frames;
-	if (!n || *recent == stack_id)
-		return stack_id;
-	if (known_stacks.lookup(&stack_id)) {
-		*recent = stack_id;
-		return stack_id;
-	}
-	if (n > MAX_FRAMES)
-		n = MAX_FRAMES;
-	if (!hand_over(words, &call->stack, n))
+	scratch = take_scratch();
+	if (!scratch) {
 		count(COUNTER_LOST_STACKS);
-	else if (known_stacks.update(&stack_id, &nothing))
-		count(COUNTER_STACK_TABLE_FULL);
+		return 0;
+	}
+	stack_id = name_caller(ctx, words, space, call, scratch);
+	release_scratch(scratch);
 	return stack_id;
 }

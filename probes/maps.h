@@ -32,25 +32,23 @@
 #endif
 #endif
 
-/*
- * Bytes of stack memory that are read at once (a power of two). Up to the page size, aligned
- * ones never reach into a page that the frame itself is not in. They make a thread's record
- * large, and of large records the kernel keeps few in hand: with PREEMPT_RT it would run out
- * of them where many threads begin at a time.
- */
-#ifndef STACK_WINDOW
-#define STACK_WINDOW 1024
-#endif
-/* Where the stack may end soon. */
-#define SMALL_WINDOW 256
+/* Bytes of stack memory that are read at once, at most. */
+#define STACK_WINDOW PAGE_SIZE
 /* A frame: the caller's frame pointer, and above it the return address. */
 #define STACK_FRAME_BYTES 16
 
+/* Processors that have scratch memory of their own; others share it. */
+#ifndef PROCESSORS
+#define PROCESSORS 64
+#endif
+/* Scratch memories of each: more than one walk is under way where one was preempted. */
+#define SCRATCHES 2
+
 /*
- * Stack ids that each thread remembers by their low bits (a power of two): finding one
- * there costs a tenth of a look-up in `known_stacks`.
+ * Stack ids that are remembered by their low bits (a power of two): finding one there
+ * costs a tenth of a look-up in `known_stacks`.
  */
-#define RECENT_STACKS 16
+#define RECENT_STACKS 64
 
 #ifdef USE_ROWS
 /* Sets of rows (a power of two, 64 bytes each). */
@@ -112,11 +110,7 @@ enum taking {
 	TAKING_LOST = 3,      /* the block was not freed for anybody: is no longer counted */
 };
 
-/*
- * The outermost allocator call that a thread is in. It also holds the scratch
- * memory of the stack walk: programs on uprobes can be preempted by another
- * thread's on the same CPU, so scratch memory per CPU could be overwritten.
- */
+/* The outermost allocator call that a thread is in. */
 struct call {
 	__u64 sp;      /* stack pointer at entry; 0: not in an allocator */
 	__u64 last_sp; /* of the last call that was completed */
@@ -136,14 +130,47 @@ struct call {
 	__u64 taking;  /* enum taking, of `old` */
 	__u64 takings; /* counts the blocks that realloc took; never starts lower again */
 	struct spilled taken; /* while TAKING_KEPT */
-	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
+};
+
 #ifdef USE_ROWS
-	__u64 loaded; /* bytes of the stack that are in `window` */
-	__u64 base; /* their address */
-	__u64 bad;  /* not 0: something of the stack could not be read */
-	__u64 guessed; /* STACK_GUESSED, or 0 */
+/* Walks that are remembered (a power of two), and the most words that one goes by (likewise). */
+#define MEMOS 32
+#define MEMO_WORDS 128
+
+/* A walk that was made (memo.h). */
+struct memo {
+	__u64 sp;       /* where it began; 0: nothing is remembered */
+	__u64 pc;
+	__u64 bp;       /* as far as it mattered: */
+	__u64 bp_mask;  /* all ones, or 0 */
+	__u64 state;    /* of what was mapped: the tag of struct space */
+	__u64 owner;    /* whose stack it was: image and lineage of struct space */
+	__u64 stack_id; /* of what was found */
+	__u64 n_words;
+	/* While it is made: */
+	__u64 from_sp;        /* where it begins */
+	__u64 far;            /* not 0: a word was too far away, or the walk is not to be remembered */
+	__u64 bp_at_start;    /* 1 while bp is as it was in the beginning */
+	__u64 bp_unnoted;     /* 1 while bp is what was read last and has not been used, */
+	__u64 saved_bp;       /* namely this, */
+	__u64 saved_bp_address; /* from there */
+	__u64 words[MEMO_WORDS];  /* what was read, */
+	__u32 places[MEMO_WORDS]; /* in bytes above `sp` */
+};
 #endif
+
+/* What walking a stack works with: too large for a program's own stack (scratch.h). */
+struct scratch {
+	__u64 taken; /* by a program */
+	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 	struct stack stack;
+#ifdef USE_ROWS
+	__u64 loaded;   /* bytes of the stack that are in `window` */
+	__u64 base;     /* address of the first one */
+	__u64 bad;      /* not 0: something of the stack could not be read */
+	__u64 guessed;  /* STACK_GUESSED, or 0 */
+	struct memo memos[MEMOS];
+#endif
 	__u8 window[STACK_WINDOW + STACK_FRAME_BYTES]; /* the part of the stack that is looked at */
 };
 
@@ -186,11 +213,14 @@ BPF_F_TABLE("array", u32, struct event, mappings, MAPPINGS, MAP_MMAPABLE);
 /* Stacks that events name by id, each sent once. */
 BPF_RINGBUF_OUTPUT(stacks, STACKS_PAGES);
 
-/* pid_tgid -> the call this thread is in. Not preallocated: 2.4 KiB per thread. */
+/* pid_tgid -> the call this thread is in. Not preallocated. */
 BPF_F_TABLE("hash", u64, struct call, calls, MAX_THREADS, MAP_NO_PREALLOC);
 
 /* One entry of zeros, never written: what new entries of `calls` start as. */
 BPF_F_TABLE("array", u32, struct call, no_call, 1, 0);
+
+/* Scratch memories of all processors, one processor's after the other's. */
+BPF_F_TABLE("array", u32, struct scratch, scratches, PROCESSORS * SCRATCHES, 0);
 
 #ifdef USE_ROWS
 /* Number of a set -> rows. Read and written by user space through mmap. */

@@ -12,7 +12,7 @@
  *     preempted: another thread's probe overwrites spilled registers, and the kernel oopses.
  *     A program that may tail-call keeps the thread's own kernel stack, hence
  *     `use_thread_stack`.
- *   Scratch memory. None is per processor: it is in the thread's record in map `calls`.
+ *   Scratch memory. A processor has several pieces, of which a program takes one (scratch.h).
  *   Counters are changed by atomic additions. Words in map `control` are written whole, and
  *     whichever of two writers is last may be.
  *   The cached time of the last tick is one word: a thread that was preempted before it

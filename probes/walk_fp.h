@@ -6,7 +6,7 @@
  * one if the frame is not in it. Returns where in the window it is, or a number past
  * STACK_WINDOW if it could not be read.
  */
-static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
+static __always_inline u64 find_frame(struct scratch *scratch, u64 fp, u64 *base)
 {
 	u64 at = fp - *base;
 
@@ -15,9 +15,9 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
 	*base = fp & ~(u64)(STACK_WINDOW - 1);
 	at = fp - *base;
 	if (at <= STACK_WINDOW - STACK_FRAME_BYTES) {
-		if (!read_user(call->window, STACK_WINDOW, (void *)*base))
+		if (!read_user(scratch->window, STACK_WINDOW, (void *)*base))
 			return at;
-	} else if (!read_user(call->window, STACK_FRAME_BYTES, (void *)fp)) {
+	} else if (!read_user(scratch->window, STACK_FRAME_BYTES, (void *)fp)) {
 		/* The frame lies across two windows: read it alone, at the window's start. */
 		*base = NO_WINDOW;
 		return 0;
@@ -32,9 +32,9 @@ static __always_inline u64 find_frame(struct call *call, u64 fp, u64 *base)
  * the return address above it. Fills `stack` and returns its id.
  */
 static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
-				      struct call *call)
+				      struct call *call, struct scratch *scratch)
 {
-	struct stack *stack = &call->stack;
+	struct stack *stack = &scratch->stack;
 	u64 base = NO_WINDOW;
 	u64 fp = PT_REGS_FP(ctx);
 	u64 lowest = caller_sp(call);
@@ -62,14 +62,14 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			flags = STACK_BROKEN;
 			break;
 		}
-		at = find_frame(call, fp, &base);
+		at = find_frame(scratch, fp, &base);
 		if (at > STACK_WINDOW) {
 			flags = STACK_UNREADABLE;
 			break;
 		}
 		lowest = fp + STACK_FRAME_BYTES;
-		fp = *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
-		pc = *(u64 *)(call->window + (at & (STACK_WINDOW - 8)) + 8);
+		fp = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)));
+		pc = *(u64 *)(scratch->window + (at & (STACK_WINDOW - 8)) + 8);
 		if (!pc) {
 			flags = 0;
 			break;

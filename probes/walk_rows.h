@@ -5,42 +5,11 @@
  * to user space, which finishes it and supplies the row for the next time.
  */
 #include "row.h"
+#include "window.h"
+#include "memo.h"
 
 /* From the saved bp to the saved ip in the kernel's signal frame, both included. */
 #define SIGNAL_BYTES (ROW_SIGNAL_IP - ROW_SIGNAL_BP + 8)
-
-/* What a frame has saved beside its return address lies this close below it. */
-#define SAVED_BYTES 64
-
-/*
- * The word at `address`, through the window that is loaded; another one is loaded if it
- * lies elsewhere. A read costs the same whatever its length, up to a point: much is read at
- * once, from where the frame's words begin. `bad` gets a bit if it can't be read. (Where the
- * window is and what went wrong is kept in the record: what the verifier knows of a number in
- * a register would tell states apart that are alike, and it would follow all of them.)
- */
-static __always_inline u64 read_word(struct call *call, u64 address)
-{
-	volatile u64 *base = &call->base;
-	u64 at = address - *base;
-
-	if (at >= call->loaded) {
-		u64 start = (address - SAVED_BYTES) & ~7ULL;
-
-		*base = start;
-		call->loaded = STACK_WINDOW;
-		if (read_user(call->window, STACK_WINDOW, (void *)start)) {
-			/* The stack may end before: what never reaches into another page. */
-			start = address & ~(u64)(SMALL_WINDOW - 1);
-			*base = start;
-			call->loaded = SMALL_WINDOW;
-			call->bad |= read_user(call->window, SMALL_WINDOW, (void *)start);
-		}
-		at = address - *base;
-	}
-	call->bad |= address & 7;
-	return *(u64 *)(call->window + (at & (STACK_WINDOW - 8)));
-}
 
 /*
  * The row for an address; 0 if there is none. User space may be giving the way to another key:
@@ -69,9 +38,7 @@ static __always_inline u64 find_row(u64 address, u64 tag)
 /* The tag of what is mapped now, for keys; 0 until user space has found out what that is. */
 static __always_inline u64 tag_of(struct space *space)
 {
-	u64 tag = *(volatile u64 *)&space->tag;
-
-	return tag >> TAG_BITS == (u32)(space->loads + space->changes) ? tag << KEY_TAG_SHIFT : 0;
+	return state_of(space) << KEY_TAG_SHIFT;
 }
 
 /* The head of a miss, and the registers it needs to be finished. */
@@ -120,11 +87,11 @@ static __always_inline void announce_mappings(void)
 }
 
 /* Whether there is stack where the smaller copy ends. */
-static __always_inline bool is_tall(struct call *call, u64 start)
+static __always_inline bool is_tall(struct scratch *scratch, u64 start)
 {
 #pragma clang loop unroll(disable)
 	for (u32 page = SMALL_MISS_PAGES; page < LARGE_MISS_PAGES; page++) {
-		if (!read_user(call->window, 8, (void *)(start + (u64)page * PAGE_SIZE)))
+		if (!read_user(scratch->window, 8, (void *)(start + (u64)page * PAGE_SIZE)))
 			return true;
 	}
 	return false;
@@ -144,7 +111,7 @@ static __always_inline bool has_room(void)
  * of what will be found, 0 if there is no room.
  */
 static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, struct call *call,
-				     u64 hash, u64 missing)
+				     struct scratch *scratch, u64 hash, u64 missing)
 {
 	u64 start = caller_sp(call) & ~(u64)(PAGE_SIZE - 1);
 	/* Nobody else has this thread and this time. */
@@ -154,7 +121,7 @@ static __always_inline u64 send_miss(struct pt_regs *ctx, struct space *space, s
 	/* Asked first: where there are too many, their stacks are not even looked at. */
 	if (!has_room())
 		goto lost;
-	if (is_tall(call, start)) {
+	if (is_tall(scratch, start)) {
 		struct large_miss *large = misses.ringbuf_reserve(sizeof(struct large_miss));
 
 		if (large) {
@@ -183,25 +150,35 @@ lost:
 
 /*
  * Walks from where the allocator returns to, with the registers that its caller will
- * find. Fills `stack` and returns its id; no frames if it is left to user
- * space.
+ * find. Fills `stack` and returns its id; no frames if they are known already, or if it is
+ * left to user space.
  */
 static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
-				      struct call *call)
+				      struct call *call, struct scratch *scratch)
 {
-	struct stack *stack = &call->stack;
+	struct stack *stack = &scratch->stack;
+	struct memo *memo;
 	u64 tag = tag_of(space);
 	u64 bp = PT_REGS_FP(ctx);
 	u64 sp = caller_sp(call);
 	u64 pc = caller_ip(ctx, call);
 	u64 hash = first_hash(space);
 	u64 before = 1; /* a return address is looked up by the byte before it */
+	u64 id;
 
 	/* Read now: the verifier forbids what clang makes of reading them in the loop. */
 	asm volatile("" : "+r"(bp), "+r"(sp), "+r"(pc));
-	call->loaded = 0;
-	call->bad = 0;
-	call->guessed = 0;
+	scratch->loaded = 0;
+	scratch->bad = 0;
+	memo = memo_of(scratch, sp, pc);
+	id = recall(scratch, memo, space, sp, pc, bp);
+	if (id && is_sent(scratch, id)) {
+		stack->n_frames = 0;
+		return id;
+	}
+	begin_memo(memo, space, state_of(space), sp, pc, bp);
+	scratch->bad = 0;
+	scratch->guessed = 0;
 	stack->flags = STACK_TRUNCATED;
 	stack->image = space->image;
 
@@ -221,16 +198,17 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 			break;
 		}
 		if (kind == ROW_SIGNAL) {
+			memo->far = 1;
 			/* The kernel's frame holds all registers; those from bp to ip are read. */
-			if (read_user(call->window, SIGNAL_BYTES,
+			if (read_user(scratch->window, SIGNAL_BYTES,
 				      (void *)(sp + ROW_SIGNAL_BP))) {
 				stack->flags = STACK_UNREADABLE;
 				break;
 			}
-			call->loaded = 0;
-			bp = *(u64 *)call->window;
-			sp = *(u64 *)(call->window + (ROW_SIGNAL_SP - ROW_SIGNAL_BP));
-			pc = *(u64 *)(call->window + (ROW_SIGNAL_IP - ROW_SIGNAL_BP));
+			scratch->loaded = 0;
+			bp = *(u64 *)scratch->window;
+			sp = *(u64 *)(scratch->window + (ROW_SIGNAL_SP - ROW_SIGNAL_BP));
+			pc = *(u64 *)(scratch->window + (ROW_SIGNAL_IP - ROW_SIGNAL_BP));
 			/* The address was interrupted: it is looked up as it is. */
 			before = 0;
 			asm volatile("" : "+r"(before));
@@ -239,23 +217,38 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		before = 1;
 		asm volatile("" : "+r"(before));
 		if (kind == ROW_FRAME_POINTER) {
-			call->guessed = STACK_GUESSED;
+			scratch->guessed = STACK_GUESSED;
 			/* Not bp itself: the verifier would tell states apart by what it learns of it. */
 			if (!(bp << 1)) {
 				stack->flags = 0;
 				break;
 			}
 		}
-		cfa = (kind == ROW_SP ? sp : bp) + ROW_CFA_OFFSET(row);
-		if (kind == ROW_REALIGNED)
-			cfa = read_word(call, cfa);
-		pc = read_word(call, cfa - 8);
-		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED)
-			bp = read_word(call, ROW_BP_SLOT(row) == ROW_BP_AT_BP ?
-						     bp : cfa + ROW_BP_SLOT(row));
+		cfa = sp;
+		if (kind != ROW_SP) {
+			cfa = bp;
+			note_use_of_bp(memo);
+		}
+		cfa += ROW_CFA_OFFSET(row);
+		if (kind == ROW_REALIGNED) {
+			u64 at = cfa;
+
+			cfa = read_word(scratch, at);
+			note_word(memo, at, cfa, 1);
+		}
+		pc = read_word(scratch, cfa - 8);
+		note_word(memo, cfa - 8, pc, 1);
+		if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED) {
+			u64 saved = ROW_BP_SLOT(row) == ROW_BP_AT_BP ? bp : cfa + ROW_BP_SLOT(row);
+
+			if (ROW_BP_SLOT(row) == ROW_BP_AT_BP)
+				note_use_of_bp(memo);
+			bp = read_word(scratch, saved);
+			note_saved_bp(memo, saved, bp);
+		}
 		/* Addresses of programs are below 2^47: the top bit says cfa <= sp. */
-		if (call->bad | ((cfa - sp - 1) >> 63)) {
-			stack->flags = call->bad ? STACK_UNREADABLE : STACK_BROKEN;
+		if (scratch->bad | ((cfa - sp - 1) >> 63)) {
+			stack->flags = scratch->bad ? STACK_UNREADABLE : STACK_BROKEN;
 			break;
 		}
 		sp = cfa;
@@ -265,13 +258,15 @@ static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
 		}
 	}
 	if (stack->flags == STACK_LOST_MISS) {
-		u64 id = send_miss(ctx, space, call, hash, pc - before);
-
+		id = send_miss(ctx, space, call, scratch, hash, pc - before);
 		if (id) {
 			stack->n_frames = 0;
 			return id;
 		}
 	}
-	return name_stack(stack, hash, stack->n_frames, stack->flags | call->guessed,
-			  call->guessed);
+	id = name_stack(stack, hash, stack->n_frames, stack->flags | scratch->guessed,
+			scratch->guessed);
+	if (!(stack->flags | scratch->guessed))
+		keep_memo(memo, id);
+	return id;
 }

@@ -4,9 +4,9 @@
  * follows frame pointers from the interrupted function, whether it has one or not.
  */
 static __always_inline u64 walk_stack(struct pt_regs *ctx, struct space *space,
-				      struct call *call)
+				      struct call *call, struct scratch *scratch)
 {
-	struct stack *stack = &call->stack;
+	struct stack *stack = &scratch->stack;
 	long bytes = bpf_get_stack(ctx, stack->frames, sizeof(stack->frames), BPF_F_USER_STACK);
 	u64 hash = first_hash(space);
 	u32 n = 0;

@@ -132,7 +132,7 @@ def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize(
     ("config", "most"),
     [
-        (CaptureConfig(), 200_000),
+        (CaptureConfig(), 250_000),
         (CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1), 750_000),
         (CaptureConfig(max_frames=512, use_rows=False, follow=True), 750_000),
     ],

@@ -53,6 +53,19 @@ def test_c(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert {frame["hidden"] for frame in stacks[1111][:4]} == {False}
 
 
+@pytest.mark.parametrize("flags", [("-O2", "-fomit-frame-pointer"), ("-fno-omit-frame-pointer",)])
+def test_twins(
+    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    """Stacks that differ in one word of memory, far up, are told apart each time."""
+    target = Target([builder.c("twins", *flags)])
+    targets.append(target)
+    _, report = trace_once(target, tmp_path)
+    assert {
+        symbols(entry["stack"])[-3]: entry["allocations"] for entry in report["top_allocators"]
+    } == {"one": 500, "two": 500, "left": 500, "right": 500}
+
+
 def test_frames_point_behind_their_calls(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:

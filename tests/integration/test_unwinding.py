@@ -190,7 +190,8 @@ def test_no_rows(truth: Path, tmp_path: Path) -> None:
     found = compare([program], truth, tmp_path, row_sets=2)
     assert found.flags == {StackFlag(0): 180, StackFlag.SHORT_COPY: 3}
     assert found.different == []
-    assert found.misses >= 180
+    # Eight rows find room: hardly any stack needs those alone.
+    assert found.misses >= 150
 
 
 def describe(found: Comparison) -> str:

@@ -102,6 +102,7 @@ class CaptureConfig:
             f"-DMAX_STACKS={self.max_stacks}",
             f"-DMAX_THREADS={self.max_threads}",
             f"-DMAX_FRAMES={self.max_frames}",
+            f"-DPROCESSORS={os.cpu_count() or 1}",
             f"-DMIN_SIZE={self.min_block_bytes}ULL",
             f"-DSTOP_SIGNAL={int(STOP_SIGNAL)}",
         ]

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Remembering walks. Where a walk begins and what is mapped decide which word of the stack is
+ * looked at first; what that says, which one comes next. If the registers are as they were,
+ * the mappings too, and all of these words, it would come to the same stack again. To compare
+ * them takes a fraction of walking: all places are known beforehand, while a walk looks up each
+ * frame's row before it knows where the next one is.
+ *
+ * Words are the return addresses, and saved frame pointers by which a frame was found later on.
+ * Not remembered: stacks that were guessed or are not whole, and those with a signal's frame.
+ *
+ * What notes words has no branches: the verifier follows each way through the loop that calls
+ * it, and all of it anew for each frame.
+ */
+
+/* The one place where a walk from there may be remembered. */
+static __always_inline struct memo *memo_of(struct scratch *scratch, u64 sp, u64 pc)
+{
+	u32 at = ((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL) >> 32;
+
+	return &scratch->memos[at & (MEMOS - 1)];
+}
+
+/* What is mapped now: generation and tag; 0 until user space has found out. */
+static __always_inline u64 state_of(struct space *space)
+{
+	u64 tag = *(volatile u64 *)&space->tag;
+
+	return tag >> TAG_BITS == (u32)(space->loads + space->changes) ? tag : 0;
+}
+
+/* Whose stack is walked. */
+static __always_inline u64 owner_of(struct space *space)
+{
+	return (u64)space->image << 32 | space->lineage;
+}
+
+/* The id of the stack that a walk from here comes to, if that is remembered; else 0. */
+static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, struct space *space,
+				  u64 sp, u64 pc, u64 bp)
+{
+	if (memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
+	    memo->owner != owner_of(space) || ((memo->bp ^ bp) & memo->bp_mask))
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < MEMO_WORDS; i++) {
+		if (i >= memo->n_words)
+			break;
+		if (read_word(scratch, sp + memo->places[i]) != memo->words[i])
+			return 0;
+	}
+	return scratch->bad ? 0 : memo->stack_id;
+}
+
+/* A walk begins. (All is kept in memory: the verifier tells states apart by registers.) */
+static __always_inline void begin_memo(struct memo *memo, struct space *space, u64 state, u64 sp,
+				       u64 pc, u64 bp)
+{
+	memo->sp = 0;
+	memo->from_sp = sp;
+	memo->pc = pc;
+	memo->bp = bp;
+	memo->state = state;
+	memo->owner = owner_of(space);
+	memo->bp_mask = 0;
+	memo->n_words = 0;
+	memo->far = 0;
+	memo->bp_at_start = 1;
+	memo->bp_unnoted = 0;
+}
+
+/* What the walk does next depends on this word, if it `counts` (1, else 0). */
+static __always_inline void note_word(struct memo *memo, u64 address, u64 word, u64 counts)
+{
+	u64 n = *(volatile u64 *)&memo->n_words;
+	u64 place = address - *(volatile u64 *)&memo->from_sp;
+	u64 at = n & (MEMO_WORDS - 1);
+
+	memo->words[at] = word;
+	memo->places[at] = place;
+	memo->far |= place >> 32;
+	*(volatile u64 *)&memo->n_words = n + counts;
+}
+
+/* A frame pointer was read; whether it matters is not known yet. */
+static __always_inline void note_saved_bp(struct memo *memo, u64 address, u64 word)
+{
+	memo->saved_bp = word;
+	memo->saved_bp_address = address;
+	memo->bp_unnoted = 1;
+	memo->bp_at_start = 0;
+}
+
+/* The frame pointer is used. */
+static __always_inline void note_use_of_bp(struct memo *memo)
+{
+	note_word(memo, memo->saved_bp_address, memo->saved_bp, memo->bp_unnoted);
+	memo->bp_mask |= -memo->bp_at_start;
+	memo->bp_unnoted = 0;
+	memo->bp_at_start = 0;
+}
+
+/* The walk is over and may be remembered. */
+static __always_inline void keep_memo(struct memo *memo, u64 stack_id)
+{
+	if (!memo->state || memo->far || *(volatile u64 *)&memo->n_words > MEMO_WORDS)
+		return;
+	memo->stack_id = stack_id;
+	memo->sp = memo->from_sp;
+}
