@@ -90,6 +90,20 @@ def test_lifetimes_are_filed() -> None:
     np.testing.assert_array_equal(filed, expected)
 
 
+def test_lifetimes_at_the_edges_of_classes() -> None:
+    """One that is as long as the lower edge is in the class, a nanosecond less is not."""
+    edges_ns = np.ceil(LIFETIME_EDGES_S * NS_PER_S).astype(np.int64)
+    classes = np.arange(LIFETIMES)
+    for lives_ns, expected in ((edges_ns, classes), (edges_ns - 1, classes - 1)):
+        for life_ns, at in zip(lives_ns.tolist(), expected.tolist(), strict=True):
+            table = LiveTable(Stacks())
+            events = records([(EventKind.ALLOC, 16, 8, 1, 1), (EventKind.FREE, 16, 0, 0, 1)])
+            events["time_ns"] = [NS_PER_S, NS_PER_S + life_ns]
+            table.apply(events)
+            filed = whole(table.cohorts.lifetimes).sum(axis=1)
+            assert filed.nonzero()[0].tolist() == [at] * (at >= 0)
+
+
 def test_a_failed_realloc_is_no_death() -> None:
     table = LiveTable(Stacks())
     for second, kind in enumerate([EventKind.ALLOC, EventKind.REALLOC_FREE, EventKind.RESTORE]):

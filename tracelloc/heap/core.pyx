@@ -23,6 +23,7 @@ from tracelloc.capture.events cimport (
     EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
     EVENT_SIZE_BITS, Pair, event, kind_of,
 )
+from tracelloc.heap.hashing cimport log2_of
 from tracelloc.heap.stackids cimport StackIds
 from tracelloc.heap.threadbook cimport (
     NOBODY, Flows, Pending, Thread, Threads, add_flow, begin_flows, begin_threads, end_threads,
@@ -42,6 +43,10 @@ cdef enum:
     LEAST_BLOCKS = 256
 
 ctypedef int64_t* Column
+
+cdef struct Place:  # of a block that ends, in cohorts
+    Py_ssize_t row
+    Py_ssize_t life  # below 0: it was too short
 
 cdef struct Figures:  # the columns of ``Totals``, by stack, in the order of its fields
     Column allocated_bytes, allocated_count, freed_bytes, freed_count
@@ -332,15 +337,16 @@ cdef class Core:
         return self.row_of[low]
 
     cdef inline Py_ssize_t _life_class(self, uint64_t life_ns) noexcept nogil:
-        """Of lifetimes; below 0 if it is shorter than all."""
-        cdef Py_ssize_t low = 0, n = CLASSES, half
+        """Of lifetimes; below 0 if it is shorter than all. There are two for each power of 2."""
+        cdef Py_ssize_t at
         if <int64_t>life_ns < self.life_edges[0]:
             return -1
-        while n > 1:
-            half = n >> 1
-            low += half * (self.life_edges[low + half] <= <int64_t>life_ns)
-            n -= half
-        return low
+        at = min(2 * (log2_of(life_ns) - log2_of(self.life_edges[0])), CLASSES - 2)
+        # Edges don't lie at powers of 2: it is that class, the next one, or one of two before.
+        at += self.life_edges[at + 1] <= <int64_t>life_ns
+        at -= self.life_edges[at] > <int64_t>life_ns
+        at -= self.life_edges[at] > <int64_t>life_ns
+        return at
 
     cdef inline bint _has(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
         """Whether there is a row of cohorts, as long as that."""
@@ -349,21 +355,21 @@ cdef class Core:
         self.need, self.missing_row = ROW, row
         return False
 
-    cdef inline bint _can_hold(self, uint64_t birth_ns, uint32_t stack) noexcept nogil:
-        """Whether there are the rows that a block's coming and going changes."""
-        cdef Py_ssize_t row = self._slice(birth_ns)
+    cdef inline bint _can_hold(self, Py_ssize_t row, uint32_t stack) noexcept nogil:
+        """Whether there are the rows that the coming and going of a block of that row changes."""
         return (self._has(ALIVE + row, stack) and self._has(ALIVE_BYTES + row, stack)
                 and self._has(FLOOR_BYTES + self.row_of[self.slices - 1], stack))
 
-    cdef inline bint _can_end(self, Block* block, uint64_t time_ns) noexcept nogil:
-        cdef Py_ssize_t life = self._life_class(time_ns - block.birth_ns)
-        return (self._can_hold(block.birth_ns, block.stack)
-                and (life < 0 or self._has(LIFETIMES + life, block.stack)))
+    cdef inline bint _can_end(self, Block* block, uint64_t time_ns, Place* place) noexcept nogil:
+        """Whether there are the rows for its end, which it finds."""
+        place.row = self._slice(block.birth_ns)
+        place.life = self._life_class(time_ns - block.birth_ns)
+        return (self._can_hold(place.row, block.stack)
+                and (place.life < 0 or self._has(LIFETIMES + place.life, block.stack)))
 
-    cdef inline void _hold(self, Block* block, int64_t count, int64_t size, int sign) noexcept nogil:
-        """A block comes, or goes with a sign of -1: what is outstanding changes."""
-        cdef Py_ssize_t row = self._slice(block.birth_ns)
-        cdef uint32_t stack = block.stack
+    cdef inline void _hold(self, Py_ssize_t row, uint32_t stack, int64_t count, int64_t size,
+                           int sign) noexcept nogil:
+        """A block of that row comes, or goes with a sign of -1: what is outstanding changes."""
         cdef Since* since = &self.since[stack]
         self.rows[ALIVE + row][stack] += sign
         self.rows[ALIVE_BYTES + row][stack] += sign * size
@@ -446,11 +452,11 @@ cdef class Core:
             return False
         block.size = e.size_tag & ((<uint64_t>1 << EVENT_SIZE_BITS) - 1)
         block.birth_ns, block.stack, block.tid = e.time_ns, <uint32_t>stack, e.tid
-        if not (self._has(BORN + born, block.stack) and self._can_hold(e.time_ns, block.stack)
+        if not (self._has(BORN + born, block.stack) and self._can_hold(born, block.stack)
                 and self._put(e.address, &block)):
             return False
         self._amount(block.size, &count, &size)
-        self._hold(&block, count, size, 1)
+        self._hold(born, block.stack, count, size, 1)
         self.figures.allocated_count[stack] += count
         self.figures.allocated_bytes[stack] += size
         if not late or self.figures.last_ns[stack] < <int64_t>e.time_ns:
@@ -503,18 +509,20 @@ cdef class Core:
         """Into the table; what stands at its address was freed unseen."""
         cdef int64_t count, size
         cdef Block* old
+        cdef Py_ssize_t row
         cdef uint64_t at
         if not self._has_room():
             return False
         at = find_block(self.blocks, address)
         if self.blocks.addresses[at]:
             old = &self.blocks.slots[at]
-            if not self._can_hold(old.birth_ns, old.stack):
+            row = self._slice(old.birth_ns)
+            if not self._can_hold(row, old.stack):
                 return False
             self._amount(old.size, &count, &size)
             self.figures.freed_count[old.stack] += count
             self.figures.freed_bytes[old.stack] += size
-            self._hold(old, count, size, -1)
+            self._hold(row, old.stack, count, size, -1)
             self.reuses += 1
         else:
             self.blocks.count += 1
@@ -526,11 +534,12 @@ cdef class Core:
         cdef uint64_t at = find_block(self.blocks, e.address)
         cdef bint is_known = self.blocks.addresses[at] != 0, is_temporary = False
         cdef Block block
+        cdef Place place
         cdef Pending* pending
         cdef int64_t count, size
         if is_known:
             block = self.blocks.slots[at]
-            if not self._can_end(&block, e.time_ns):
+            if not self._can_end(&block, e.time_ns, &place):
                 return False
             if block.tid == e.tid:
                 if self.soon_ns >= 0:
@@ -541,7 +550,7 @@ cdef class Core:
                 elif is_last(&self.threads, row, e.address, True):
                     self._amount(block.size, &count, &size)
                     self.unordered += count
-            if not self._end(&block, e.tid, row, e.time_ns, is_temporary, 1):
+            if not self._end(&block, &place, e.tid, row, is_temporary, 1):
                 return False
             remove_block(self.blocks, at)
         elif kind != EVENT_INNER_FREE:
@@ -559,25 +568,26 @@ cdef class Core:
     cdef inline bint _restore(self, const event* e, Py_ssize_t row, bint was_pending) noexcept nogil:
         """A resize has failed: the block that it took lives on."""
         cdef Pending* pending = &self.threads.rows[row].pending
+        cdef Place place
         if not was_pending or pending.address != e.address:
             self.odd_restores += 1
         elif not pending.is_known:
             self.unmatched -= 1
             self.unmatched_by_row[self.row_of[self.slices - 1]] -= 1
         else:
-            if not (self._can_end(&pending.block, pending.time_ns) and self._has_room()):
+            if not (self._can_end(&pending.block, pending.time_ns, &place) and self._has_room()):
                 return False
             if not self._put(e.address, &pending.block):
                 return False
             # There is room for whatever it had changed.
-            self._end(&pending.block, e.tid, row, pending.time_ns, pending.is_temporary, -1)
+            self._end(&pending.block, &place, e.tid, row, pending.is_temporary, -1)
         return True
 
-    cdef inline bint _end(self, Block* block, uint32_t tid, Py_ssize_t row, uint64_t time_ns,
+    cdef inline bint _end(self, Block* block, Place* place, uint32_t tid, Py_ssize_t row,
                           bint is_temporary, int sign) noexcept nogil:
         """A block ends by a thread; with a sign of -1 it has not, after all."""
         cdef int64_t count, size
-        cdef Py_ssize_t life = self._life_class(time_ns - block.birth_ns), maker
+        cdef Py_ssize_t maker
         cdef uint32_t stack = block.stack
         self._amount(block.size, &count, &size)
         if block.tid != tid:
@@ -587,11 +597,11 @@ cdef class Core:
                 return False
             self.figures.remote_count[stack] += sign * count
             self.figures.remote_bytes[stack] += sign * size
-        self._hold(block, count, size, -sign)
+        self._hold(place.row, stack, count, size, -sign)
         self.figures.freed_count[stack] += sign * count
         self.figures.freed_bytes[stack] += sign * size
-        if life >= 0:
-            self.rows[LIFETIMES + life][stack] += sign
+        if place.life >= 0:
+            self.rows[LIFETIMES + place.life][stack] += sign
         self.threads.rows[row].freed_count += sign * count
         self.threads.rows[row].freed_bytes += sign * size
         if is_temporary:

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Where keys go in hash tables with linear probing."""
+"""Where keys go in hash tables with linear probing, and what processors do by themselves."""
 
 from libc.stdint cimport uint64_t
 
@@ -14,6 +14,8 @@ cdef extern from *:
         return (__u64)(((unsigned __int128)mixed(key) * room) >> 64);
     }
     #define prefetch(p) __builtin_prefetch((p), 1)
+    #define log2_of(n) (63 - __builtin_clzll(n))
     """
     uint64_t home_of(uint64_t key, uint64_t room) noexcept nogil
+    int log2_of(uint64_t n) noexcept nogil  # of the power of 2 that n, which is not 0, reaches
     void prefetch(const void *where) noexcept nogil
