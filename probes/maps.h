@@ -133,8 +133,13 @@ struct call {
 };
 
 #ifdef USE_ROWS
+/*
+ * Whether walks are remembered: not deep ones, which are so much for the verifier that it
+ * would refuse them together with that.
+ */
+#define REMEMBERS (MAX_FRAMES <= 127)
 /* Walks that are remembered (a power of two), and the most words that one goes by (likewise). */
-#define MEMOS 32
+#define MEMOS (REMEMBERS ? 32 : 1)
 #define MEMO_WORDS 128
 
 /* A walk that was made (memo.h). */

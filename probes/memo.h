@@ -39,7 +39,7 @@ static __always_inline u64 owner_of(struct space *space)
 static __always_inline u64 recall(struct scratch *scratch, struct memo *memo, struct space *space,
 				  u64 sp, u64 pc, u64 bp)
 {
-	if (memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
+	if (!REMEMBERS || memo->sp != sp || memo->pc != pc || memo->state != state_of(space) ||
 	    memo->owner != owner_of(space) || ((memo->bp ^ bp) & memo->bp_mask))
 		return 0;
 #pragma clang loop unroll(disable)
@@ -72,10 +72,13 @@ static __always_inline void begin_memo(struct memo *memo, struct space *space, u
 /* What the walk does next depends on this word, if it `counts` (1, else 0). */
 static __always_inline void note_word(struct memo *memo, u64 address, u64 word, u64 counts)
 {
-	u64 n = *(volatile u64 *)&memo->n_words;
-	u64 place = address - *(volatile u64 *)&memo->from_sp;
-	u64 at = n & (MEMO_WORDS - 1);
+	u64 n, place, at;
 
+	if (!REMEMBERS)
+		return;
+	n = *(volatile u64 *)&memo->n_words;
+	place = address - *(volatile u64 *)&memo->from_sp;
+	at = n & (MEMO_WORDS - 1);
 	memo->words[at] = word;
 	memo->places[at] = place;
 	memo->far |= place >> 32;
@@ -103,7 +106,7 @@ static __always_inline void note_use_of_bp(struct memo *memo)
 /* The walk is over and may be remembered. */
 static __always_inline void keep_memo(struct memo *memo, u64 stack_id)
 {
-	if (!memo->state || memo->far || *(volatile u64 *)&memo->n_words > MEMO_WORDS)
+	if (!REMEMBERS || !memo->state || memo->far || *(volatile u64 *)&memo->n_words > MEMO_WORDS)
 		return;
 	memo->stack_id = stack_id;
 	memo->sp = memo->from_sp;
