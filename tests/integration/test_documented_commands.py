@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S
+from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report
 from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
@@ -39,7 +39,7 @@ NOT_RUN = {
     "./shop &": "is the target: every command has one of its own",
 }
 """Beginnings of lines, and why they are not run."""
-SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc diff$")
+SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|objects)$")
 """Commands in running text that are forms, not examples."""
 AT_ONCE = 4
 DURATION = "1s"
@@ -184,7 +184,9 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     if "-p 1234" in line:
         targets.append("shop")
     line = re.sub(r"--duration \S+", f"--duration {DURATION}", line)
-    if targets and "--duration" not in line and "--count" not in line and "symbols" not in line:
+    if " objects " in line:
+        line = line.replace("--every 30s", "--every 100ms --count 2")
+    elif targets and "--duration" not in line and "--count" not in line and "symbols" not in line:
         line = line.replace("tracelloc", f"tracelloc --duration {DURATION}", 1)
     return line, targets
 
@@ -195,7 +197,10 @@ def run_line(scene: Scene, line: str, place: Path) -> subprocess.CompletedProces
     for name in names:
         if not (place / name).exists():
             shutil.copy(place / "shop", place / name)
-        targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
+        if " objects " in line:
+            targets.append(Target(["/usr/bin/python3", TARGETS / "objects.py"]).process)
+        else:
+            targets.append(subprocess.Popen([place / name], stdin=subprocess.DEVNULL))
         line = line.replace("-p 1234", f"-p {targets[-1].pid}")
     try:
         return subprocess.run(

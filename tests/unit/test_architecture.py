@@ -19,7 +19,7 @@ LAYERS = [
     {"startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},
-    {"placement", "symbols"},
+    {"objects", "placement", "symbols"},
     {"capture", "filters"},
     {"heap"},
     {"unwinding", "verdict"},

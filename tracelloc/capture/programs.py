@@ -111,7 +111,11 @@ class Programs:
             what = f"the kernel refused to load the probes: {error.strerror}"
             if error.errno == errno.EPERM:
                 raise PrivilegeError(what, hint=privilege_hint()) from error
-            hint = "run again with --debug to see the verifier's log"
+            hint = (
+                "use fewer --max-frames: older kernels check fewer"
+                if error.errno == errno.E2BIG
+                else "run again with --debug to see the verifier's log"
+            )
             raise UnsupportedError(f"{what} ({name}: {said})", hint=hint) from error
         self.drop(name)
         self._loaded[name] = descriptor

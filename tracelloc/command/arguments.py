@@ -58,7 +58,7 @@ def _whole(lowest: int, most: int | None = None, beyond: str = "") -> Callable[[
     return type_of(number)
 
 
-_duration, _size = type_of(parse_duration), type_of(parse_size)
+duration_type, _size = type_of(parse_duration), type_of(parse_size)
 count_type, positive_type = _whole(0), _whole(1)
 _between: Final = _whole(0, MOST_BETWEEN, "at most {} allocations in between can be told apart")
 
@@ -76,7 +76,7 @@ def _soon(text: str) -> TemporaryPolicy:
     """How soon a temporary allocation is freed: so many others come between, or a time."""
     if text.isdigit():
         return TemporaryPolicy(_between(text))
-    return TemporaryPolicy(life_ns=round(_duration(text) * NS_PER_S))
+    return TemporaryPolicy(life_ns=round(duration_type(text) * NS_PER_S))
 
 
 def _names(text: str) -> frozenset[str]:
@@ -230,11 +230,11 @@ def _add_reports(group: Any) -> None:
         f"frees it after at most N others (0 to {MOST_BETWEEN}, default "
         f"{DEFAULT_POLICY.between}), or within TIME, such as 20ms", type=_soon,
         default=DEFAULT_POLICY)
-    add("--age AGE", "list the largest live blocks that are at least this old", type=_duration)
-    add("--interval S", "time between reports (default 1s)", type=_duration, default=1.0)
+    add("--age AGE", "list the largest live blocks that are at least this old", type=duration_type)
+    add("--interval S", "time between reports (default 1s)", type=duration_type, default=1.0)
     add("--count N", "end after N reports", type=positive_type)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
-        type=_duration)
+        type=duration_type)
 
 
 def _add_files(group: Any) -> None:
@@ -278,7 +278,7 @@ def _add_live(group: Any) -> None:
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
         "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
     add("--push-interval S", f"time between pushed profiles (default {PUSH_INTERVAL_S:g}s)",
-        type=_duration)
+        type=duration_type)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")
     add("--push-label KEY=VALUE", "label of pushed profiles, besides hostname and pid (repeatable)",
         type=type_of(parse_label), **_SEVERAL)

@@ -12,11 +12,12 @@ from typing import Any, Final, NoReturn
 from tracelloc.command.arguments import add_all
 from tracelloc.errors import UsageError
 
-SUBCOMMANDS: Final = ("completion", "diff", "help", "symbols")
+SUBCOMMANDS: Final = ("completion", "diff", "help", "objects", "symbols")
 """Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc [options] -- CMD [ARG...]
        tracelloc symbols -p PID        where names and source lines come from
+       tracelloc objects -p PID        objects of a Python program by type
        tracelloc diff BEFORE AFTER     compare two exports
        tracelloc help [TOPIC]          the manual
        tracelloc completion SHELL      completions for bash, zsh or fish"""

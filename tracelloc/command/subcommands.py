@@ -1,4 +1,4 @@
-"""Commands that don't trace: ``tracelloc symbols``, ``diff``, ``help`` and ``completion``.
+"""Commands that don't trace: ``symbols``, ``objects``, ``diff``, ``help`` and ``completion``.
 
 Help and completions need no command's implementation: each imports its own.
 """
@@ -6,18 +6,27 @@ Help and completions need no command's implementation: each imports its own.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from tracelloc import manual
-from tracelloc.command.arguments import add_output, count_type, pid_type, type_of
+from tracelloc.command.arguments import (
+    add_output,
+    count_type,
+    duration_type,
+    pid_type,
+    positive_type,
+    type_of,
+)
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import UsageError
-from tracelloc.text import Progress, printable
+from tracelloc.text import Progress, printable, progress_of
 from tracelloc.views.profile import METRICS
 
 
@@ -71,6 +80,42 @@ def _symbols(given: argparse.Namespace) -> None:
         _print([json_inventory(reports)])
     else:
         _print(text_inventory(reports))
+
+
+def _add_objects(parser: Parser) -> None:
+    add = parser.add_argument
+    add("-p", "--pid", type=pid_type, required=True, metavar="PID", help="process to inspect")
+    add(
+        "--every", type=duration_type, metavar="TIME",
+        help="count again each TIME, until Ctrl-C or the end of the process, and show what "
+        "has changed since the first count",
+    )  # fmt: skip
+    add("--count", type=positive_type, metavar="N", help="end after N counts")
+    add("--top", type=count_type, default=20, metavar="N", help="types to list (default 20)")
+    add("--json", action="store_true", help="one line of JSON for each count, all types")
+    _add_debug(parser)
+
+
+def _objects(given: argparse.Namespace) -> None:
+    from tracelloc.objects.census import Censuses  # noqa: PLC0415
+    from tracelloc.report.objects import json_census, text_census  # noqa: PLC0415
+    from tracelloc.target.processlist import open_target  # noqa: PLC0415
+
+    process = open_target(given.pid)
+    censuses = Censuses(process)
+    first = None
+    for number in itertools.count(1):
+        with progress_of("counting objects"):
+            now = censuses.take()
+        first = first or now
+        if given.json:
+            _print([json_census(process, now, first)])
+        else:
+            _print(text_census(process, now, first, given.top))
+        sys.stdout.flush()
+        if given.every is None or number == given.count:
+            break
+        time.sleep(max(0.0, now.time_s + given.every - time.time()))
 
 
 def _add_diff(parser: Parser) -> None:
@@ -160,6 +205,12 @@ COMMANDS: Final = {
         "missing. Nothing is traced.",
         _add_symbols,
         _symbols,
+    ),
+    "objects": Subcommand(
+        "Counts the objects of a running Python program by type, and how their numbers change: "
+        "CPython 3.11 and newer. Memory is read from outside; the program is not stopped.",
+        _add_objects,
+        _objects,
     ),
     "diff": Subcommand(
         "Shows what grew and what shrank from one profile to another, stack by stack. Profiles "

@@ -1,0 +1,126 @@
+"""A running Python program's objects, counted from outside, against its own count."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.objects.census import Censuses, ObjectCensus
+from tracelloc.target.procfs import Process
+
+PYTHON = "/usr/bin/python3"
+TRACKED = (
+    "__main__.Session", "__main__.Slotted", "list", "function", "type", "module", "cell",
+    "collections.deque", "property", "member_descriptor", "abc.ABCMeta",
+)  # fmt: skip
+"""Types whose objects the garbage collector tracks all the time."""
+
+
+def open_program(targets: list[Target]) -> Target:
+    target = Target([PYTHON, TARGETS / "objects.py"])
+    targets.append(target)
+    return target
+
+
+def counts(census: ObjectCensus) -> dict[str, int]:
+    return {found.name: found.count for found in census.types}
+
+
+def sizes(census: ObjectCensus) -> dict[str, int]:
+    return {found.name: found.size_bytes for found in census.types}
+
+
+def test_all_objects_are_counted(targets: list[Target]) -> None:
+    """While nothing changes, to the last one; large tuples included."""
+    target = open_program(targets)
+    censuses = Censuses(Process(target.pid))
+    blocks, truth = json.loads(target.ask("grow 3000"))
+    for change in (0, 500, -700):
+        if change:
+            word = "grow" if change > 0 else "drop"
+            blocks, truth = json.loads(target.ask(f"{word} {abs(change)}"))
+        census = censuses.take()
+        found = counts(census)
+        assert {name: found.get(name) for name in TRACKED if name in truth} == {
+            name: truth[name] for name in TRACKED if name in truth
+        }
+        assert census.changed_pools == 0
+        # Larger ones are malloc's.
+        assert 0.98 * blocks <= census.block_count <= blocks
+        assert found["tuple"] >= 50 + found["__main__.Slotted"]
+    assert found["__main__.Session"] == 2800
+
+
+def test_bytes_with_tables(targets: list[Target]) -> None:
+    """As ``sys.getsizeof`` has it, in whole blocks of 16 bytes."""
+    target = open_program(targets)
+    censuses = Censuses(Process(target.pid))
+    target.ask("grow 10")
+    before = censuses.take()
+    target.ask("grow 1000")
+    after = censuses.take()
+    dicts = counts(after)["dict"] - counts(before)["dict"]
+    assert dicts == 1000
+    code = "import sys; n = 1; print(sys.getsizeof({'name': f'session-{n}', n: [n]}))"
+    dict_bytes = int(subprocess.check_output([PYTHON, "-c", code]))
+    assert sizes(after)["dict"] - sizes(before)["dict"] == 1000 * dict_bytes
+    # The collector's 16 bytes, 40 of the list, and 8 for its item, elsewhere.
+    assert sizes(after)["list"] - sizes(before)["list"] == 1000 * (64 + 8)
+
+
+def test_while_it_runs(targets: list[Target], tmp_path: Path) -> None:
+    """Counted while everything changes, the numbers are nearly right."""
+    script = tmp_path / "busy.py"
+    script.write_text(
+        "kept = [[] for _ in range(100_000)]\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    for at in range(0, len(kept), 7): kept[at] = [at]\n"
+    )
+    target = Target([PYTHON, script])
+    targets.append(target)
+    censuses = Censuses(Process(target.pid))
+    for _ in range(5):
+        assert abs(counts(censuses.take())["list"] - 100_000) < 2_000
+
+
+def test_the_command(targets: list[Target]) -> None:
+    target = open_program(targets)
+    target.ask("grow 1000")
+    os.kill(target.pid, signal.SIGSTOP)
+    try:
+        done = run_tracelloc(
+            "objects", "-p", target.pid, "--json", "--every", "100ms", "--count", 2
+        )
+    finally:
+        os.kill(target.pid, signal.SIGCONT)
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert (first["pid"], first["command"]) == (target.pid, "python3")
+    (sessions,) = [row for row in first["types"] if row["type"] == "__main__.Session"]
+    assert sessions["objects"] == 1000
+    assert all(row["objects_change"] == 0 for row in second["types"])
+    text = run_tracelloc("objects", "-p", target.pid, "--top", 3).stdout
+    assert f"python3 ({target.pid}): " in text
+    assert len(text.splitlines()) == 1 + 1 + 3 + 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "command"),
+    [({"PYTHONMALLOC": "malloc"}, [PYTHON, TARGETS / "objects.py"]), ({}, ["/bin/cat"])],
+)
+def test_nothing_to_count(
+    targets: list[Target], environment: dict[str, str], command: list[str | Path]
+) -> None:
+    if command == ["/bin/cat"]:
+        command = ["/bin/sh", "-c", "echo ready; exec cat"]
+    target = Target(command, env=os.environ | environment)
+    targets.append(target)
+    done = run_tracelloc("objects", "-p", target.pid)
+    assert done.returncode == 1
+    assert "no Python objects were found" in done.stderr

@@ -1,0 +1,1 @@
+"""What a running CPython program has in memory, read from outside: objects by their type."""

@@ -1,0 +1,84 @@
+"""Reading many places of a process's memory at once, without stopping it."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.syscalls import read_process
+from tracelloc.target.procfs import Process
+
+U64 = npt.NDArray[np.uint64]
+Mask = npt.NDArray[np.bool_]
+
+PAGE_BYTES: Final = 4096
+_MOST_PIECES: Final = 1024
+"""UIO_MAXIOV, include/uapi/linux/uio.h."""
+_PRESENT: Final = np.uint64(1 << 63)
+"""A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
+
+
+class RemoteMemory:
+    """A process's memory, read by process_vm_readv(2)."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._pagemap = Path(process.directory) / "pagemap"
+
+    def present_pages(self, start: int, end: int) -> Mask:
+        """Which pages of a mapping are in memory: reading others would bring them there."""
+        try:
+            with self._pagemap.open("rb", buffering=0) as pagemap:
+                pagemap.seek(start // PAGE_BYTES * 8)
+                entries = pagemap.read((end - start) // PAGE_BYTES * 8)
+        except ProcessLookupError:
+            entries = b""
+        except PermissionError as error:
+            raise _refused(self.process) from error
+        found = np.zeros((end - start) // PAGE_BYTES, np.bool_)
+        words = np.frombuffer(entries[: len(entries) // 8 * 8], np.uint64)
+        found[: len(words)] = (words & _PRESENT) != 0
+        return found
+
+    def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
+        """(a row of 8-byte words for each address, which of them could be read).
+
+        ``size_bytes``: of each piece, a multiple of 8. Raises TargetError, PrivilegeError.
+        """
+        words = np.zeros((len(addresses), size_bytes // 8), np.uint64)
+        was_read = np.zeros(len(addresses), np.bool_)
+        pieces = np.empty((len(addresses), 2), np.uint64)
+        pieces[:, 0], pieces[:, 1] = addresses, size_bytes
+        at = 0
+        while at < len(pieces):
+            batch = pieces[at : at + _MOST_PIECES]
+            try:
+                got = read_process(self.process.pid, batch, words[at : at + len(batch)])
+            except OSError as error:
+                if error.errno == errno.ESRCH:
+                    raise TargetError(f"process {self.process.pid} has ended") from error
+                if error.errno == errno.EPERM:
+                    raise _refused(self.process) from error
+                got = 0
+            whole = got // size_bytes
+            was_read[at : at + whole] = True
+            # What follows can't be read: it is passed over.
+            at += whole + (whole < len(batch))
+        return words, was_read
+
+    def text(self, address: int, most_bytes: int = 256) -> str:
+        """The text up to a zero byte; empty if it can't be read."""
+        text = self.process.read_memory(address, most_bytes)
+        return text.partition(b"\0")[0].decode(errors="backslashreplace")
+
+
+def _refused(process: Process) -> PrivilegeError:
+    return PrivilegeError(
+        f"the memory of process {process.pid} may not be read",
+        hint=privilege_hint(),
+    )
