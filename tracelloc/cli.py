@@ -81,7 +81,7 @@ def _run(line: CommandLine, began_s: float) -> int:
 
     options = options_of(line)
     if options.name is not None:
-        from tracelloc.target.processlist import find_target  # noqa: PLC0415
+        from tracelloc.target.byname import find_target  # noqa: PLC0415
 
         options = replace(options, pid=find_target(options.name))
     for output in options.outputs:

@@ -1,4 +1,4 @@
-"""System calls that Python has no name for.
+"""System calls that Python has no name for, and files opened that others have named.
 
 bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2).
 """
@@ -6,8 +6,10 @@ bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2).
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
+import stat
 from typing import Final
 
 import numpy as np
@@ -69,16 +71,52 @@ class _OpenHow(ctypes.Structure):
     )
 
 
-def open_inside(directory_fd: int, path: str, flags: int) -> int:
-    """Opens a path as if ``directory_fd`` were the root directory. Raises OSError."""
-    how = _OpenHow(flags=flags, resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS)
-    return _call(
-        _OPENAT2,
-        ctypes.c_int(directory_fd),
-        ctypes.c_char_p(os.fsencode(path)),
-        ctypes.byref(how),
-        ctypes.c_size_t(ctypes.sizeof(how)),
-    )
+class NotRegularError(OSError):
+    """What a path leads to is a pipe, a device or the like, and has not been opened."""
+
+
+def open_inside(root: str | os.PathLike[str], path: str, flags: int = 0) -> int:
+    """Opens a regular file, or a directory, as if ``root`` were the root directory.
+
+    Neither links nor ``..`` lead out. Raises OSError, as ``open_regular``.
+    """
+    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        how = _OpenHow(
+            flags=os.O_PATH | os.O_CLOEXEC | flags,
+            resolve=_RESOLVE_IN_ROOT | _RESOLVE_NO_MAGICLINKS,
+        )
+        handle = _call(
+            _OPENAT2,
+            ctypes.c_int(directory),
+            ctypes.c_char_p(os.fsencode(path.lstrip("/"))),
+            ctypes.byref(how),
+            ctypes.c_size_t(ctypes.sizeof(how)),
+        )
+    finally:
+        os.close(directory)
+    return _reopened(handle)
+
+
+def open_regular(path: str | os.PathLike[str]) -> int:
+    """A descriptor to read a regular file. Raises OSError, NotRegularError for others.
+
+    Others are not even opened: that alone makes a tape rewind, a watchdog start, and a pipe wait.
+    """
+    return _reopened(os.open(path, os.O_PATH | os.O_CLOEXEC))
+
+
+def _reopened(handle: int) -> int:
+    """What a handle (O_PATH) stands for, to be read; closes the handle."""
+    try:
+        mode = os.fstat(handle).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise NotRegularError(errno.EINVAL, "it is not a regular file")
+        # Somebody's lease on the file (fcntl(2)) would make us wait without O_NONBLOCK.
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+        return os.open(f"/proc/self/fd/{handle}", flags)
+    finally:
+        os.close(handle)
 
 
 def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.uint64]) -> int:

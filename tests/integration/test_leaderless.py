@@ -16,7 +16,8 @@ from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
 from tracelloc.capture.bpf import CaptureConfig
-from tracelloc.target.processlist import ProcessScan, find_target, open_target
+from tracelloc.target.byname import find_target
+from tracelloc.target.processlist import ProcessScan, open_target
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

@@ -12,13 +12,13 @@ import pytest
 
 from tests.harness import Builder
 from tracelloc.target import processlist
+from tracelloc.target.byname import script_of
 from tracelloc.target.processlist import (
     ProcessInfo,
     ProcessScan,
     Trouble,
     matching,
     parse_stat,
-    script_of,
 )
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.text import NS_PER_S

@@ -138,14 +138,32 @@ def test_failures_are_raised_where_they_are_asked_for(
 ) -> None:
     target, path = chain
 
-    def broken(self: ModuleSymbols) -> object:
+    def broken(self: Symbolizer, addresses: list[int]) -> None:
         raise RuntimeError("what a bug would do")
 
-    monkeypatch.setattr(ModuleSymbols, "table", property(broken))
+    monkeypatch.setattr(Symbolizer, "_look_up", broken)
     with symbolizing(target.pid) as symbolizer:
         for _ in range(2):
             with pytest.raises(RuntimeError, match="what a bug would do"):
                 frames_of(symbolizer, [address_in(target.pid, path, "middle")], PATIENCE_S)
+
+
+def test_a_file_that_breaks_its_reader_has_no_names(
+    chain: tuple[Target, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, path = chain
+
+    def broken(self: ModuleSymbols) -> object:
+        raise RecursionError("what nobody has thought of")
+
+    monkeypatch.setattr(ModuleSymbols, "table", property(broken))
+    with symbolizing(target.pid) as symbolizer:
+        addresses = [address_in(target.pid, path, "middle"), 0x10]
+        frames = frames_of(symbolizer, addresses, PATIENCE_S)
+        assert [f.reason for f in frames] == [Unresolved.NO_SYMBOL, Unresolved.UNMAPPED]
+        assert frames[0].module == str(path)
+        module = next(m for m in symbolizer._space.modules if m.path == str(path))
+        assert any("RecursionError" in trouble for trouble in module.elf.troubles)
 
 
 def test_reasons(chain: tuple[Target, Path]) -> None:

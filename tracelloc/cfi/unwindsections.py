@@ -73,11 +73,17 @@ Table = tuple[Entries, Index]
 
 
 def read_at(elf: ElfFile, address: int, size_bytes: int) -> bytes:
-    """Bytes by their address in the file's own space; fewer where the file has no more."""
+    """Bytes by their address in the file's own space; fewer where the file has no more.
+
+    Raises SectionError if they can't be read.
+    """
     offset = elf.offset_of(address)
     if offset is None or offset >= 1 << 63:
         return b""
-    return elf.read(offset, max(0, min(size_bytes, _MOST_BYTES)))
+    try:
+        return elf.read(offset, max(0, min(size_bytes, _MOST_BYTES)))
+    except OSError as error:
+        raise SectionError(str(error)) from error
 
 
 def unwind_sections(elf: ElfFile) -> list[str]:

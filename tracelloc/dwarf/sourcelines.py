@@ -332,7 +332,7 @@ class SourceLines:
             return False
         if path not in self._is_there:
             package = f"{reachable_path(self._elf)}.dwp"
-            self._is_there[path] = Path(path).exists() or Path(package).exists()
+            self._is_there[path] = os.path.exists(path) or os.path.exists(package)  # noqa: PTH110 - it never raises
         if not self._is_there[path]:
             name = path[:200]
             self._split_missing = f"inlined functions are described in {name}, which is missing"

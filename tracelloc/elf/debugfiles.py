@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import lzma
 import os
-import stat
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
@@ -24,8 +23,14 @@ from tracelloc import syscalls
 from tracelloc.elf.file import ElfFile, NotElfError
 
 DEBUG_DIRECTORY: Final = PurePosixPath("/usr/lib/debug")
-_LARGEST_EMBEDDED: Final = 256 << 20
-"""Bytes that ``.gnu_debugdata`` may inflate to."""
+_LARGEST_EMBEDDED: Final = 128 << 20
+"""Bytes that ``.gnu_debugdata`` may inflate to;"""
+_MOST_GROWTH: Final = 32
+"""not more than so many times its size, either. Symbol tables shrink to a fifth; and"""
+_SMALL_BYTES: Final = 1 << 20
+"""what of this is always allowed."""
+_LARGEST_DICTIONARY: Final = 128 << 20
+"""Bytes of memory that inflating it may take: ``xz -9`` asks for 65 MiB."""
 _LARGEST_CHECKED: Final = 8 << 30
 """Bytes of a file whose checksum we are willing to calculate."""
 _PIECE: Final = 1 << 20
@@ -48,8 +53,9 @@ def embedded_symbols(elf: ElfFile) -> ElfFile | None:
     if not data:
         return None
     try:
-        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_LARGEST_EMBEDDED)
-        inflated = decoder.decompress(data, max_length=_LARGEST_EMBEDDED)
+        decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_LARGEST_DICTIONARY)
+        most_bytes = min(_LARGEST_EMBEDDED, len(data) * _MOST_GROWTH + _SMALL_BYTES)
+        inflated = decoder.decompress(data, max_length=most_bytes)
         return ElfFile.from_bytes(inflated) if decoder.eof else None
     except (lzma.LZMAError, EOFError, NotElfError):
         return None
@@ -109,12 +115,12 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[Elf
     seen: set[tuple[int, int]] = set()
     for root in roots:
         try:
-            descriptor = open_inside(root, name)
+            descriptor = syscalls.open_inside(root, str(name))
         except OSError:
             continue
         status = os.fstat(descriptor)
         identity = status.st_dev, status.st_ino
-        if not stat.S_ISREG(status.st_mode) or identity in seen:
+        if identity in seen:
             os.close(descriptor)
             continue
         seen.add(identity)
@@ -122,19 +128,6 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[Elf
             yield ElfFile(descriptor)
         except NotElfError:
             continue
-
-
-def open_inside(root: Path, name: PurePosixPath) -> int:
-    """A descriptor of a file below ``root``, whose links can't lead out. Raises OSError.
-
-    Never waits: a pipe put there on purpose is opened at once, and found out later.
-    """
-    directory = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-        return syscalls.open_inside(directory, str(name).lstrip("/"), flags)
-    finally:
-        os.close(directory)
 
 
 def _checksum(elf: ElfFile) -> int | None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 import threading
 from collections.abc import Callable, Collection, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any, Final, TypeVar
 
 from tracelloc.elf.headers import (
@@ -28,6 +31,7 @@ _DT_NEEDED: Final = 1
 _DT_SONAME: Final = 14
 _MOST: Final = 4096
 """Entries that are looked at."""
+_LONGEST_PATH: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,9 @@ def read_names(entries: bytes, names: bytes) -> DynamicNames:
     for at in range(0, min(len(entries) // 16, _MOST) * 16, 16):
         tag, value = struct.unpack_from("<QQ", entries, at)
         if tag in found and value < len(names):
-            end = names.find(b"\0", value)
-            found[tag].append(names[value : end if end >= 0 else None].decode(errors="replace"))
+            end = names.find(b"\0", value, value + _LONGEST_PATH)
+            stop = end if end >= 0 else value + _LONGEST_PATH
+            found[tag].append(names[value:stop].decode(errors="replace"))
     return DynamicNames(tuple(found[_DT_NEEDED]), next(iter(found[_DT_SONAME]), None))
 
 
@@ -55,6 +60,18 @@ _NT_GNU_BUILD_ID: Final = 3
 _GO_SECTIONS: Final = (".gopclntab", ".data.rel.ro.gopclntab")
 """Go's tables of functions, in plain and in position-independent programs."""
 _LONGEST_NOTES: Final = 1 << 16
+_MOST_NOTES: Final = 16
+"""PT_NOTE segments that are read."""
+_LARGEST_SYMBOLS: Final = 256 << 20
+"""Bytes of a symbol table: eleven million names."""
+_LARGEST_NAMES: Final = 1 << 30
+"""Bytes of a table of names."""
+LARGEST_SECTION: Final = 256 << 20
+"""Bytes of a section that is read as a whole."""
+_SPARSE_BYTES: Final = 32 << 20
+_SPARSE_TIMES: Final = 16
+"""What is larger than the first, and so many times what the file takes on disk, is not read:
+nobody's file system compresses so well, but a hole in a file costs its maker nothing."""
 
 T = TypeVar("T")
 
@@ -112,7 +129,11 @@ class ElfFile:
         self.unwind_header = next(((each.address, each.file_size) for each in unwind), None)
         """Address and size in bytes of ``.eh_frame_hdr``, if there is one."""
         notes = (each for each in programs if each.kind == PT_NOTE)
-        self._note_places = [(n.offset, min(n.file_size, _LONGEST_NOTES)) for n in notes]
+        self._note_places = [
+            (n.offset, min(n.file_size, _LONGEST_NOTES)) for n in islice(notes, _MOST_NOTES)
+        ]
+        self.troubles: list[str] = []
+        """What was not read because it is too much, for people."""
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
         self._tables: list[RawTable] | None = None
@@ -148,8 +169,11 @@ class ElfFile:
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of the file; fewer than asked for at its end."""
         # Headers may name any size: never ask for memory that the file can't fill.
-        left = max(0, self.size_bytes - offset)
-        return os.pread(self._file.fileno(), min(size_bytes, left), offset) if left else b""
+        status = os.fstat(self._file.fileno())
+        size_bytes = min(size_bytes, max(0, status.st_size - offset))
+        if size_bytes > max(_SPARSE_BYTES, _SPARSE_TIMES * 512 * status.st_blocks):
+            raise OSError(errno.EFBIG, f"{size_bytes} bytes of it are holes")
+        return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
 
     def address_of(self, offset: int) -> int | None:
         """Virtual address (the file's own) of a file offset."""
@@ -166,9 +190,22 @@ class ElfFile:
         return None
 
     def section_bytes(self, name: str) -> bytes | None:
-        """The bytes of a section as they are in the file; None if it has none."""
+        """The bytes of a section as they are in the file.
+
+        None if it has none, or they can't be read: more than ``LARGEST_SECTION``, for one.
+        """
         found = self.section_header(name)
-        return None if found is None else self.read(found.offset, found.size_bytes)
+        return None if found is None else self._whole(name, found, LARGEST_SECTION)
+
+    def _whole(self, name: str, found: SectionHeader | RawSection, most_bytes: int) -> bytes | None:
+        trouble = f"it has {found.size_bytes} bytes"
+        try:
+            if min(found.size_bytes, self.size_bytes) <= most_bytes:
+                return self.read(found.offset, found.size_bytes)
+        except (OSError, OverflowError) as error:
+            trouble = str(error)
+        self.troubles.append(f"{name} is not read: {trouble}")
+        return None
 
     def descriptor(self) -> int:
         """The open file's number, for those who read the file themselves; stays ours."""
@@ -222,12 +259,15 @@ class ElfFile:
     @cached_property
     def build_id(self) -> str | None:
         """What the linker called this build, in hexadecimal (note NT_GNU_BUILD_ID)."""
-        note = self.section_bytes(".note.gnu.build-id")
-        notes = [note] if note else [self.read(*place) for place in self._note_places]
-        for data in notes:
-            found = _build_id(data)
-            if found is not None:
-                return found
+        note = self.section_header(".note.gnu.build-id")
+        places = self._note_places
+        if note is not None and note.size_bytes:
+            places = [(note.offset, min(note.size_bytes, _LONGEST_NOTES))]
+        with suppress(OSError, OverflowError):
+            for place in places:
+                found = _build_id(self.read(*place))
+                if found is not None:
+                    return found
         return None
 
     @cached_property
@@ -244,12 +284,9 @@ class ElfFile:
         if section is None or section.link >= len(self._headers.sections):
             return None
         strings = self._headers.sections[section.link]
-        try:
-            data = self.read(section.offset, section.size_bytes)
-            names = self.read(strings.offset, strings.size_bytes)
-        except (OSError, OverflowError):
-            return None
-        return RawTable.decode(data, names)
+        data = self._whole(name, section, _LARGEST_SYMBOLS)
+        names = self._whole(f"the names of {name}", strings, _LARGEST_NAMES)
+        return None if data is None or names is None else RawTable.decode(data, names)
 
     def tables(self) -> list[RawTable]:
         """The symbol tables that the file itself has; read once."""

@@ -42,9 +42,13 @@ _MOST_FOREIGN: Final = 1 << 12
 _MACHINES: Final = {62: "EM_X86_64", 183: "EM_AARCH64"}
 _MANY: Final = 0xFFFF
 """More than fits: the number is in the first section header."""
-_MOST: Final = 1 << 20
-"""Headers of a kind that are read."""
+_MOST: Final = 1 << 16
+"""Headers of a kind that are read. Linked files have dozens."""
+_MOST_SEGMENTS: Final = 256
+"""PT_LOAD headers; each address is looked for in all of them."""
 _LONGEST_NAMES: Final = 1 << 24
+_LONGEST_NAME: Final = 256
+"""Bytes of a section's name that are read."""
 
 
 class HeaderError(Exception):
@@ -171,6 +175,8 @@ class Headers:
         if entry_bytes != _PROGRAM_HEADER.size:
             raise HeaderError(f"program headers of {entry_bytes} bytes")
         rows = self._unpack(_PROGRAM_HEADER, offset, count)
+        if sum(row[0] == PT_LOAD for row in rows) > _MOST_SEGMENTS:
+            raise HeaderError(f"more than {_MOST_SEGMENTS} segments")
         return [ProgramHeader(r[0], r[1], r[2], r[3], r[5]) for r in rows]
 
     def _read_sections(self, count: int) -> list[RawSection]:
@@ -210,7 +216,8 @@ class Headers:
         text = self._read(sections[index].offset, min(sections[index].size_bytes, _LONGEST_NAMES))
         by_name: dict[bytes, RawSection] = {}
         for section in sections:
-            end = text.find(b"\0", section.name_offset)
-            name = text[section.name_offset : end if end >= 0 else None]
+            stop = section.name_offset + _LONGEST_NAME
+            end = text.find(b"\0", section.name_offset, stop)
+            name = text[section.name_offset : end if end >= 0 else stop]
             by_name.setdefault(name, section)
         return by_name

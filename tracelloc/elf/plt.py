@@ -19,6 +19,9 @@ _SECTIONS: Final = {".plt": 16, ".plt.sec": 16, ".plt.got": 8}
 """Bytes per stub; ``.plt.got`` has 16 where stubs begin with ``endbr64``."""
 _RELOCATION_DTYPE: Final = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])
 """Elf64_Rela."""
+_LARGEST_BYTES: Final = 2 << 20
+"""Bytes of a section's stubs that are read: 131,072 stubs."""
+_MOST_RELOCATIONS: Final = 1 << 22
 _ENDBR64: Final = bytes.fromhex("f30f1efa")
 _JUMP: Final = bytes.fromhex("ff25")
 _PUSH: Final = 0x68
@@ -38,7 +41,8 @@ def plt_functions(elf: ElfFile) -> list[tuple[int, int, str]]:
         header = elf.section_header(section)
         if header is None:
             continue
-        code, start = elf.read(header.offset, header.size_bytes), header.address
+        code = elf.read(header.offset, min(header.size_bytes, _LARGEST_BYTES))
+        start = header.address
         step = 16 if code.startswith(_ENDBR64) else stub_bytes
         for at in range(0, len(code) - step + 1, step):
             symbol = _symbol_of(code[at : at + step], start + at, by_word, by_number)
@@ -52,7 +56,7 @@ def _relocations(data: bytes | None) -> list[tuple[int, int]]:
     """(address of the patched word, index of the symbol; 0: none) in their order."""
     if not data:
         return []
-    whole = len(data) // _RELOCATION_DTYPE.itemsize
+    whole = min(len(data) // _RELOCATION_DTYPE.itemsize, _MOST_RELOCATIONS)
     entries = np.frombuffer(data, _RELOCATION_DTYPE, whole)
     symbols = entries["info"] >> np.uint64(32)
     pairs: list[tuple[int, int]] = list(

@@ -6,7 +6,7 @@ times as long as looking at it as columns. Names stay in the string table until 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, Final
@@ -38,6 +38,17 @@ _LOOK_BACK: Final = 16
 _UNSIZED_REACH: Final = np.uint64(4096)
 """How far a function without a size reaches, unless another one begins before."""
 
+LONGEST_NAME: Final = 64 << 10
+"""Bytes of a name that are read. Compilers stay far below."""
+_BEGINNING: Final = 4
+"""Bytes of names that are compared at once."""
+_MOST_ENDING: Final = 1 << 14
+"""Different strings that end alike."""
+_MOST_PLACES: Final = 8
+"""Functions of one name in one file. More than one is rare."""
+_MOST_ALIASES: Final = 64
+"""Names of one function that are compared."""
+
 U64 = npt.NDArray[np.uint64]
 
 
@@ -58,19 +69,47 @@ class StringTable:
         self.data = data
 
     def at(self, offset: int) -> str:
-        """The name that begins at an offset."""
-        end = self.data.find(b"\0", offset)
-        return self.data[offset : end if end >= 0 else None].decode(errors="replace")
+        """The name that begins at an offset; of a name that is too long, the beginning."""
+        return self._raw(offset, LONGEST_NAME).decode(errors="replace")
 
-    def offsets_of(self, name: str) -> list[int]:
-        """Everywhere this name can be read: linkers let a name be another one's tail."""
-        wanted = name.encode() + b"\0"
-        found = []
-        at = self.data.find(wanted)
-        while at >= 0:
-            found.append(at)
-            at = self.data.find(wanted, at + 1)
-        return found
+    def _raw(self, offset: int, most_bytes: int) -> bytes:
+        end = self.data.find(b"\0", offset, offset + most_bytes)
+        return self.data[offset : end if end >= 0 else offset + most_bytes]
+
+    def find(
+        self, offsets: npt.NDArray[np.uint32], names: Iterable[str]
+    ) -> Iterator[tuple[int, str]]:
+        """At which of these offsets one of some names stands: (index among them, name).
+
+        One pass, however many names there are: only what begins as one of them is looked at.
+        Linkers let a name be another one's tail.
+        """
+        wanted = {name.encode(errors="surrogateescape"): name for name in names}
+        longest = max(map(len, wanted), default=0) + 1
+        beginnings: dict[int, set[int]] = {}
+        for raw in wanted:
+            beginning = (raw + b"\0")[:_BEGINNING]
+            beginnings.setdefault(len(beginning), set()).add(int.from_bytes(beginning, "big"))
+        stands = self._beginnings(offsets)
+        likely = np.zeros(len(offsets), np.bool_)
+        for length, known in beginnings.items():
+            shifted = stands >> np.uint32(8 * (_BEGINNING - length))
+            likely |= np.isin(shifted, np.array(sorted(known), np.uint32))
+        for index in np.flatnonzero(likely).tolist():
+            name = wanted.get(self._raw(int(offsets[index]), longest))
+            if name is not None:
+                yield index, name
+
+    def _beginnings(self, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """The first four bytes at each offset as a big-endian number; zeros behind the end."""
+        text = np.frombuffer(self.data, np.uint8)
+        number = np.zeros(len(offsets), np.uint32)
+        for place in range(_BEGINNING):
+            number <<= np.uint32(8)
+            at = offsets.astype(np.int64) + place
+            inside = at < len(text)
+            number[inside] |= text[at[inside]]
+        return number
 
     def is_named(self, offsets: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
         """Where there is a string that is not empty."""
@@ -80,12 +119,12 @@ class StringTable:
         return named
 
     def ending(self, tail: str) -> set[str]:
-        """All strings that end with this, itself included."""
+        """Strings that end with this, itself included; not all of many thousands."""
         wanted = tail.encode() + b"\0"
-        found = set()
+        found: set[str] = set()
         at = self.data.find(wanted)
-        while at >= 0:
-            start = self.data.rfind(b"\0", 0, at) + 1
+        while at >= 0 and len(found) < _MOST_ENDING:
+            start = self.data.rfind(b"\0", max(0, at - LONGEST_NAME), at) + 1
             found.add(self.data[start : at + len(tail)].decode(errors="replace"))
             at = self.data.find(wanted, at + 1)
         return found
@@ -126,28 +165,26 @@ class RawTable:
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
         """The defined functions with these names: address to size (usually one each).
 
-        Looks the names up in the string table, so that no other name is ever decoded.
         IFUNCs are left out: their address is that of a resolver.
         """
         found: dict[str, dict[int, int]] = {}
-        kind = self.symbols["info"] & 0xF
-        functions = (kind == STT_FUNC) & (self.symbols["section"] != _SHN_UNDEF)
-        for name in names:
-            offsets = self.names.offsets_of(name)
-            if not offsets:
-                continue
-            mine = functions & np.isin(self.symbols["name"], np.array(offsets, np.uint32))
-            for value, size in self.symbols[["value", "size"]][mine].tolist():
-                found.setdefault(name, {})[value] = size
+        functions = self._defined(STT_FUNC)
+        for index, name in self.names.find(functions["name"], names):
+            places = found.setdefault(name, {})
+            if len(places) < _MOST_PLACES:
+                places[int(functions["value"][index])] = int(functions["size"][index])
+        return found
+
+    def _defined(self, kind: int) -> npt.NDArray[Any]:
+        is_kind = self.symbols["info"] & 0xF == kind
+        found: npt.NDArray[Any] = self.symbols[is_kind & (self.symbols["section"] != _SHN_UNDEF)]
         return found
 
     def find_object(self, name: str) -> int | None:
         """The address of a defined variable."""
-        offsets = self.names.offsets_of(name)
-        mine = (self.symbols["info"] & 0xF == STT_OBJECT) & (self.symbols["section"] != _SHN_UNDEF)
-        mine &= np.isin(self.symbols["name"], np.array(offsets, np.uint32))
-        found = np.flatnonzero(mine)
-        return int(self.symbols["value"][found[0]]) if len(found) else None
+        objects = self._defined(STT_OBJECT)
+        found = next(self.names.find(objects["name"], [name]), None)
+        return None if found is None else int(objects["value"][found[0]])
 
 
 class SymbolTable:
@@ -228,11 +265,11 @@ class SymbolTable:
     def _best_name(self, at: int) -> str:
         """Chooses among names for one address and size: exported, fewest underscores in front."""
         start, size, rank = self._address[at], self._size[at], self._rank[at]
-        names = []
-        while at >= 0 and (self._address[at], self._size[at], self._rank[at]) == (
-            start,
-            size,
-            rank,
+        names: list[str] = []
+        while (
+            at >= 0
+            and (self._address[at], self._size[at], self._rank[at]) == (start, size, rank)
+            and len(names) < _MOST_ALIASES
         ):
             table = self._tables[int(self._table[at])]
             names.append(table.names.at(int(table.symbols["name"][self._entry[at]])))

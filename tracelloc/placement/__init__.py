@@ -26,6 +26,8 @@ from tracelloc.target.procfs import base_name
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+_LONGEST_FUNCTION: Final = 64 << 10
+"""Bytes of a function that is looked through for branches."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
 """What C++ calls first of all to throw (Itanium C++ ABI: Exception Handling, 2.4.2)."""
 _KNOWN_NAMES: Final = frozenset(
@@ -179,7 +181,8 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
 
 
 def _find_for(function: AllocatorFunction) -> ProbeOffset:
-    code = function.module.elf.read(function.offset, function.size or 16)
-    if not function.size:
+    is_sized = 0 < function.size <= _LONGEST_FUNCTION
+    code = function.module.elf.read(function.offset, function.size if is_sized else 16)
+    if not is_sized:
         return at_entry(code)
     return find_probe_offset(code, function.signature.registers)

@@ -143,6 +143,8 @@ def _decoder() -> Any:
 
 
 _MOST_INSTRUCTIONS: Final = 8192
+_MOST_IN_FILE: Final = 1 << 18
+"""Instructions that are followed in one file: some seconds' work. jemalloc has a tenth."""
 _READ_BYTES: Final = 512
 """Code that is decoded at once."""
 _NEVER_BACK: Final = (
@@ -191,6 +193,7 @@ class CodeReader:
         self._elf = elf
         self._stubs: dict[int, str] | None = None
         self._starts: Callable[[int], bool] | None = None
+        self._left = _MOST_IN_FILE
 
     def exits(self, entry: int) -> CodePaths:
         """All ret instructions by which a function may be left, or what keeps us from it."""
@@ -225,7 +228,8 @@ class CodeReader:
                     break  # it may be cut off
                 seen.add(at)
                 decoded = True
-                if len(seen) > _MOST_INSTRUCTIONS:
+                self._left -= 1
+                if len(seen) > _MOST_INSTRUCTIONS or self._left < 0:
                     walk.trouble = "it is too long to follow"
                 if walk.trouble or self._ends_path(instruction, walk, open_paths):
                     return

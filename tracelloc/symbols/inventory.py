@@ -17,6 +17,7 @@ from typing import Final
 from tracelloc.cfi.unwindsections import unwind_sections
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.modulesymbols import ModuleSymbols
+from tracelloc.syscalls import open_inside
 from tracelloc.target.procfs import VDSO, Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
@@ -89,7 +90,7 @@ def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
         no_lines=no_lines,
         unwind=", ".join(unwind_sections(elf)) or None,
         build_id=elf.build_id,
-        troubles=tuple(symbols.troubles),
+        troubles=(*symbols.troubles, *elf.troubles),
         advice=advice,
     )
 
@@ -172,6 +173,8 @@ _DEBUG_PACKAGES: Final = {"libc6": "libc6-dbg", "musl": "musl-dbgsym"}
 """Packages whose debug package has a name, or a place, of its own."""
 _LONGEST_LIST: Final = 16 << 20
 """Bytes of a list that are read."""
+_MOST_LISTED: Final = 256 << 20
+"""Bytes of all lists together."""
 
 
 def debug_hints(root: Path, paths: Iterable[str]) -> dict[str, str]:
@@ -205,20 +208,24 @@ def _dpkg_owners(root: Path, wanted: dict[str, str]) -> dict[str, str]:
     """Package by path."""
     owners: dict[str, str] = {}
     try:
-        lists = sorted(os.scandir(root / _DPKG_LISTS), key=lambda entry: entry.name)
+        directory = open_inside(root, _DPKG_LISTS, os.O_DIRECTORY)
     except OSError:
         return owners
-    for entry in lists:
-        if not entry.name.endswith(".list") or not entry.is_file(follow_symlinks=False):
-            continue
+    try:
+        names = sorted(n for n in os.listdir(directory) if n.endswith(".list"))  # noqa: PTH208
+    finally:
+        os.close(directory)
+    left = _MOST_LISTED
+    for name in names:
         try:
-            with open(entry.path, "rb") as file:
-                listed = os.fsdecode(file.read(_LONGEST_LIST)).split("\n")
+            with os.fdopen(open_inside(root, f"{_DPKG_LISTS}/{name}"), "rb") as file:
+                content = file.read(min(left, _LONGEST_LIST))
         except OSError:
             continue
-        for spelling in wanted.keys() & set(listed):
+        left -= len(content)
+        for spelling in wanted.keys() & set(os.fsdecode(content).split("\n")):
             # ``libc6:amd64.list``: the architecture is no part of the name.
-            package = entry.name.removesuffix(".list").partition(":")[0]
+            package = name.removesuffix(".list").partition(":")[0]
             owners.setdefault(wanted[spelling], package)
     return owners
 

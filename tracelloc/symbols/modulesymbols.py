@@ -15,7 +15,6 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -24,9 +23,10 @@ import numpy as np
 
 from tracelloc.dwarf import SourceFrame, SourceLines
 from tracelloc.elf import ElfFile, RawTable, Symbol, SymbolTable
-from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file, open_inside
+from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file
 from tracelloc.elf.plt import plt_functions
 from tracelloc.elf.sections import SectionError
+from tracelloc.syscalls import NotRegularError, open_inside
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
 
@@ -115,8 +115,13 @@ class PerfMap:
             # A process that has ended has no root any more, but its file may be there.
             roots.append(Path("/"))
         for root in roots:
-            with suppress(OSError):
-                return open_inside(root, self.path)
+            try:
+                return open_inside(root, str(self.path))
+            except NotRegularError as error:
+                self.reason = error.strerror
+                return None
+            except OSError:
+                continue
         return None
 
     def _distrust(self, status: os.stat_result) -> str | None:

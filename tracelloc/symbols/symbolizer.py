@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
+T = TypeVar("T")
 Frames = tuple[Frame, ...]
 """What one address stands for: inlined functions first, the one they are in last."""
 
@@ -218,9 +219,32 @@ class Symbolizer:
             self._publish(hopeless, final=True)
         if generated:
             self._publish(self._generated(generated), final=True)
-        named = [self._named(group) for group in in_modules.values()]
-        for module, group, symbols in named:
-            self._add_lines(module, group, symbols)
+        named = [
+            one for g in in_modules.values() if (one := self._tried(self._named, g)) is not None
+        ]
+        for module, addressed, symbols in named:
+            self._tried(self._add_lines, addressed, module, symbols)
+
+    def _tried(
+        self, read: Callable[..., T], group: list[tuple[int, Place, int]], /, *more: Any
+    ) -> T | None:
+        """What reads a file, whose content is somebody's else: at worst there are no names."""
+        try:
+            return read(group, *more)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
+            module = group[0][1].module
+            assert module is not None
+            text = f"its symbols can't be read ({type(error).__name__}: {error})"
+            if text not in module.elf.troubles:
+                module.elf.troubles.append(text)
+            nameless: dict[int, Frames] = {
+                address: self._known.get(address)
+                or (unnamed(address, module.path, inside + 1, Unresolved.NO_SYMBOL),)
+                for address, _, inside in group
+                if address not in self._final
+            }
+            self._publish(nameless, final=True)
+            return None
 
     def _generated(self, addresses: list[int]) -> dict[int, Frames]:
         before = np.array(addresses, np.uint64) - np.uint64(1)
@@ -261,8 +285,8 @@ class Symbolizer:
 
     def _add_lines(
         self,
-        module: ModuleSymbols,
         group: list[tuple[int, Place, int]],
+        module: ModuleSymbols,
         symbols: list[Symbol | None],
     ) -> None:
         if not module.may_have_lines:

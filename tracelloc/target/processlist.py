@@ -13,7 +13,7 @@ import pwd
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -38,12 +38,6 @@ _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
 """After this, a process without an allocator is looked at again: it may have loaded one."""
 
 
-_INTERPRETER: Final = re.compile(r"-?(python|perl|ruby|node|php|bash|dash|sh|lua|guile)[\d.]*")
-_CODE_FOLLOWS: Final = ("-c", "-e", "-r")
-_VALUE_FOLLOWS: Final = ("-X", "-W", "-I", "-o", "-d", "--require", "--import")
-"""Options of interpreters whose value is a word of its own."""
-
-
 class Trouble(Enum):
     """Why a process can't be traced. The value is for users."""
 
@@ -52,6 +46,7 @@ class Trouble(Enum):
     BITS = "32-bit program"
     REFUSED = "may not be inspected"
     NO_ALLOCATOR = "no known malloc library"
+    ODD = "its files can't be understood"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +223,8 @@ class ProcessScan:
             return None, Trouble.REFUSED if process.directory.exists() else Trouble.ENDED
         except OSError:
             return None, Trouble.ENDED
+        except Exception:  # noqa: BLE001 - one odd process must not end the list of all others
+            return None, Trouble.ODD
         return found, None if found else Trouble.NO_ALLOCATOR
 
     def _allocator_of(self, process: Process, mappings: Iterable[Mapping]) -> str | None:
@@ -312,85 +309,18 @@ def open_target(pid: int) -> Process:
         raise TargetError(f"there is no process {pid}")
     if process.is_kernel_thread():
         raise TargetError(
-            f"{pid} ({process.command()}) is a kernel thread", hint="name a user process"
+            f"{pid} ({printable(process.command())}) is a kernel thread", hint="name a user process"
         )
     if not process.exists():
-        raise TargetError(f"process {pid} ({process.command()}) has already ended")
+        raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
     # Not readable: attaching will say why.
     with suppress(OSError):
         if _is_32_bit(process):
             raise TargetError(
-                f"process {pid} ({process.command()}) is a 32-bit program",
+                f"process {pid} ({printable(process.command())}) is a 32-bit program",
                 hint="tracelloc traces 64-bit programs",
             )
     return process
-
-
-def find_target(name: str, root: Path = PROC) -> int:
-    """The PID of the process with this name: in ps, of the executable, argv[0], or its script.
-
-    Raises TargetError if there is none or, with a list of them, if there are several.
-    """
-    found = [process for process in _processes(root) if name in _names_of(process)]
-    if not found:
-        raise TargetError(
-            f"no process is called {printable(name)}", hint="pgrep -af finds the PID for -p"
-        )
-    if len(found) == 1:
-        return found[0].pid
-    lines = "\n".join(_line_of(process) for process in found)
-    raise TargetError(
-        f"{len(found)} processes are called {printable(name)}, choose one by -p:\n{lines}"
-    )
-
-
-def _processes(root: Path) -> Iterator[Process]:
-    """Processes that a name could mean, by PID."""
-    for pid in sorted(int(entry.name) for entry in root.iterdir() if entry.name.isdecimal()):
-        process = Process(pid, root)
-        with suppress(TracellocError):
-            if pid == os.getpid() or not process.exists() or process.is_kernel_thread():
-                continue
-            yield process
-
-
-def _names_of(process: Process) -> set[str]:
-    try:
-        names = {process.command(), base_name(process.executable() or "")}
-        arguments = process.arguments()
-    except TracellocError:  # it has ended meanwhile
-        return set()
-    script = script_of(arguments)
-    return names | {base_name(word) for word in (*arguments[:1], script) if word}
-
-
-def script_of(arguments: Sequence[str]) -> str | None:
-    """The script or module that an interpreter runs, by its command line; None: no interpreter."""
-    if not arguments or not _INTERPRETER.fullmatch(base_name(arguments[0])):
-        return None
-    words = iter(arguments[1:])
-    for word in words:
-        if word == "-m":
-            return next(words, None)
-        if word in _CODE_FOLLOWS:
-            return None
-        if not word.startswith("-"):
-            return word
-        if word in _VALUE_FOLLOWS:
-            next(words, None)
-    return None
-
-
-def _line_of(process: Process) -> str:
-    """PID, user, when it was started, and its command line."""
-    try:
-        user_id = process.user_ids()[0]
-        user = pwd.getpwuid(user_id).pw_name
-    except (IndexError, KeyError):
-        user = str(process.user_ids()[:1])
-    command = " ".join(process.arguments()) or process.command()
-    started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(process.started_s()))
-    return f"    {process.pid:>7}  {user:<12} {started}  {printable(command)[:200]}"
 
 
 def _is_32_bit(process: Process) -> bool:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
+from tracelloc.syscalls import open_inside, open_regular
 
 PROC: Final = Path("/proc")
 TRAMPOLINE_MAPPING: Final = "[uprobes]"
@@ -378,17 +379,16 @@ class Process:
 
         ``map_files`` leads to the inode, whatever its path is now or in whichever mount
         namespace; where that is not allowed, the path inside the process's root serves.
-        Raises OSError.
+        Raises OSError; NotRegularError for a device.
         """
         try:
-            descriptor = os.open(self.mapping_path(mapping), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_regular(self.mapping_path(mapping))
             if _is_another(os.fstat(descriptor), mapping):
                 os.close(descriptor)
                 raise FileNotFoundError(f"{mapping.path} is no longer mapped")
             return descriptor
         except PermissionError:
-            inside = f"{self.memory_directory}/root{mapping.path}"
-            descriptor = os.open(inside, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = open_inside(self.memory_directory / "root", mapping.path)
             if os.fstat(descriptor).st_ino != mapping.inode:
                 os.close(descriptor)
                 raise

@@ -181,7 +181,7 @@ def closest_limit(process: Process, cgroups: Path = CGROUPS) -> Limit | None:
 
 
 def _group_limits(process: Process, cgroups: Path) -> Iterator[Limit]:
-    for line in _text(process.directory / "cgroup").splitlines():
+    for line in _text(process.directory / "cgroup").split("\n"):
         number, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if number == "0":
@@ -225,7 +225,7 @@ def _number(path: Path) -> int | None:
 def _numbers(path: Path) -> dict[str, int]:
     """Lines ``name: number unit`` or ``name number``."""
     found = {}
-    for line in _text(path).splitlines():
+    for line in _text(path).split("\n"):
         words = line.split()
         if len(words) >= 2 and words[1].isascii() and words[1].isdigit():
             found[words[0].removesuffix(":")] = int(words[1])
