@@ -10,12 +10,16 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib import import_module
+from typing import Final
 
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError
 from tracelloc.startup import STARTUP
 from tracelloc.text import printable
+
+_LONGEST_MESSAGE: Final = 1000
+"""Characters of an error that nobody has thought of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,14 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except TracellocError as error:
         if debug:
             traceback.print_exc()
-        print(f"tracelloc: error: {error}", file=sys.stderr)
+        # It may hold names that somebody else has chosen; a list has lines.
+        text = "\n".join(printable(line) for line in str(error).split("\n"))
+        print(f"tracelloc: error: {text}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 0
     except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
         if debug:
             traceback.print_exc()
-        message = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+        text = printable(str(error))[:_LONGEST_MESSAGE]
+        message = f"{type(error).__name__}: {text}" if text else type(error).__name__
         print(f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr)
         return 1
 

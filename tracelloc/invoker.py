@@ -133,6 +133,7 @@ def replace_file(
         with contextlib.suppress(FileNotFoundError):
             mode = stat.S_IMODE(path.stat().st_mode)
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tracelloc-")
+    _UNFINISHED.add(name)
     try:
         with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
             stream.writelines(pieces)
@@ -148,3 +149,16 @@ def replace_file(
     except BaseException:
         os.unlink(name)
         raise
+    finally:
+        _UNFINISHED.discard(name)
+
+
+_UNFINISHED: Final[set[str]] = set()
+"""Files that are being written beside those whose place they are to take."""
+
+
+def discard_unfinished() -> None:
+    """Takes away what is half written: nobody will finish it."""
+    for name in list(_UNFINISHED):
+        with contextlib.suppress(OSError):
+            os.unlink(name)

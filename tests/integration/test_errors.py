@@ -120,6 +120,18 @@ def test_unwritable_output(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_names_in_errors_are_printable() -> None:
+    """A zombie may be called whatever steers a terminal."""
+    code = r"open('/proc/self/comm', 'wb').write(b'\x1b]0;x\x07\xc2\x85\n\r')"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    line = said(run_tracelloc("-p", process.pid), 1)
+    process.wait(PATIENCE_S)
+    assert "has already ended" in line
+    assert line.isprintable()
+    assert r"\x1b]0;x\x07" in line
+
+
 def test_filters_name_file_rule_and_key(tmp_path: Path) -> None:
     rules = tmp_path / "rules.toml"
     rules.write_text('[[rule]]\npattern = "x"\n[[rule]]\npatern = "y"\n')

@@ -7,6 +7,8 @@ import http.client
 import json
 import socket
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tests.chrome import Chrome
 from tests.unit.profiles import frame, hostile, profile, sample, small
 from tests.unit.test_export_formats import decoded, go_pprof
 from tracelloc.errors import TracellocError
+from tracelloc.live import endpoint as endpoint_module
 from tracelloc.live.address import ListenAddress, parse_listen
 from tracelloc.live.endpoint import Endpoint, listen_on, metrics
 from tracelloc.views.profile import Profile
@@ -211,3 +214,42 @@ def test_public_addresses_are_said_to_be() -> None:
         endpoint = Endpoint(listen_on(ListenAddress(host, 0)), lambda: [small()])
         assert endpoint.is_loopback is not public
         endpoint.close()
+
+
+def test_slow_clients_shut_nobody_out(serve: Serve) -> None:
+    """Many connections that ask nothing, or ask byte by byte."""
+    endpoint = serve(small)
+    port = int(endpoint.url.rsplit(":", 1)[1].strip("/"))
+    slow = [socket.create_connection(("127.0.0.1", port), timeout=30) for _ in range(64)]
+    try:
+        for connection in slow:
+            with suppress(OSError):
+                connection.send(b"GET /metr")
+        for _ in range(8):
+            assert ask(endpoint, "/metrics").status == 200
+        for connection in slow[:16]:
+            # The oldest have made room.
+            with suppress(OSError):
+                assert connection.recv(1) == b""
+    finally:
+        for connection in slow:
+            connection.close()
+
+
+def test_requests_that_take_too_long_are_not_waited_for(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint_module, "_REQUEST_PATIENCE_S", 0.3)
+    endpoint = serve(small)
+    port = int(endpoint.url.rsplit(":", 1)[1].strip("/"))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.send(b"GET / HTTP/1.0\r\nX: ")
+        assert connection.recv(1) == b""
+
+
+def test_only_so_many_wait_for_what_changes(serve: Serve) -> None:
+    endpoint = serve(small)
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda _: ask(endpoint, "/debug/pprof/heap?seconds=2"), range(8)))
+    assert sorted(answer.status for answer in answers) == [200] * 4 + [503] * 4
+    assert ask(endpoint, "/metrics").status == 200

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tracelloc.command.outputs import OutputFile
-from tracelloc.errors import TracellocError
+from tracelloc.command.outputs import OutputFile, open_report
+from tracelloc.command.special import open_special
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import FOLDED
 
 
@@ -93,3 +94,34 @@ def test_devices_are_written_as_they_are() -> None:
     output.check()
     output.write([b"x"])
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
+
+
+def test_a_pipe_that_nobody_reads(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe.folded"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="nobody reads from this pipe"):
+        open_special(pipe, patience_s=0.1)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        with pytest.raises(OSError, match="its reader does not read"):  # noqa: SIM117
+            with open_special(pipe, patience_s=0.1) as stream:
+                stream.write(bytes(1 << 20))
+        assert len(os.read(reader, 1 << 20)) == 1 << 16
+        with open_special(pipe) as stream:
+            stream.write(b"whole")
+        assert os.read(reader, 1 << 20) == b"whole"
+    finally:
+        os.close(reader)
+
+
+def test_a_pipe_of_somebody_else(tmp_path: Path) -> None:
+    """It would get what only its owner is to see."""
+    pipe = tmp_path / "pipe.folded"
+    os.mkfifo(pipe, 0o666)
+    os.chown(pipe, 65534, 65534)
+    with pytest.raises(UsageError, match="this pipe belongs to another user"):
+        OutputFile.by_suffix(str(pipe)).check()
+    with pytest.raises(UsageError, match="this pipe belongs to another user"):
+        open_report(pipe)
+    os.chown(pipe, 0, 0)
+    OutputFile.by_suffix(str(pipe)).check()

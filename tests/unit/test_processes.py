@@ -79,6 +79,19 @@ def test_what_is_said_of_each(tmp_path: Path) -> None:
     assert all(info.known for info in found.values())
 
 
+def test_one_odd_process_does_not_end_the_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(_process: Process) -> object:
+        raise ValueError("what nobody has thought of")
+
+    monkeypatch.setattr(Process, "maps", odd)
+    put(tmp_path, 9, stat_line(9, "a)\x0b\x85\u2028 Z 1 (b", pages=9), b"\x0b\xc2\x85\0")
+    (info,) = ProcessScan(tmp_path, clock_ns=Clock()).refresh()
+    assert (info.pid, info.trouble, info.known) == (9, Trouble.ODD, True)
+    assert info.command == "a)\x0b\x85\u2028 Z 1 (b"
+
+
 def test_growth_over_the_last_minute(tmp_path: Path) -> None:
     clock = Clock()
     scan = ProcessScan(tmp_path, clock_ns=clock)

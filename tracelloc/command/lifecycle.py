@@ -1,6 +1,8 @@
 """How a trace begins, what ends it, and whose signals are whose.
 
-Signals only leave a byte to be read: nothing is ever interrupted.
+While a trace begins, a signal that ends us is an exception, whatever is going on. From then on
+signals only leave a byte to be read, and a second one ends us at once: the kernel takes out the
+probes, and lets go of who is followed.
 """
 
 from __future__ import annotations
@@ -9,13 +11,13 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Final, NoReturn, Protocol
 
 from tracelloc.capture import system
 from tracelloc.command.options import Options
-from tracelloc.invoker import effective_user, invoker
+from tracelloc.invoker import discard_unfinished, effective_user, invoker
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
 from tracelloc.text import printable
@@ -43,6 +45,8 @@ class Signals:
         not stop us; None: it does.
         """
         self.is_ending = False
+        self.is_beginning = False
+        """Whether signals that end us interrupt what is going on."""
         self.wants_files = False
         self.wants_mark = False
         self._take = take
@@ -68,8 +72,25 @@ class Signals:
         """Forgets signals that have been noticed."""
         self._receiver.recv(4096)
 
+    @contextmanager
+    def beginning(self) -> Iterator[None]:
+        """While a trace begins. A signal that ends us raises KeyboardInterrupt."""
+        self.is_beginning = True
+        try:
+            if self.is_ending:
+                raise KeyboardInterrupt
+            yield
+        finally:
+            self.is_beginning = False
+
     def _note_end(self, number: int, _frame: object) -> None:
-        self.is_ending |= self._take(number)
+        if not self._take(number):
+            return
+        if self.is_ending:
+            end_at_once()
+        self.is_ending = True
+        if self.is_beginning:
+            raise KeyboardInterrupt
 
     def _note_stop(self, _number: int, _frame: object) -> None:
         if self._refuse_stop is not None:
@@ -78,6 +99,14 @@ class Signals:
     def _note_wish(self, number: int, _frame: object) -> None:
         self.wants_files |= number == signal.SIGUSR1
         self.wants_mark |= number == signal.SIGUSR2
+
+
+def end_at_once() -> NoReturn:
+    """Ends this program, whatever it is at. Files are then as they were."""
+    discard_unfinished()
+    with suppress(OSError, ValueError):
+        os.write(2, b"\r\ntracelloc: ended at once; nothing more was written\r\n")
+    os._exit(1)
 
 
 Say = Callable[[str], None]
@@ -144,6 +173,9 @@ class LaunchStart:
         self._launch: Launch | None = None
         self._early_signal: int | None = None
         """One that came before there was a process."""
+        self._signals_before = 0
+        """How many came before it was traced."""
+        self._is_traced = False
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts it. Raises TracellocError; none of it has run then."""
@@ -157,11 +189,19 @@ class LaunchStart:
             launch.session.close()
             launch.finish()
             raise
+        self._is_traced = True
         return launch.session
 
     def take_signal(self, number: int) -> bool:
         """Our terminal sends its own signals to the program as well, if it has no other one."""
         has_own = self._program.terminal is not None
+        self._signals_before += not self._is_traced
+        if not self._is_traced and self._signals_before > 1:
+            # None of its own code has run: whoever is impatient need not wait for ours.
+            if self._program.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(self._program.pid, signal.SIGKILL)
+            end_at_once()
         if not self._program.pid:
             self._early_signal = number
         elif has_own or number == signal.SIGTERM or not _is_from_terminal():

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from tracelloc.command.special import check_special, is_special, open_special, sudo_caller
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
 from tracelloc.invoker import replace_file
@@ -69,9 +70,8 @@ class OutputFile:
     def check(self) -> None:
         """Raises UsageError unless the file could be written now. Leaves no trace."""
         try:
-            if _is_special(self.path):
-                if not os.access(self.path, os.W_OK):
-                    raise PermissionError(13, "permission denied")
+            if is_special(self.path):
+                check_special(self.path)
             elif self.path.is_dir():
                 raise IsADirectoryError(21, "it is a directory")
             else:
@@ -86,11 +86,11 @@ class OutputFile:
         Raises TracellocError; the old file is then as it was.
         """
         try:
-            if _is_special(self.path):
-                with open(self.path, "wb", buffering=1 << 16) as stream:
+            if is_special(self.path):
+                with open_special(self.path) as stream:
                     stream.writelines(content)
                 return
-            replace_file(self.path, content, self.mode, _invoker(os.environ))
+            replace_file(self.path, content, self.mode, sudo_caller(os.environ))
         except OSError as error:
             hint = "the file that was there is unchanged" if self.path.exists() else ""
             raise TracellocError(
@@ -167,30 +167,18 @@ def _watched(pieces: Iterable[bytes], path: Path, messages: Messages) -> Iterato
 def open_report(path: Path) -> BinaryIO:
     """A file that grows: it belongs to who called sudo, as the others do. Raises UsageError."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        if is_special(path):
+            check_special(path)
+            return open_special(path)
+        # A pipe that somebody puts there meanwhile must not make us wait.
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
         descriptor = os.open(path, flags, PRIVATE)
-        owner = _invoker(os.environ)
-        if owner is not None and not _is_special(path):
+        owner = sudo_caller(os.environ)
+        if owner is not None and stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.fchown(descriptor, *owner)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     return os.fdopen(descriptor, "wb")
-
-
-def _invoker(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """User and group who called sudo: what root makes under it belongs to them."""
-    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
-    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
-        return None
-    return int(user), int(group)
-
-
-def _is_special(path: Path) -> bool:
-    """A pipe or device: written as it is, not replaced."""
-    try:
-        return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
-    except FileNotFoundError:
-        return False
 
 
 _BETWEEN_LINES_S: Final = 10.0

@@ -262,7 +262,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         config = replace(options.trace, selection=replace(options.trace.selection, custom=custom))
-        session = stack.enter_context(closing(start.begin(config, say)))
+        with signals.beginning():
+            session = stack.enter_context(closing(start.begin(config, say)))
         STARTUP.end()
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
@@ -394,7 +395,6 @@ class Reports:
             self._is_open = False
         except OSError as error:
             self._is_open = False
-            trouble = TracellocError(f"{self._name} cannot be written: {error.strerror}")
-            run.note_trouble(trouble)
+            run.note_trouble(TracellocError(f"{self._name} cannot be written: {error.strerror}"))
         else:
             self._count += 1

@@ -11,10 +11,13 @@ from __future__ import annotations
 import http.server
 import ipaddress
 import json
+import math
 import socket
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
 from tracelloc import __version__
@@ -124,6 +127,11 @@ _LONGEST_DELTA_S: Final = 300
 _MOST_CONNECTIONS: Final = 16
 _QUEUE_LENGTH: Final = 64
 _SOCKET_PATIENCE_S: Final = 30.0
+"""For taking an answer."""
+_REQUEST_PATIENCE_S: Final = 5.0
+"""For the whole of a request."""
+_MOST_DELTAS: Final = 4
+"""Clients that wait for what changes, at a time."""
 _POLL_S: Final = 0.1
 """How often it is asked whether to end."""
 _PPROF_PATHS: Final = {
@@ -160,7 +168,11 @@ class Endpoint(http.server.ThreadingHTTPServer):
         """Takes over the listener. ``take`` is called from any thread: one per process."""
         self.take = take
         self.closing = threading.Event()
-        self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
+        self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
+        self._open: dict[socket.socket, float] = {}
+        """Connections, and since when (CLOCK_MONOTONIC) each has been waited for; the oldest
+        first, those that are being answered last."""
+        self._lock = threading.Lock()
         address = listener.getsockname()
         super().__init__(address, _Handler, bind_and_activate=False)
         self.socket.close()
@@ -187,18 +199,48 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.server_close()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """A thread per connection, up to a number."""
-        if self._free.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        """A thread per connection, up to a number: who is slowest makes room for who comes."""
+        with self._lock:
+            if len(self._open) >= _MOST_CONNECTIONS:
+                slowest = min(self._open, key=self._open.__getitem__)
+                if self._open[slowest] == math.inf:
+                    self.shutdown_request(request)
+                    return
+                # Its thread finds it closed.
+                with suppress(OSError):
+                    slowest.shutdown(socket.SHUT_RDWR)
+                del self._open[slowest]
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def service_actions(self) -> None:
+        """Now and then: who takes too long to ask is not waited for."""
+        now_s = time.monotonic()
+        with self._lock:
+            for connection, since_s in list(self._open.items()):
+                if now_s - since_s > _REQUEST_PATIENCE_S:
+                    with suppress(OSError):
+                        connection.shutdown(socket.SHUT_RDWR)
+
+    def note_asked(self, request: socket.socket) -> None:
+        """A client has said what it wants: it may wait for its answer."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = math.inf
+
+    def note_answer(self, request: socket.socket) -> None:
+        """Its answer is ready: from here on it is the client who is waited for."""
+        with self._lock:
+            if request in self._open:
+                self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """The thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            self._free.release()
+            with self._lock:
+                self._open.pop(request, None)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that goes away is nobody's error."""
@@ -212,6 +254,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answers."""
+        self.server.note_asked(self.connection)
         try:
             self._answer()
         except (BrokenPipeError, ConnectionResetError, TimeoutError):
@@ -270,7 +313,13 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         profiles = self.server.take()
         if seconds:
             before = {profile.target.number: profile for profile in profiles}
-            self.server.closing.wait(seconds)
+            if not self.server.deltas.acquire(blocking=False):
+                self._refuse(503, f"{_MOST_DELTAS} others are waiting for what changes")
+                return
+            try:
+                self.server.closing.wait(seconds)
+            finally:
+                self.server.deltas.release()
             profiles = [since(before.get(p.target.number), p) for p in self.server.take()]
         name = "allocs" if metric is Metric.ALLOCATED else "heap"
         content = pprof.write(joined(profiles), metric)
@@ -287,6 +336,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._respond(status, "text/plain; charset=utf-8", content, {})
 
     def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
+        self.server.note_answer(self.connection)
         self.send_response(status)
         headers = {"Content-Type": kind, "Content-Length": str(len(content))}
         for header in (headers | {"X-Content-Type-Options": "nosniff"} | more).items():
