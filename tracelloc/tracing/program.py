@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import pwd
 import resource
 import signal
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from contextlib import suppress
+from pathlib import Path
 from typing import Final, NoReturn
 
 from tracelloc.capture.system import FileLimit
@@ -50,6 +52,8 @@ class TracedProgram:
         self.name = command[0]
         self._who = who
         self._file_limit = file_limit
+        # Ours come later.
+        self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0
         self._go_fd = -1
         self._failure_fd = -1
@@ -63,7 +67,7 @@ class TracedProgram:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self.pid = os.fork()
         if not self.pid:
-            _drop_handlers()
+            _drop_handlers(self._ignored)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
             self._become(read_fd, write_fd)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -83,8 +87,7 @@ class TracedProgram:
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
-                environment = _become_user(self._who)
-                os.execvpe(self._command[0], self._command, environment)  # noqa: S606
+                _execute(self._command, _become_user(self._who))
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:
@@ -135,26 +138,54 @@ class TracedProgram:
         self._go_fd = self._failure_fd = -1
 
 
-def _drop_handlers() -> None:
-    """Signals do what they do to any program."""
+def _drop_handlers(ignored: Set[int]) -> None:
+    """Signals do what they do to any program; those that were ignored before stay so."""
     for number in signal.valid_signals():
         if callable(signal.getsignal(number)):
-            signal.signal(number, signal.SIG_DFL)
+            signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
 
 
-def _become_user(who: Invoker) -> dict[str, str]:
+def _become_user(who: Invoker) -> list[bytes]:
     """Takes on a user's rights for good. Returns the environment that this user has.
 
+    It is ours as it was when we were started, byte for byte: Python adds to its own (PEP 538).
     Raises OSError.
     """
-    environment = dict(os.environ)
+    try:
+        environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
+    except PermissionError:  # a program with capabilities may not look at itself
+        environment = [name + b"=" + value for name, value in os.environb.items()]
     if who.uid == os.geteuid():
         return environment
     entry = pwd.getpwuid(who.uid)
     os.initgroups(entry.pw_name, who.gid)
     os.setgid(who.gid)
     os.setuid(who.uid)
-    for name in [name for name in environment if name.startswith("SUDO_")]:
-        del environment[name]
     user = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
-    return environment | user | {"SHELL": entry.pw_shell}
+    user["SHELL"] = entry.pw_shell
+    dropped = tuple(f"{name}=".encode() for name in user)
+    kept = [e for e in environment if not e.startswith((b"SUDO_", *dropped))]
+    return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
+
+
+def _execute(command: Sequence[str], environment: Sequence[bytes]) -> None:
+    """As execvpe(3), with entries as they are: two of a name, or without one. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    words = [os.fsencode(word) for word in command]
+    paths = next((e[5:] for e in environment if e.startswith(b"PATH=")), os.defpath.encode())
+    places = [b""] if b"/" in words[0] else paths.split(b":")
+    refusal = errno.ENOENT
+    for place in places:
+        program = os.path.join(place, words[0])  # noqa: PTH118 - bytes
+        libc.execve(program, _pointers(words), _pointers(environment))
+        code = ctypes.get_errno()
+        if code not in (errno.ENOENT, errno.ENOTDIR):
+            refusal = code
+            if code != errno.EACCES:
+                break
+    raise OSError(refusal, os.strerror(refusal))
+
+
+def _pointers(words: Sequence[bytes]) -> ctypes.Array[ctypes.c_char_p]:
+    """What execve(2) takes: an array that ends with a null pointer."""
+    return (ctypes.c_char_p * (len(words) + 1))(*words, None)
