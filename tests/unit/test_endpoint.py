@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import http.client
 import json
+import os
 import socket
+import stat
+from base64 import b64encode
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -195,7 +198,8 @@ def test_addresses() -> None:
     assert parse_listen("0.0.0.0:1") == ListenAddress("0.0.0.0", 1)
     assert parse_listen("[::1]:80") == ListenAddress("::1", 80)
     assert parse_listen("host.name:0") == ListenAddress("host.name", 0)
-    for wrong in ("", ":80", "a:b", "1.2.3.4", "70000", "::1:80", "http://x:1", "-1"):
+    assert parse_listen("unix:/run/x") == ListenAddress("", 0, "/run/x")
+    for wrong in ("", ":80", "a:b", "1.2.3.4", "70000", "::1:80", "http://x:1", "-1", "unix:"):
         with pytest.raises(ValueError, match=r"is not \[HOST:\]PORT"):
             parse_listen(wrong)
 
@@ -253,3 +257,65 @@ def test_only_so_many_wait_for_what_changes(serve: Serve) -> None:
         answers = list(pool.map(lambda _: ask(endpoint, "/debug/pprof/heap?seconds=2"), range(8)))
     assert sorted(answer.status for answer in answers) == [200] * 4 + [503] * 4
     assert ask(endpoint, "/metrics").status == 200
+
+
+def ask_socket(path: Path, **headers: str) -> Any:
+    connection = http.client.HTTPConnection("localhost", timeout=30)
+    connection.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.sock.connect(str(path))
+    connection.request("GET", "/metrics", headers=headers)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
+
+
+def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "socket"
+    monkeypatch.setenv("SUDO_UID", "65534")
+    old = os.umask(0)
+    try:
+        endpoint = Endpoint(listen_on(ListenAddress("", 0, str(path))), lambda: [small()])
+    finally:
+        os.umask(old)
+    status = path.stat()
+    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (
+        0o600,
+        65534 if not os.getuid() else os.getuid(),
+    )
+    assert ask_socket(path).status == 200
+    assert (endpoint.url, endpoint.is_local) == (f"unix:{path}", True)
+    with pytest.raises(TracellocError, match="Address already in use"):
+        listen_on(ListenAddress("", 0, str(path)))
+    endpoint.close()
+    assert not path.exists()
+
+
+def test_what_is_no_socket_of_ours_stays(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as gone:
+        gone.bind(str(path))
+    endpoint = Endpoint(listen_on(ListenAddress("", 0, str(path))), lambda: [small()])
+    assert ask_socket(path).status == 200, "one that nobody listens on any more is replaced"
+    endpoint.close()
+    path.write_text("precious")
+    with pytest.raises(TracellocError, match="Address already in use"):
+        listen_on(ListenAddress("", 0, str(path)))
+    assert path.read_text() == "precious"
+
+
+def test_tokens() -> None:
+    address = ListenAddress("127.0.0.1", 0, token="s3cret")
+    assert "s3cret" not in repr(address)
+    endpoint = Endpoint(listen_on(address), lambda: [small()], "s3cret")
+    basic = b64encode(b"anybody:s3cret").decode()
+    for header, status in (
+        ("Bearer s3cret", 200), (f"Basic {basic}", 200), (f"basic {basic}", 200),
+        ("Bearer s3cre", 401), ("Basic s3cret", 401), ("Basic \xff", 401), ("s3cret", 401), ("", 401),
+    ):  # fmt: skip
+        for path in ("/metrics", "/", "/debug/pprof/heap", "/nothing"):
+            answer = ask(endpoint, path, Authorization=header)
+            expected = 404 if path == "/nothing" and status == 200 else status
+            assert answer.status == expected, (header, path)
+    assert answer.headers["WWW-Authenticate"] == 'Basic realm="tracelloc"'
+    endpoint.close()

@@ -10,8 +10,10 @@ import re
 import threading
 import time
 import urllib.parse
+from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,8 +21,10 @@ import pytest
 from tests.harness import PATIENCE_S
 from tests.unit.profiles import frame, profile, sample
 from tests.unit.test_export_formats import decoded
-from tracelloc.live.address import PushConfig, parse_label, parse_push_url
-from tracelloc.live.publishing import MOST_WAITING, Pusher
+from tracelloc.errors import UsageError
+from tracelloc.live.address import PushConfig, is_open_to_readers, parse_label, parse_push_url
+from tracelloc.live.publishing import MOST_WAITING, Pusher, Sharing
+from tracelloc.live.secrets import authorization, read_secret
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.views.profile import Profile
 
@@ -127,8 +131,8 @@ class Heap:
 
 
 def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
-    address, authorization = parse_push_url(url)
-    config = PushConfig(address, authorization, 0.02, None, (("env", "test"),))
+    address, user = parse_push_url(url)
+    config = PushConfig(address, authorization(user, None), 0.02, None, (("env", "test"),))
     return Pusher(
         replace(config, **changes), Target(42, "my app=1"), lambda: [heap.take()], said.append, 0.01
     )
@@ -221,10 +225,50 @@ def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
         ("http://host", "http://host/ingest", None),
         ("https://u:p%40@host:4040/base/", "https://host:4040/base/ingest", "u:p@"),
         ("http://[::1]:4040/ingest", "http://[::1]:4040/ingest", None),
+        ("https://u@host", "https://host/ingest", "u"),
     ],
 )
 def test_urls(text: str, url: str, user: str | None) -> None:
     assert parse_push_url(text) == (url, user)
+
+
+def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:
+    """Whoever runs ps sees a command line."""
+    secret = tmp_path / "password"
+    secret.write_bytes(b"p:\xe9ssword\r\nmore\n")
+    variable = {"TRACELLOC_PUSH_PASSWORD": "other"}
+    found = read_secret(secret, "TRACELLOC_PUSH_PASSWORD", variable)
+    assert found is not None
+    assert b64decode((authorization("u", found) or "").partition(" ")[2]) == b"u:p:\xe9ssword"
+    assert authorization(None, "token") == "Bearer token"
+    assert authorization("u", None) == f"Basic {b64encode(b'u:').decode()}"
+    assert authorization("u:p", "unused") == f"Basic {b64encode(b'u:p').decode()}"
+    assert authorization(None, None) is None
+    assert read_secret(None, "TRACELLOC_PUSH_PASSWORD", variable) == "other"
+    assert read_secret(None, "TRACELLOC_PUSH_PASSWORD", {}) is None
+    secret.write_bytes(b"\n")
+    for path, reason in ((secret, "has no secret"), (tmp_path / "none", "cannot be read: No such")):
+        with pytest.raises(UsageError, match=reason):
+            read_secret(path, "TRACELLOC_PUSH_PASSWORD", {})
+
+
+@pytest.mark.parametrize(
+    ("url", "is_open"),
+    [
+        ("http://pyroscope:4040/ingest", True), ("http://10.0.0.1/ingest", True),
+        ("https://pyroscope/ingest", False), ("http://localhost:4040/ingest", False),
+        ("http://127.0.0.2/ingest", False), ("http://[::1]:4040/ingest", False),
+    ],
+)  # fmt: skip
+def test_plain_http_to_other_machines_is_warned_of(url: str, is_open: bool) -> None:
+    assert is_open_to_readers(url) is is_open
+    said: list[str] = []
+    config = PushConfig(url, "Bearer x", 3600, None, ())
+    sharing = Sharing(None, config, said.append)
+    sharing.start(Target(42, "app"), None, None)  # type: ignore[arg-type]
+    sharing._pusher = None
+    warning = f"warning: profiles and the password can be read on the way to {url}: use https"
+    assert said == [f"pushing to {url}", *([warning] if is_open else [])]
 
 
 @pytest.mark.parametrize("text", ["host:4040", "ftp://host", "http://", "http://u:secret@h:x", ""])

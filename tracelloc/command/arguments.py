@@ -19,6 +19,7 @@ from tracelloc.capture.method import Method
 from tracelloc.export import EXPORTERS
 from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPolicy
 from tracelloc.live.address import PUSH_INTERVAL_S, parse_label, parse_listen, parse_push_url
+from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD
 from tracelloc.report.optional import SECTIONS, parse_sections
 from tracelloc.text import NS_PER_S, parse_duration, parse_size
 from tracelloc.views.profile import METRICS, Metric
@@ -272,11 +273,15 @@ def _add_watch(group: Any) -> None:
 
 def _add_live(group: Any) -> None:
     add = partial(add_option, group)
-    add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is given: a "
-        "flame graph, /debug/pprof/heap, /metrics; port 0 picks a free port",
+    add("--listen [HOST:]PORT", "serve HTTP while tracing, on localhost unless HOST is given, or "
+        "on unix:PATH, a socket that only you can use: a flame graph, /debug/pprof/heap, /metrics",
         type=type_of(parse_listen))
+    add("--listen-token-file FILE", "answer only clients that show the token in the first line "
+        f"of FILE (default: that in {LISTEN_TOKEN}, if it is set)", type=Path)
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
-        "http://[USER:PASSWORD@]HOST[:PORT]", type=type_of(parse_push_url))
+        "https://[USER@]HOST[:PORT]", type=type_of(parse_push_url))
+    add("--push-password-file FILE", "the password for --push is the first line of FILE (default: "
+        f"{PUSH_PASSWORD}, if it is set); without USER it is sent as a token", type=Path)
     add("--push-interval S", f"time between pushed profiles (default {PUSH_INTERVAL_S:g}s)",
         type=duration_type)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")

@@ -98,6 +98,14 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             "--push-interval must be between 1s and a day",
         ),
         (given.as_root and not command, "--as-root is for -- CMD"),
+        (
+            given.push_password_file and (given.push is None or ":" in (given.push[1] or "")),
+            "--push-password-file needs --push with a URL that has no password",
+        ),
+        (
+            given.listen_token_file and given.listen is None,
+            "--listen-token-file needs --listen",
+        ),
     ):
         if wrong:
             raise UsageError(message)

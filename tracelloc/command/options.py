@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import mmap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -16,6 +16,7 @@ from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, exporter_for
 from tracelloc.live.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
+from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
 from tracelloc.report.optional import wanted_by
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import MallocChoice
@@ -101,7 +102,7 @@ def options_of(line: CommandLine) -> Options:
         count=given.count,
         duration_s=given.duration,
         outputs=outputs_of(given),
-        listen=given.listen,
+        listen=_listen_of(given),
         push=_push_of(given),
         trace=_config_of(given),
         allocators_paths=tuple(given.allocators),
@@ -140,13 +141,21 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
     )
 
 
+def _listen_of(given: argparse.Namespace) -> ListenAddress | None:
+    if given.listen is None:
+        return None
+    address: ListenAddress = given.listen
+    return replace(address, token=read_secret(given.listen_token_file, LISTEN_TOKEN))
+
+
 def _push_of(given: argparse.Namespace) -> PushConfig | None:
     if given.push is None:
         return None
-    url, authorization = given.push
+    url, user = given.push
+    shown = authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD))
     labels = tuple(given.push_label)
     interval_s = given.push_interval or PUSH_INTERVAL_S
-    return PushConfig(url, authorization, interval_s, given.push_name, labels)
+    return PushConfig(url, shown, interval_s, given.push_name, labels)
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:

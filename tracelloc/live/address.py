@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import urllib.parse
 from dataclasses import dataclass, field
 from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
+_UNIX: Final = "unix:"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]/\s]+)):)?(?P<port>\d{1,5})"
 )
@@ -20,10 +22,17 @@ PUSH_INTERVAL_S: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A TCP address; port 0 lets the kernel choose."""
+    """A TCP address, where port 0 lets the kernel choose; or a Unix socket."""
 
     host: str
     port: int
+    path: str | None = None
+    """Of the Unix socket."""
+    token: str | None = field(default=None, repr=False)
+    """What clients have to show; None: nothing."""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}" if self.path is None else f"unix:{self.path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class PushConfig:
     url: str
     """The ingest endpoint, without user and password."""
     authorization: str | None = field(repr=False)
-    """User and password, ``user:password``."""
+    """The header of this name, if there is to be one."""
     interval_s: float
     """Between two profiles."""
     name: str | None
@@ -42,11 +51,29 @@ class PushConfig:
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """Parses ``PORT``, ``HOST:PORT`` or ``[IPV6]:PORT``. Raises ValueError with a sentence."""
+    """Parses ``PORT``, ``HOST:PORT``, ``[IPV6]:PORT`` or ``unix:PATH``.
+
+    Raises ValueError with a sentence.
+    """
+    path = text.removeprefix(_UNIX)
+    if path and path != text:
+        return ListenAddress("", 0, path)
     match = _ADDRESS.fullmatch(text)
     if match is None or int(match["port"]) > 65535:
-        raise ValueError(f"{text!r} is not [HOST:]PORT")
+        raise ValueError(f"{text!r} is not [HOST:]PORT or unix:PATH")
     return ListenAddress(match["six"] or match["host"] or LOOPBACK, int(match["port"]))
+
+
+def is_open_to_readers(url: str) -> bool:
+    """Whether what is sent there goes over a network as it is."""
+    parts = urllib.parse.urlsplit(url)
+    host = parts.hostname or ""
+    if parts.scheme != "http" or host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
 
 
 def parse_label(text: str) -> tuple[str, str]:
@@ -58,7 +85,7 @@ def parse_label(text: str) -> tuple[str, str]:
 
 
 def parse_push_url(text: str) -> tuple[str, str | None]:
-    """(URL of the ingest endpoint, ``user:password`` or None). Raises ValueError."""
+    """(URL of the ingest endpoint, ``user:password``, ``user`` or None). Raises ValueError."""
     # The text itself is not repeated: it may hold a password.
     wrong = "the URL to push to must look like http://HOST[:PORT] or https://USER:PASSWORD@HOST"
     try:
@@ -75,6 +102,7 @@ def parse_push_url(text: str) -> tuple[str, str | None]:
         path += "/ingest"
     user = None
     if parts.username is not None:
-        secret = urllib.parse.unquote(parts.password or "")
-        user = f"{urllib.parse.unquote(parts.username)}:{secret}"
+        user = urllib.parse.unquote(parts.username)
+        if parts.password is not None:
+            user = f"{user}:{urllib.parse.unquote(parts.password)}"
     return urllib.parse.urlunsplit((parts.scheme, place, path, "", "")), user

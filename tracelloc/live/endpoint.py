@@ -12,6 +12,7 @@ import http.server
 import ipaddress
 import json
 import math
+import os
 import socket
 import threading
 import time
@@ -26,6 +27,8 @@ from tracelloc.export import flamegraph, pprof
 from tracelloc.export.flamedata import page_data
 from tracelloc.export.listings import fold
 from tracelloc.live.address import ListenAddress
+from tracelloc.live.secrets import is_authorized
+from tracelloc.live.unixsocket import listen_at
 from tracelloc.text import printable
 from tracelloc.views.combined import joined, since
 from tracelloc.views.profile import Metric, Profile
@@ -142,7 +145,12 @@ _INDEX: Final = "heap: live blocks\nallocs: all allocations since tracing began\
 
 
 def listen_on(address: ListenAddress) -> socket.socket:
-    """Takes an address, without answering anybody yet. Raises TracellocError."""
+    """Takes an address, without answering anybody yet. Raises TracellocError.
+
+    A Unix socket is its owner's alone: ours, or of who called sudo.
+    """
+    if address.path is not None:
+        return listen_at(address.path, _QUEUE_LENGTH)
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -153,8 +161,7 @@ def listen_on(address: ListenAddress) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
-        where = f"{address.host}:{address.port}"
-        raise TracellocError(f"cannot listen on {where}: {reason}") from error
+        raise TracellocError(f"cannot listen on {address}: {reason}") from error
     return listener
 
 
@@ -164,9 +171,18 @@ class Endpoint(http.server.ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
 
-    def __init__(self, listener: socket.socket, take: Callable[[], Sequence[Profile]]) -> None:
-        """Takes over the listener. ``take`` is called from any thread: one per process."""
+    def __init__(
+        self,
+        listener: socket.socket,
+        take: Callable[[], Sequence[Profile]],
+        token: str | None = None,
+    ) -> None:
+        """Takes over the listener. ``take`` is called from any thread: one per process.
+
+        ``token``: what clients have to show.
+        """
         self.take = take
+        self.token = token
         self.closing = threading.Event()
         self.deltas = threading.BoundedSemaphore(_MOST_DELTAS)
         self._open: dict[socket.socket, float] = {}
@@ -174,20 +190,33 @@ class Endpoint(http.server.ThreadingHTTPServer):
         first, those that are being answered last."""
         self._lock = threading.Lock()
         address = listener.getsockname()
-        super().__init__(address, _Handler, bind_and_activate=False)
+        self.path = address if isinstance(address, str) else None
+        """Of a Unix socket."""
+        super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
         # What binding would have noted, without asking for the host's name.
         self.server_address = address
-        self.server_name, self.server_port = str(address[0]), address[1]
-        self.is_loopback = ipaddress.ip_address(self.server_name.partition("%")[0]).is_loopback
-        """Whether only this machine can reach it."""
+        self.server_name, self.server_port = "localhost", 0
+        self.is_loopback = False
+        """Whether it is a TCP port that only this machine can reach."""
+        if self.path is None:
+            self.server_name, self.server_port = str(address[0]), address[1]
+            name = self.server_name.partition("%")[0]
+            self.is_loopback = ipaddress.ip_address(name).is_loopback
         self._thread = threading.Thread(target=self.serve_forever, args=(_POLL_S,), daemon=True)
         self._thread.start()
 
     @property
+    def is_local(self) -> bool:
+        """Whether only this machine can reach it."""
+        return self.is_loopback or self.path is not None
+
+    @property
     def url(self) -> str:
         """Address of the flame graph page."""
+        if self.path is not None:
+            return f"unix:{self.path}"
         host = f"[{self.server_name}]" if ":" in self.server_name else self.server_name
         return f"http://{host}:{self.server_port}/"
 
@@ -197,6 +226,9 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.shutdown()
         self._thread.join()
         self.server_close()
+        if self.path is not None:
+            with suppress(OSError):
+                os.unlink(self.path)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread per connection, up to a number: who is slowest makes room for who comes."""
@@ -270,6 +302,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if not self._is_meant():
             self._refuse(403, "this server answers only to its own address")
             return
+        token = self.server.token
+        if token is not None and not is_authorized(self.headers.get("Authorization", ""), token):
+            self._refuse(401, "a token is needed, as Bearer or as the password of any user")
+            return
         parts = urllib.parse.urlsplit(self.path)
         if parts.path in _PPROF_PATHS:
             self._pprof(_PPROF_PATHS[parts.path], urllib.parse.parse_qs(parts.query))
@@ -333,7 +369,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def _refuse(self, status: int, reason: str) -> None:
         content = f"{json.dumps(reason)[1:-1]}\n".encode()
-        self._respond(status, "text/plain; charset=utf-8", content, {})
+        more = {"WWW-Authenticate": 'Basic realm="tracelloc"'} if status == 401 else {}
+        self._respond(status, "text/plain; charset=utf-8", content, more)
 
     def _respond(self, status: int, kind: str, content: bytes, more: dict[str, str]) -> None:
         self.server.note_answer(self.connection)

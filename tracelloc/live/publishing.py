@@ -9,7 +9,6 @@ how its sample types add up over time.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import secrets
@@ -27,7 +26,7 @@ from typing import Any, Final
 from tracelloc import __version__
 from tracelloc.errors import TracellocError
 from tracelloc.export import pprof
-from tracelloc.live.address import ListenAddress, PushConfig
+from tracelloc.live.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.live.endpoint import Endpoint, listen_on
 from tracelloc.snapshots.snapshot import Target, TraceSnapshot
 from tracelloc.text import plural, printable
@@ -192,8 +191,7 @@ class Pusher:
             "User-Agent": f"tracelloc/{__version__}",
         }
         if self._config.authorization is not None:
-            token = base64.b64encode(self._config.authorization.encode()).decode()
-            headers["Authorization"] = f"Basic {token}"
+            headers["Authorization"] = self._config.authorization
         query = urllib.parse.urlencode(
             {"name": self._name(), "from": from_s, "until": until_s}
             | {"format": "pprof", "spyName": "tracelloc"}
@@ -280,6 +278,7 @@ class Sharing:
         self._say = say
         self._push = push
         self._listener = None if listen is None else listen_on(listen)
+        self._token = None if listen is None else listen.token
         self._endpoint: Endpoint | None = None
         self._pusher: Pusher | None = None
 
@@ -287,13 +286,22 @@ class Sharing:
         """Answers and pushes from here on. See ``ProfileSource``; ``target`` names the trace."""
         source = ProfileSource(take, namers)
         if self._listener is not None:
-            self._endpoint = Endpoint(self._listener, source.profiles)
-            public = "" if self._endpoint.is_loopback else "; anyone who can reach it can read it"
+            self._endpoint = Endpoint(self._listener, source.profiles, self._token)
+            is_open = not (self._endpoint.is_local or self._token)
+            public = "; anyone who can reach it can read it" if is_open else ""
+            if not self._endpoint.is_local and self._token:
+                public = "; its token can be read on the way: it is plain HTTP"
             self._say(f"listening on {self._endpoint.url}{public}")
         if self._push is not None:
             self._pusher = Pusher(self._push, target, source.profiles, self._say)
             self._pusher.start()
             self._say(f"pushing to {self._push.url}")
+            if is_open_to_readers(self._push.url):
+                secret = " and the password" if self._push.authorization else ""
+                self._say(
+                    f"warning: profiles{secret} can be read on the way to {self._push.url}: "
+                    "use https"
+                )
 
     def close(self) -> None:
         """Stops both; call while snapshots can still be taken. May be called twice."""
