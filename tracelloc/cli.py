@@ -41,6 +41,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 0
+    except MemoryError:
+        if debug:
+            traceback.print_exc()
+        hint = "a larger --max-memory, --sample or --min-size may help"
+        print(f"tracelloc: error: there is no memory left for it; {hint}", file=sys.stderr)
+        return 1
     except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
         if debug:
             traceback.print_exc()

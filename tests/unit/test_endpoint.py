@@ -279,10 +279,7 @@ def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.Mo
     finally:
         os.umask(old)
     status = path.stat()
-    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (
-        0o600,
-        65534 if not os.getuid() else os.getuid(),
-    )
+    assert (stat.S_IMODE(status.st_mode), status.st_uid) == (0o600, os.getuid() or 65534)
     assert ask_socket(path).status == 200
     assert (endpoint.url, endpoint.is_local) == (f"unix:{path}", True)
     with pytest.raises(TracellocError, match="Address already in use"):
@@ -311,7 +308,8 @@ def test_tokens() -> None:
     basic = b64encode(b"anybody:s3cret").decode()
     for header, status in (
         ("Bearer s3cret", 200), (f"Basic {basic}", 200), (f"basic {basic}", 200),
-        ("Bearer s3cre", 401), ("Basic s3cret", 401), ("Basic \xff", 401), ("s3cret", 401), ("", 401),
+        ("Bearer s3cre", 401), ("Basic s3cret", 401), ("Basic \xff", 401),
+        ("s3cret", 401), ("", 401),
     ):  # fmt: skip
         for path in ("/metrics", "/", "/debug/pprof/heap", "/nothing"):
             answer = ask(endpoint, path, Authorization=header)

@@ -211,6 +211,9 @@ def _add_probes(group: Any) -> None:
         choices=["auto", "cfi", "fp"], default="auto")
     add("--max-frames N", "truncate call stacks deeper than N frames, at most 512 (default 127)",
         type=_whole(2, 512, "more than {} frames can't be kept"), default=127)
+    add("--max-memory SIZE", "memory that tracelloc itself may take (default: a quarter of what is "
+        "available); shortly before, new call stacks are cut to their innermost frames, and at the "
+        "limit tracing ends", type=_size)
     add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
         "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
         choices=["auto", *(method.value for method in Method)], default="auto")

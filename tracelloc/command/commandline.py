@@ -15,6 +15,7 @@ from tracelloc.export import exporter_for
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024
+_LEAST_MEMORY: Final = 128 << 20
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -96,6 +97,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         (
             given.push_interval is not None and not 1 <= given.push_interval <= 86400,
             "--push-interval must be between 1s and a day",
+        ),
+        (
+            given.max_memory is not None and given.max_memory < _LEAST_MEMORY,
+            "--max-memory must be at least 128MiB",
         ),
         (given.as_root and not command, "--as-root is for -- CMD"),
         (

@@ -45,6 +45,8 @@ class Signals:
         not stop us; None: it does.
         """
         self.is_ending = False
+        self._has_come = False
+        """Whether a signal has ended us."""
         self.is_beginning = False
         """Whether signals that end us interrupt what is going on."""
         self.wants_files = False
@@ -83,12 +85,18 @@ class Signals:
         finally:
             self.is_beginning = False
 
+    def end(self) -> None:
+        """As if a signal had come that ends tracing. From any thread."""
+        self.is_ending = True
+        with suppress(OSError):
+            self._sender.send(b"\0")
+
     def _note_end(self, number: int, _frame: object) -> None:
         if not self._take(number):
             return
-        if self.is_ending:
+        if self._has_come:
             end_at_once()
-        self.is_ending = True
+        self._has_come = self.is_ending = True
         if self.is_beginning:
             raise KeyboardInterrupt
 

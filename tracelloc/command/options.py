@@ -50,6 +50,8 @@ class Options:
     interval_s: float
     count: int | None
     duration_s: float | None
+    max_memory: int | None
+    """Bytes that tracelloc itself may take; None: it chooses."""
     outputs: tuple[OutputFile, ...]
     listen: ListenAddress | None
     push: PushConfig | None
@@ -101,6 +103,7 @@ def options_of(line: CommandLine) -> Options:
         interval_s=given.interval,
         count=given.count,
         duration_s=given.duration,
+        max_memory=given.max_memory,
         outputs=outputs_of(given),
         listen=_listen_of(given),
         push=_push_of(given),

@@ -11,7 +11,6 @@ import gc
 import math
 import select
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -24,26 +23,25 @@ from tracelloc.command.customallocators import load_custom_allocators
 from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report, write_files
+from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.invoker import invoker
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
 from tracelloc.target.found import found_lines, managed_heap
 from tracelloc.text import printable, progress_of
+from tracelloc.tracing.memorybudget import MemoryBudget
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import REPORT_PATIENCE_S, Namers, Symbolizers
 from tracelloc.views.processfacts import losses_line
-from tracelloc.watching import Suppressions, Watch
+from tracelloc.watching import Watch
 from tracelloc.watchrules import FAILED_STATUS
 
-_FRESH_S: Final = 0.5
-"""A snapshot this young will do for the next who asks over the network: many may at once."""
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
 HURRY_PATIENCE_S: Final = 4.0
@@ -63,51 +61,6 @@ class FrontEnd(Protocol):
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Shows the last snapshot, once the probes are gone."""
-
-
-class SharedSnapshots:
-    """Thread safe: one thread at a time takes a snapshot, the others wait for it."""
-
-    def __init__(
-        self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
-    ) -> None:
-        """``wanted``: what they all must have. ``namers`` are used by nobody else."""
-        self._session = session
-        self._wanted = wanted
-        self._namers = namers
-        self._suppressions = suppressions
-        self._lock = threading.Lock()
-        self._recent: tuple[float, TraceSnapshot] | None = None
-
-    def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
-        """The trace as it is now, without suspects that are suppressed.
-
-        Waits ``patience_s`` at most for names that tell which are. ``wanted``: what is asked
-        for besides. Raises what the trace died of.
-        """
-        with self._lock:
-            return self._take(patience_s, wanted)
-
-    def recent(self) -> TraceSnapshot:
-        """One that was taken for this a moment ago, or a new one."""
-        with self._lock:
-            now_s = time.monotonic()
-            if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
-                self._recent = now_s, self._take(0.0, None)
-            return self._recent[1]
-
-    def expire(self) -> None:
-        """Tracing has stopped: what was taken before is not recent any more."""
-        with self._lock:
-            self._recent = None
-
-    def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
-        trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
-        self._namers.patience_s = patience_s
-        namers = map(self._namers.of, [one.target for one in trace.processes])
-        pairs = zip(trace.processes, namers, strict=True)
-        kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
-        return replace(trace, processes=tuple(kept))
 
 
 class Run:
@@ -185,6 +138,12 @@ class Run:
         if not self._is_finishing:
             self.messages.say(f"error: {error}")
 
+    def end_early(self, why: str) -> None:
+        """Ends tracing, as ^C does, with an error. From any thread."""
+        self.messages.say_aside(f"error: {why}")
+        self.troubles.append(TracellocError(why))
+        self.signals.end()
+
     def look(self, trace: TraceSnapshot) -> bool:
         """Does what is watched for. Whether a rule is broken, by now or before."""
         for one in trace.processes:
@@ -261,7 +220,10 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used
 
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
-        config = replace(options.trace, selection=replace(options.trace.selection, custom=custom))
+        budget = MemoryBudget(options.max_memory)
+        budget.enforce()
+        selection = replace(options.trace.selection, custom=custom)
+        config = replace(options.trace, selection=selection, memory=budget)
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
         STARTUP.end()
@@ -273,6 +235,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         run = Run(
             options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )
+        budget.when_full(run.end_early)
         run.say_beginning([*warnings, *more])
         try:
             if sharing is not None:

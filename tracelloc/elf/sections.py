@@ -19,6 +19,8 @@ _GNU: Final = struct.Struct(">4sQ")
 _ZLIB: Final = 1
 _ZSTD: Final = 2
 _LARGEST_BYTES: Final = 4 << 30
+_LARGEST_UNPACKED_BYTES: Final = 1 << 30
+"""Compressed sections are unpacked as a whole."""
 _MOST_GROWTH: Final = 32
 """Times. Real debug information shrinks to a half or a tenth, a bomb to a thousandth."""
 _SMALL_BYTES: Final = 1 << 20
@@ -80,6 +82,8 @@ class ElfSection:
             raise SectionError(f"a section is compressed in an unknown way ({self._method})")
         self._offset += header.size
         self._stored_bytes -= header.size
+        if self.size > _LARGEST_UNPACKED_BYTES:
+            raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
         if self.size > self._stored_bytes * _MOST_GROWTH + _SMALL_BYTES:
             raise SectionError(
                 f"a section of {self._stored_bytes} bytes claims to hold {self.size}"

@@ -20,6 +20,8 @@ NO_STACK: Final = 0
 
 _FEWEST: Final = 1 << 6
 """Elements of a column that grows."""
+_FOLDED_FRAMES: Final = 4
+"""Frames that are left of a stack where memory is short."""
 _UNKNOWN: Final = -1
 """Where the frames begin of a stack of which nothing but the id is known."""
 
@@ -59,13 +61,33 @@ class Stacks:
         """Stacks from this index on are not in the dictionary yet."""
         self.ids = StackIds()
         """For the table, which asks for one id after the other."""
+        self._folded = False
+        """Whether new stacks are cut."""
 
     def __len__(self) -> int:
         """How many indices there are; index 0 is ``NO_STACK``."""
         return self._count
 
+    def fold(self) -> None:
+        """From here on new stacks are cut to their innermost frames, and those alike are one.
+
+        That saves memory: each distinct stack has its figures.
+        """
+        self._folded = True
+        self._filed = self._count
+
+    def _add_folded(self, sent: SentStacks) -> None:
+        ends = np.cumsum(sent.depths)
+        for row, end in enumerate(ends.tolist()):
+            start = end - int(sent.depths[row])
+            frames = tuple(sent.frames[start:end].tolist())
+            self.add(int(sent.ids[row]), frames, StackFlag(int(sent.flags[row])))
+
     def add_sent(self, sent: SentStacks) -> None:
         """Notes the frames behind ids: stacks that are whole as they are."""
+        if self._folded:
+            self._add_folded(sent)
+            return
         indices, is_new = self._number(sent.ids)
         new = sent.select(is_new)
         starts = np.cumsum(new.depths) - new.depths + self._used
@@ -86,6 +108,8 @@ class Stacks:
             if self._starts[known] == _UNKNOWN:
                 self._note(known, words, int(flags))
             return known
+        if self._folded and len(words) > _FOLDED_FRAMES:
+            words, flags = words[:_FOLDED_FRAMES], flags | StackFlag.TRUNCATED
         self._file_frames()
         key = words.tobytes(), int(flags)
         index = self._index_of_frames.get(key)
@@ -134,6 +158,13 @@ class Stacks:
 
     def indices(self, ids: U64) -> I64:
         """The index of each id; ids not seen before get one without frames."""
+        if self._folded:
+            # What they are is not known yet: their first blocks count as without a stack.
+            found = (max(NO_STACK, self.ids.get(each)) for each in ids.tolist())
+            indices = np.fromiter(found, np.int64, len(ids))
+            for each in set(ids[indices == NO_STACK].tolist()) - {0}:
+                self.ids.set(each, NO_STACK)
+            return indices
         indices, is_new = self._number(ids)
         count = int(np.count_nonzero(is_new))
         nothing = np.zeros(count, np.int64)

@@ -138,7 +138,8 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
     perf_map = symbolizer.perf_map
     perf_map.reload()
     if len(perf_map):
-        yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}")
+        but = () if perf_map.reason is None else (f"{perf_map.path}: {perf_map.reason}",)
+        yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}", troubles=but)
         return
     why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
     advice = "node --perf-basic-prof, python3 -X perf (3.12), java with a perf-map agent"

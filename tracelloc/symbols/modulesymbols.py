@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 
@@ -31,7 +31,13 @@ from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
 
 _LARGEST_BYTES: Final = 512 << 20
-_LONGEST_NAME: Final = 4096
+_PIECE_BYTES: Final = 4 << 20
+"""Bytes of the file that are read at once."""
+_MOST_FUNCTIONS: Final = 1 << 20
+"""Functions that are kept: some 200 MiB. Large Java programs have a tenth."""
+_MOST_NAME_BYTES: Final = 128 << 20
+"""Bytes of all their names."""
+_LONGEST_NAME: Final = 1024
 _RELOAD_S: Final = 1.0
 """The file is looked at again no more often than this."""
 
@@ -67,6 +73,9 @@ class PerfMap:
         self._next_look_s = float("-inf")
         self._read_bytes = 0
         self._functions: dict[int, tuple[int, str]] = {}
+        self._name_bytes = 0
+        self._full: str | None = None
+        """Why no more of the file is read."""
         self._table = SymbolTable([])
         self.reason: str | None = None
         """Why the file is not believed, if it is there."""
@@ -101,13 +110,29 @@ class PerfMap:
                 return
             if status.st_size < self._read_bytes:
                 self._functions.clear()
-                self._read_bytes = 0
+                self._read_bytes = self._name_bytes = 0
+                self._full = None
+            self.reason = self._full
+            if self._full is not None:
+                return
+            self._read_on(file, status.st_size)
+        functions = [(start, size, name) for start, (size, name) in self._functions.items()]
+        self._table = SymbolTable([RawTable.made_up(functions)])
+
+    def _read_on(self, file: BinaryIO, size_bytes: int) -> None:
+        file.seek(self._read_bytes)
+        while self._read_bytes < size_bytes and self._full is None:
+            data = file.read(min(_PIECE_BYTES, size_bytes - self._read_bytes))
+            # The last line may still be being written.
+            end = data.rfind(b"\n") + 1
+            if not end:
+                # Unless it has no end.
+                self._full = "it has endless lines" if len(data) == _PIECE_BYTES else None
+                break
+            self._read_bytes += end
             file.seek(self._read_bytes)
-            data = file.read(status.st_size - self._read_bytes)
-        # The last line may still be being written.
-        data = data[: data.rfind(b"\n") + 1]
-        self._read_bytes += len(data)
-        self._add(data)
+            self._add(data[:end])
+        self.reason = self._full
 
     def _open(self) -> int | None:
         roots = [self._process.memory_directory / "root"]
@@ -146,9 +171,13 @@ class PerfMap:
                 continue
             if 0 < size < 1 << 32 and 0 <= start < 1 << 56:
                 # Memory is used again for other code: the last line holds.
-                self._functions[start] = size, fields[2][:_LONGEST_NAME].decode(errors="replace")
-        functions = [(start, size, name) for start, (size, name) in self._functions.items()]
-        self._table = SymbolTable([RawTable.made_up(functions)])
+                name = fields[2][:_LONGEST_NAME].decode(errors="replace")
+                _, before = self._functions.get(start, (0, ""))
+                self._functions[start] = size, name
+                self._name_bytes += len(name) - len(before)
+                if len(self._functions) > _MOST_FUNCTIONS or self._name_bytes > _MOST_NAME_BYTES:
+                    self._full = f"only its first {len(self._functions):,} functions are read"
+                    return
 
 
 class ModuleSymbols:

@@ -8,6 +8,7 @@ from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.target.allocators import EVERYTHING, MallocChoice
+from tracelloc.tracing.memorybudget import MemoryBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class TraceConfig:
     """Processes traced at a time; further ones are counted and left alone."""
     followed_names: frozenset[str] = frozenset()
     """Commands whose processes are traced beside the first one; empty: all."""
+    memory: MemoryBudget | None = None
+    """What tracelloc itself may take; None: whatever there is."""
     debug: bool = False
 
     @property

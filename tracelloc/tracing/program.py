@@ -52,7 +52,8 @@ class TracedProgram:
         self.name = command[0]
         self._who = who
         self._file_limit = file_limit
-        # Ours come later.
+        # Ours come later, as the bound on our own memory does.
+        self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0
         self._go_fd = -1
@@ -87,6 +88,7 @@ class TracedProgram:
                 for number in (signal.SIGPIPE, signal.SIGXFSZ):
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
+                resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
                 _execute(self._command, _become_user(self._who))
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())

@@ -10,6 +10,7 @@ from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import OverheadWatch
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.memorybudget import MemoryStage
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
 
@@ -61,6 +62,7 @@ class Upkeep:
     def look(self, now_ns: int) -> None:
         """Does what is due."""
         living = self._processes.living
+        self._heed_memory()
         for tracee in living:
             tracee.keep_house(now_ns, self._say)
         until_ns = time.thread_time_ns() + _JUDGE_NS
@@ -73,6 +75,18 @@ class Upkeep:
             tracee.drop_ended_threads()
         if self._sweeper is not None:
             self._sweeper.look(self._processes.root.probes.points)
+
+    def _heed_memory(self) -> None:
+        """Gives up what costs most when the budget is nearly used up."""
+        budget = self._config.memory
+        if budget is None or budget.stage is MemoryStage.FULL:
+            return
+        words = budget.look()
+        if words is not None:
+            self._say(words)
+        if budget.stage is not MemoryStage.WHOLE:
+            for tracee in self._processes.living:
+                tracee.heap.stacks.fold()
 
     def stop(self) -> None:
         """Begins nothing any more."""

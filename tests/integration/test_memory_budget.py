@@ -1,0 +1,31 @@
+"""A target that makes tracelloc remember more and more: said, bounded, ended in good order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, run_tracelloc
+
+pytestmark = pytest.mark.bpf
+
+
+def test_an_endless_number_of_stacks(
+    builder: Builder, tmp_path: Path, targets: list[Target]
+) -> None:
+    target = Target([builder.c("manystacks")])
+    targets.append(target)
+    done = run_tracelloc(
+        "-p", target.pid, "--json", "--interval", "60", "--max-memory", "160MiB",
+        "-o", tmp_path / "last.json", "--stacks", "fp",
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    said = done.stderr
+    assert said.index("new call stacks are cut to their innermost frames") < said.index("ends here")
+    assert "error: tracelloc uses" in said.splitlines()[-1]
+    report = json.loads(done.stdout.splitlines()[-1])
+    assert report["truncated_stacks"] > 0
+    assert json.loads((tmp_path / "last.json").read_text())["stacks"]
+    assert target.process.poll() is None

@@ -1,0 +1,99 @@
+"""What is given up, in which order, when memory runs short; and that it is said."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import numpy as np
+
+from tracelloc.abi import StackFlag
+from tracelloc.capture.ring import SentStacks
+from tracelloc.heap.stacks import NO_STACK, Stacks
+from tracelloc.tracing.memorybudget import LEAST_BYTES, MemoryBudget, MemoryStage, default_budget
+
+MIB = 1 << 20
+
+
+def sent(*stacks: tuple[int, list[int]]) -> SentStacks:
+    return SentStacks(
+        np.array([stack_id for stack_id, _ in stacks], np.uint64),
+        np.zeros(len(stacks), np.uint16),
+        np.array([len(frames) for _, frames in stacks], np.int64),
+        np.array([frame for _, frames in stacks for frame in frames], np.uint64),
+    )
+
+
+def test_stages_come_once_each_and_in_order() -> None:
+    used = [100 * MIB]
+    budget = MemoryBudget(1000 * MIB, lambda: used[0])
+    assert budget.look() is None
+    used[0] = 750 * MIB
+    assert budget.look() == (
+        "warning: tracelloc uses 750 MiB of the 1000 MiB it may (--max-memory): new call stacks "
+        "are cut to their innermost frames"
+    )
+    used[0] = 100 * MIB
+    assert budget.look() is None
+    assert budget.stage is MemoryStage.FOLDED, "what is cut stays cut"
+    used[0] = 990 * MIB
+    assert budget.look() is None
+    said: list[str] = []
+    budget.when_full(said.append)
+    assert said == [
+        "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here"
+    ]
+    other = MemoryBudget(1000 * MIB, lambda: used[0])
+    other.when_full(said.append)
+    other.look()
+    assert len(said) == 2
+
+
+def test_the_default_is_a_part_of_what_is_available() -> None:
+    assert default_budget() >= LEAST_BYTES
+    with open("/proc/meminfo") as file:
+        total = int(next(line for line in file if line.startswith("MemTotal")).split()[1]) << 10
+    assert default_budget() <= max(LEAST_BYTES, total // 4)
+
+
+def test_folded_stacks_share_their_innermost_frames() -> None:
+    stacks = Stacks()
+    stacks.add_sent(sent((7, [1, 2, 3, 4, 5, 6])))
+    stacks.fold()
+    stacks.add_sent(sent(*[(100 + n, [1, 2, 3, 4, 1000 + n]) for n in range(5000)], (9, [1, 2])))
+    assert len(stacks) == 4, "none, the whole one, the folded one, the short one"
+    assert stacks.frames(1) == (1, 2, 3, 4, 5, 6)
+    folded = stacks.ids.get(100)
+    assert stacks.frames(folded) == (1, 2, 3, 4)
+    assert stacks.flags(folded) == StackFlag.TRUNCATED
+    assert stacks.ids.get(5099) == folded
+    assert (stacks.frames(stacks.ids.get(9)), stacks.flags(stacks.ids.get(9))) == ((1, 2), 0)
+
+
+def test_folded_stacks_whose_events_come_first() -> None:
+    stacks = Stacks()
+    stacks.add_sent(sent((7, [1, 2])))
+    stacks.fold()
+    ids = np.array([0, 7, 8, 8, 9], np.uint64)
+    assert stacks.indices(ids).tolist() == [0, 1, 0, 0, 0]
+    assert stacks.indices(ids).tolist() == [0, 1, 0, 0, 0]
+    assert stacks.add(8, (5, 6), StackFlag(0)) == NO_STACK
+    assert len(stacks) == 2
+
+
+ENFORCED = """
+from tracelloc.tracing.memorybudget import MemoryBudget
+MemoryBudget(64 << 20).enforce()
+small = bytearray(128 << 20)
+try:
+    large = bytearray(3 << 30)
+except MemoryError:
+    print("refused")
+"""
+
+
+def test_one_step_that_asks_for_too_much_fails_by_itself() -> None:
+    done = subprocess.run([sys.executable, "-c", ENFORCED], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("refused\n", "")
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY

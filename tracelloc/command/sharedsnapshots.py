@@ -1,0 +1,62 @@
+"""Snapshots for all front ends: who asks at the same time gets the same one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from typing import Final
+
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
+from tracelloc.tracing.session import Session
+from tracelloc.views.naming import Namers
+from tracelloc.watching import Suppressions
+
+_FRESH_S: Final = 0.5
+"""A snapshot this young will do for the next who asks over the network: many may at once."""
+
+
+class SharedSnapshots:
+    """Thread safe: one thread at a time takes a snapshot, the others wait for it."""
+
+    def __init__(
+        self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
+    ) -> None:
+        """``wanted``: what they all must have. ``namers`` are used by nobody else."""
+        self._session = session
+        self._wanted = wanted
+        self._namers = namers
+        self._suppressions = suppressions
+        self._lock = threading.Lock()
+        self._recent: tuple[float, TraceSnapshot] | None = None
+
+    def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
+        """The trace as it is now, without suspects that are suppressed.
+
+        Waits ``patience_s`` at most for names that tell which are. ``wanted``: what is asked
+        for besides. Raises what the trace died of.
+        """
+        with self._lock:
+            return self._take(patience_s, wanted)
+
+    def recent(self) -> TraceSnapshot:
+        """One that was taken for this a moment ago, or a new one."""
+        with self._lock:
+            now_s = time.monotonic()
+            if self._recent is None or now_s - self._recent[0] >= _FRESH_S:
+                self._recent = now_s, self._take(0.0, None)
+            return self._recent[1]
+
+    def expire(self) -> None:
+        """Tracing has stopped: what was taken before is not recent any more."""
+        with self._lock:
+            self._recent = None
+
+    def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
+        trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
+        self._namers.patience_s = patience_s
+        namers = map(self._namers.of, [one.target for one in trace.processes])
+        pairs = zip(trace.processes, namers, strict=True)
+        kept = (self._suppressions.apply(one, namer, namer.patience_s) for one, namer in pairs)
+        return replace(trace, processes=tuple(kept))
