@@ -35,7 +35,7 @@ OF_OTHERS = {
     "--inspect", "--interpreted-frames-native-stack", "--no-install-recommends", "--only",
     "--output", "--perf-basic-prof", "--pid=host", "--port", "--privileged", "--profile",
     "--python", "--rm", "--rounds", "--strict", "--system-site-packages", "--template", "--tool",
-    "--image",
+    "--image", "--unix-socket",
 }  # fmt: skip
 """Options of other programs."""
 

@@ -73,4 +73,5 @@ def test_reports_need_no_screen_and_no_file_format() -> None:
     assert {name for name in found if name.startswith(unwanted)} <= {
         "tracelloc.live",
         "tracelloc.live.address",
+        "tracelloc.live.secrets",
     }

@@ -25,10 +25,16 @@ FileLimit = tuple[int, int]
 """The soft and the hard limit of open files."""
 MACHINES: Final = ("x86_64",)
 
-_CAP_SYS_PTRACE: Final = 19
-_CAP_SYS_ADMIN: Final = 21
-_CAP_PERFMON: Final = 38
-_CAP_BPF: Final = 39
+ALL: Final = "CAP_SYS_ADMIN"
+"""Stands for all the others."""
+NEEDED: Final = ("CAP_BPF", "CAP_PERFMON", "CAP_SYS_PTRACE")
+"""Without these nothing can be traced."""
+MAPPED_FILES: Final = "CAP_CHECKPOINT_RESTORE"
+"""With this, mapped files can be read whose names are gone."""
+CAPABILITIES: Final = {
+    "CAP_SYS_PTRACE": 19, ALL: 21, "CAP_PERFMON": 38, "CAP_BPF": 39, MAPPED_FILES: 40,
+}  # fmt: skip
+"""By number, include/uapi/linux/capability.h."""
 _ROOT_HINT: Final = "run it with sudo, or give it CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE"
 
 
@@ -65,16 +71,16 @@ def check_kernel(release: str) -> None:
 
 def check_capabilities(status: str) -> None:
     """``status`` is the text of /proc/self/status; needs root's powers or their BPF part."""
+    held = held_capabilities(status)
+    if ALL not in held and not held.issuperset(NEEDED):
+        raise PrivilegeError("tracing needs root", hint=_ROOT_HINT)
+
+
+def held_capabilities(status: str) -> set[str]:
+    """Which of ``CAPABILITIES`` are in effect; ``status`` is the text of /proc/self/status."""
     match = re.search(r"^CapEff:\s*([0-9a-fA-F]+)", status, re.MULTILINE)
     held = int(match[1], 16) if match else 0
-
-    def has(capability: int) -> bool:
-        return bool(held >> capability & 1)
-
-    if has(_CAP_SYS_ADMIN):
-        return
-    if not (has(_CAP_BPF) and has(_CAP_PERFMON) and has(_CAP_SYS_PTRACE)):
-        raise PrivilegeError("tracing needs root", hint=_ROOT_HINT)
+    return {name for name, number in CAPABILITIES.items() if held >> number & 1}
 
 
 def check_bpf() -> None:

@@ -19,6 +19,7 @@ from tracelloc.capture.attach import attach_type
 from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.method import Method
+from tracelloc.capture.overhead import TrapCosts, measure_traps
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.errors import TracellocError
@@ -64,9 +65,24 @@ def passes(trial: Trial) -> bool:
 
 
 def _try(trial: Trial) -> bool:
-    programs = Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0}))
+    programs = _idle_programs()
     try:
         return _TRIALS[trial](programs)
+    finally:
+        programs.close()
+
+
+def _idle_programs() -> Programs:
+    return Programs(CompiledProbes((), {IDLE_PROGRAM: _RETURN_0}))
+
+
+def trap_costs(method: Method) -> TrapCosts:
+    """What traps cost on this machine, whatever is traced. Raises as ``measure_traps``."""
+    method = Method.MULTI if method.has_links else method
+    programs = _idle_programs()
+    try:
+        fd = programs.load(IDLE_PROGRAM, KPROBE, attach_type(method, IDLE_PROGRAM))
+        return measure_traps(method, lambda _: fd)
     finally:
         programs.close()
 

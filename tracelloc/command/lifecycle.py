@@ -86,7 +86,7 @@ class Signals:
             self.is_beginning = False
 
     def end(self) -> None:
-        """As if a signal had come that ends tracing. From any thread."""
+        """Ends tracing as a signal does. From any thread."""
         self.is_ending = True
         with suppress(OSError):
             self._sender.send(b"\0")

@@ -75,7 +75,7 @@ class _PatientStream(io.RawIOBase):
         self._patience_s = patience_s
 
     def writable(self) -> bool:
-        """It is."""
+        """Whether it can be written to: yes."""
         return True
 
     def write(self, data: ReadableBuffer) -> int:

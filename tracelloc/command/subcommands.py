@@ -25,7 +25,7 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.parser import Parser, build_parser
-from tracelloc.errors import UsageError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.text import Progress, printable, progress_of
 from tracelloc.views.profile import METRICS
 
@@ -116,6 +116,27 @@ def _objects(given: argparse.Namespace) -> None:
         if given.every is None or number == given.count:
             break
         time.sleep(max(0.0, now.time_s + given.every - time.time()))
+
+
+def _add_doctor(parser: Parser) -> None:
+    add = parser.add_argument
+    add("-p", "--pid", type=pid_type, metavar="PID", help="process to look at as well")
+    _add_debug(parser)
+
+
+def _doctor(given: argparse.Namespace) -> None:
+    from tracelloc.command.doctor import diagnose, diagnosis_lines, failures  # noqa: PLC0415
+
+    progress = Progress()
+    try:
+        progress.note("looking")
+        findings = diagnose(given.pid)
+    finally:
+        progress.end()
+    _print(diagnosis_lines(findings))
+    sys.stdout.flush()
+    if failures(findings):
+        raise TracellocError("tracing will not work here")
 
 
 def _add_diff(parser: Parser) -> None:
@@ -211,6 +232,13 @@ COMMANDS: Final = {
         "CPython 3.11 and newer. Memory is read from outside; the program is not stopped.",
         _add_objects,
         _objects,
+    ),
+    "doctor": Subcommand(
+        "Looks whether tracing will work on this machine and, with -p, for a process: what is "
+        "missing, what will be slow, and what mends it. Nothing is traced. The exit status is 0 "
+        "if tracing will work.",
+        _add_doctor,
+        _doctor,
     ),
     "diff": Subcommand(
         "Shows what grew and what shrank from one profile to another, stack by stack. Profiles "

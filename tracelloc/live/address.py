@@ -27,7 +27,7 @@ class ListenAddress:
     host: str
     port: int
     path: str | None = None
-    """Of the Unix socket."""
+    """Path of the Unix socket."""
     token: str | None = field(default=None, repr=False)
     """What clients have to show; None: nothing."""
 

@@ -191,7 +191,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self._lock = threading.Lock()
         address = listener.getsockname()
         self.path = address if isinstance(address, str) else None
-        """Of a Unix socket."""
+        """Path of the Unix socket it listens on; None: it is a TCP port."""
         super().__init__(("", 0), _Handler, bind_and_activate=False)
         self.socket.close()
         self.socket = listener
@@ -261,7 +261,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
                 self._open[request] = math.inf
 
     def note_answer(self, request: socket.socket) -> None:
-        """Its answer is ready: from here on it is the client who is waited for."""
+        """Notes that an answer is ready: from here on it is the client who is waited for."""
         with self._lock:
             if request in self._open:
                 self._open[request] = time.monotonic() + _SOCKET_PATIENCE_S - _REQUEST_PATIENCE_S

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hmac
 import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
@@ -51,6 +50,8 @@ def authorization(user: str | None, password: str | None) -> str | None:
 
 def is_authorized(header: str, token: str) -> bool:
     """Whether an ``Authorization`` header has the token: Bearer, or Basic's password."""
+    import hmac  # noqa: PLC0415 - options need no cryptography
+
     scheme, _, value = header.partition(" ")
     given = value.strip().encode(errors="surrogateescape")
     if scheme.lower() == "basic":

@@ -171,7 +171,7 @@ def _become_user(who: Invoker) -> list[bytes]:
 
 
 def _execute(command: Sequence[str], environment: Sequence[bytes]) -> None:
-    """As execvpe(3), with entries as they are: two of a name, or without one. Raises OSError."""
+    """Executes like execvpe(3), entries of the environment as they are. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     words = [os.fsencode(word) for word in command]
     paths = next((e[5:] for e in environment if e.startswith(b"PATH=")), os.defpath.encode())

@@ -1,0 +1,139 @@
+"""What ``tracelloc doctor -p PID`` finds out about a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from tracelloc.cfi.unwindsections import unwind_sections
+from tracelloc.command.finding import Finding, FindingState
+from tracelloc.errors import TracellocError
+from tracelloc.placement import Plan, plan
+from tracelloc.symbols.inventory import ModuleReport, take_inventory
+from tracelloc.target.allocators import EVERYTHING, Module, discover
+from tracelloc.target.found import found_of, main_library, managed_heap, unseen_lines
+from tracelloc.target.processlist import open_target
+from tracelloc.target.procfs import VDSO, Process, base_name
+from tracelloc.target.space import AddressSpace
+from tracelloc.text import plural
+from tracelloc.tracing.probeset import find_allocators
+from tracelloc.tracing.survival import check_survival
+
+_GOOD, _MISSING, _FAILS = FindingState
+_MOST_NAMED: Final = 8
+"""Files that are named one by one."""
+
+
+def target_findings(pid: int) -> Iterator[Finding]:
+    """Reads its files; attaches nothing."""
+    try:
+        process = open_target(pid)
+        space = AddressSpace(process)
+    except TracellocError as error:
+        yield Finding(_FAILS, "process", error.message, error.hint)
+        return
+    try:
+        yield Finding(_GOOD, "process", f"{pid} ({process.command()})")
+        modules = find_allocators(space, EVERYTHING)
+        check_survival(process)
+        yield from _probes(process, plan(discover(modules)))
+        yield from _followers(process)
+        yield from _unwinding(space.modules)
+        managed = managed_heap(module.path for module in space.modules)
+        if managed is not None:
+            yield Finding(_MISSING, "runtime", managed, "tracelloc help recipes")
+        yield from _names(take_inventory(process))
+    except TracellocError as error:
+        yield Finding(_FAILS, "process", error.message, error.hint)
+    finally:
+        space.close()
+
+
+def _probes(process: Process, planned: Plan) -> Iterator[Finding]:
+    """Which functions get probes, which are slow, and whose probes are there already."""
+    main = main_library(found_of(planned.allocators))
+    if main is not None:
+        beside = f", beside {', '.join(main.others)}" if main.others else ""
+        yield Finding(_GOOD, "malloc", f"{main.library.value} in {main.file}{beside}")
+    points = planned.points
+    files = plural(len({point.open_path for point in points}), "file")
+    yield Finding(_GOOD, "probes", f"{plural(len(points), 'probe')} in {files}")
+    slow = sorted({p.label for p in points if p.is_single_stepped and not p.is_exit})
+    if slow:
+        yield Finding(_MISSING, "probes", f"slow ones: {', '.join(slow[:_MOST_NAMED])}")
+    for line in unseen_lines(found_of(planned.allocators)):
+        yield Finding(_MISSING, "probes", f"not probed: {line}")
+    others = _others_breakpoints(process, planned)
+    if others:
+        yield Finding(
+            _MISSING,
+            "others",
+            f"another tool has probes or breakpoints there: {', '.join(others[:_MOST_NAMED])}",
+            "bpftool link; end that tool to have exact costs",
+        )
+
+
+def _others_breakpoints(process: Process, planned: Plan) -> list[str]:
+    """Places whose code in memory is a breakpoint that the file does not have."""
+    found = set()
+    mappings = [mapping for mapping in process.maps().mappings if mapping.executable]
+    modules = {a.module.open_path: a.module for a in planned.allocators}
+    for point in planned.points:
+        module = modules.get(point.open_path)
+        if module is None or module.elf.read(point.offset, 1) == _BREAKPOINT:
+            continue
+        for mapping in (m for m in mappings if m.file_id == module.file_id):
+            address = mapping.start + point.offset - mapping.offset
+            is_there = mapping.start <= address < mapping.end
+            if is_there and process.read_memory(address, 1) == _BREAKPOINT:
+                found.add(point.label)
+    return sorted(found)
+
+
+_BREAKPOINT: Final = b"\xcc"
+"""int3, which uprobes and debuggers put in place of an instruction."""
+
+
+def _followers(process: Process) -> Iterator[Finding]:
+    tracer = process.tracer_id()
+    if tracer:
+        yield Finding(
+            _MISSING,
+            "ptrace",
+            f"process {tracer} traces it (a debugger, strace?): --follow will not work",
+            "end that program",
+        )
+
+
+def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
+    """Which files have call-frame information."""
+    lacking = [base_name(m.path) for m in modules if m.path != VDSO and not unwind_sections(m.elf)]
+    if not lacking:
+        text = f"call-frame information in {plural(len(modules), 'file')}, all there are"
+        yield Finding(_GOOD, "unwinding", text)
+        return
+    names = ", ".join(lacking[:_MOST_NAMED])
+    yield Finding(
+        _MISSING,
+        "unwinding",
+        f"no call-frame information in {names}: stacks go on by frame pointers there",
+        "compile with -fasynchronous-unwind-tables, or with -fno-omit-frame-pointer",
+    )
+
+
+def _names(reports: Sequence[ModuleReport]) -> Iterator[Finding]:
+    """Which files have names and lines, and what would add them."""
+    lacking = [report for report in reports if report.advice is not None]
+    if not lacking:
+        yield Finding(_GOOD, "symbols", "all files have names and source lines")
+        return
+    for report in lacking[:_MOST_NAMED]:
+        lines = "no source lines" if report.lines is None else "lines"
+        text = f"{report.module}: {report.functions:,} names, {lines}"
+        yield Finding(_MISSING, "symbols", text, report.advice or "")
+    if len(lacking) > _MOST_NAMED:
+        more = len(lacking) - _MOST_NAMED
+        yield Finding(_MISSING, "symbols", f"and {more} more files", "tracelloc symbols lists all")
+    for report in reports:
+        for trouble in report.troubles:
+            yield Finding(_MISSING, "symbols", f"{report.module}: {trouble}")
