@@ -15,7 +15,7 @@ MODULES = sorted(
 )
 
 LAYERS = [
-    {"errors", "text", "probes", "abi", "sampling", "syscalls"},
+    {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
     {"startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
     {"target"},

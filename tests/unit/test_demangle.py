@@ -405,3 +405,13 @@ def test_names_of_linkage_stubs() -> None:
     assert demangle("malloc@plt") == "malloc@plt"
     assert demangle("_ZN3foo3barEv@@VERSION_1") == "foo::bar()"
     assert demangle("_Z@plt@plt") == "_Z@plt@plt"
+
+
+def test_the_helper_has_no_rights(fresh: cxxnames._Helper) -> None:
+    assert cxxnames.read("_Z3fooi") == "foo(int)"
+    assert fresh._process is not None
+    status = Path(f"/proc/{fresh._process.pid}/status").read_text()
+    for line in ("NoNewPrivs:\t1", *(f"Cap{x}:\t{0:016x}" for x in ("Prm", "Eff", "Amb"))):
+        assert f"\n{line}\n" in status
+    if not os.getuid():
+        assert "\nUid:\t65534\t65534\t65534\t65534\n" in status

@@ -5,19 +5,30 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness import TARGETS
 from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
+from tracelloc.confined import start_confined
+from tracelloc.dwarf import sourcelines
 from tracelloc.dwarf.sourcelines import SourceLines, SymbolizerPipe, find_symbolizer, reachable_path
 
 ADDRESSES = 600
 
 
+def opened_up(directory: Path) -> Path:
+    """A directory that user nobody can look into."""
+    for each in (directory, *directory.parents[:3]):
+        if each.owner() == Path("~").expanduser().owner() and each != Path("/tmp"):
+            each.chmod(0o755)
+    return directory
+
+
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("split")
+    return opened_up(tmp_path_factory.mktemp("split"))
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +74,13 @@ def test_inlined_functions(kind: str, request: pytest.FixtureRequest) -> None:
     assert {name for name in inherited if not name.startswith(("pipe:", "/dev/null"))} <= {
         str(path), f"{path}.dwp", f"{path}-shelves.dwo"
     }  # fmt: skip
+    status = Path(f"/proc/{pid}/status").read_text()
+    lost = [f"Cap{name}:\t{0:016x}" for name in ("Prm", "Eff", "Amb")]
+    ids = [f"{kind}:\t65534\t65534\t65534\t65534" for kind in ("Uid", "Gid")]
+    for line in ("Groups:\t ", "NoNewPrivs:\t1", *lost, *ids):
+        assert f"\n{line}\n" in status
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    assert "Max file size             0                    0 " in limits
     lines.close()
     assert children() == before
     # It can be asked again.
@@ -127,11 +145,20 @@ def test_newest_of_those_with_versions(tmp_path: Path, monkeypatch: pytest.Monke
     ],
     ids=["silent", "ends", "garbage", "incomplete", "empty", "endless line"],
 )
-def test_one_that_fails(cpp: Path, tmp_path: Path, script: str, reason: str) -> None:
+def test_one_that_fails(
+    cpp: Path, tmp_path: Path, script: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Once is enough: killed, said why, not tried again."""
-    command = tmp_path / "llvm-symbolizer"
-    command.write_text(f"#!/bin/sh\necho started >>{tmp_path}/log\n{script}\n")
+    command = opened_up(tmp_path) / "llvm-symbolizer"
+    command.write_text(f"#!/bin/sh\n{script}\n")
     command.chmod(0o755)
+    started: list[object] = []
+
+    def start(*words: Any, **more: Any) -> Any:
+        started.append(words)
+        return start_confined(*words, **more)
+
+    monkeypatch.setattr(sourcelines, "start_confined", start)
     before = children()
     patience_s = 1 if "sleep" in script else 30
     pipe = SymbolizerPipe(open_elf(cpp), str(command), patience_s)
@@ -140,7 +167,19 @@ def test_one_that_fails(cpp: Path, tmp_path: Path, script: str, reason: str) -> 
     assert reason in pipe.reason
     assert children() == before
     assert pipe.chains([0x1000]) == [()]
-    assert (tmp_path / "log").read_text() == "started\n"
+    assert len(started) == 1
+
+
+def test_files_that_others_may_not_read(cpp: Path, tmp_path: Path) -> None:
+    source = str(TARGETS / "shelves.cpp")
+    command = ["g++", "-std=c++20", "-O2", "-g", "-gsplit-dwarf", source, "-o", "secret"]
+    subprocess.run(command, cwd=opened_up(tmp_path), check=True)
+    (other,) = tmp_path.glob("*.dwo")
+    other.chmod(0o600)
+    lines = SourceLines(open_elf(tmp_path / "secret"))
+    lines.chains(addresses_in_functions(tmp_path / "secret", 50))
+    reason = f"inlined functions are described in {other}, which other users may not read"
+    assert lines.reason == reason
 
 
 def test_path_of_a_file_that_lost_its_name(cpp: Path, tmp_path: Path) -> None:
@@ -150,14 +189,15 @@ def test_path_of_a_file_that_lost_its_name(cpp: Path, tmp_path: Path) -> None:
     elf = open_elf(path)
     assert reachable_path(elf) == str(path)
     path.unlink()
-    ours = f"/proc/{os.getpid()}/fd/{elf.descriptor()}"
+    ours = f"/proc/self/fd/{elf.descriptor()}"
     assert reachable_path(elf) == ours
     path.write_bytes(b"another one")
     assert reachable_path(elf) == ours
+    opened_up(tmp_path)
     odd = tmp_path / 'odd" name\n'
     odd.write_bytes(cpp.read_bytes())
     elf = open_elf(odd)
-    assert reachable_path(elf) == f"/proc/{os.getpid()}/fd/{elf.descriptor()}"
+    assert reachable_path(elf) == f"/proc/self/fd/{elf.descriptor()}"
     addresses = addresses_in_functions(cpp, 100)
     lines = SourceLines(elf)
     assert lines.chains(addresses) == SourceLines(open_elf(cpp)).chains(addresses)

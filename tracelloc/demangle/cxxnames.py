@@ -3,8 +3,8 @@
 Format: the Itanium C++ ABI, "Mangling". In this process it can't be called: names are
 hostile, and ``_Z4llvm4orINS_IXsreTrtD`` keeps GCC 12's in a loop for ever, while
 substitutions (``S1_``) let 200 letters stand for gigabytes of text, all of which it
-writes. The helper process may take little memory and time; a name that takes more ends
-it, and stays as it is.
+writes. The helper process has no rights, and may take little memory and time; a name that
+takes more ends it, and stays as it is.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import threading
 from typing import Final
 
+from tracelloc.confined import CONFINE, start_reader
 from tracelloc.text import LONGEST_TEXT
 
 LONGEST_MANGLED: Final = 1024
@@ -27,12 +28,11 @@ _PATIENCE_S: Final = 10.0
 MOST_STRIKES: Final = 8
 """So many names may end the helper, then no more are tried: somebody does it on purpose."""
 
-_HELPER: Final = f"""
-import ctypes, resource, signal, sys
-resource.setrlimit(resource.RLIMIT_AS, (256 << 20, 256 << 20))
-resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+_HELPER: Final = f"""{CONFINE}
+import signal, sys
 library = ctypes.CDLL("libstdc++.so.6")
 demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
+confine(256 << 20)
 demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p] + [ctypes.c_void_p] * 3
 free.argtypes = [ctypes.c_void_p]
 for line in sys.stdin.buffer:
@@ -91,15 +91,7 @@ class _Helper:
 
     def _exchange(self, raw: bytes) -> bytes:
         if self._process is None:
-            self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _HELPER],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                bufsize=0,
-                cwd="/",
-                start_new_session=True,  # Ctrl-C is not meant for it
-            )
+            self._process = start_reader([_HELPER])
         request, answer = self._process.stdin, self._process.stdout
         assert request is not None
         assert answer is not None

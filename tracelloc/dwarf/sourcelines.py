@@ -1,21 +1,21 @@
 """Source lines and inlined functions of one file, from wherever they can be had.
 
 An llvm-symbolizer is asked through a pipe only where functions are described in other files
-(.dwo, .dwp), which it follows. It decodes untrusted files as our user: it gets no
-descriptor of ours, no variable that makes it ask the network, bounded memory, and only so
+(.dwo, .dwp), which it follows. It decodes untrusted files, and so runs as user nobody
+(``tracelloc.confined``): files that others may not read have no inlined functions. It gets no
+descriptor but the file's, no variable that makes it ask the network, bounded memory, and only so
 much time.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import os.path
 import re
-import resource
 import select
 import shutil
+import stat
 import subprocess
 import threading
 import time
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.confined import start_confined
 from tracelloc.dwarf.forms import DAMAGE, reason_of
 from tracelloc.dwarf.info import DebugInfo, DebugUnit
 from tracelloc.dwarf.inlines import InlineReader
@@ -37,8 +38,19 @@ _PATIENCE_S: Final = 20.0
 """How long it may be silent."""
 _BATCH: Final = 128
 _LARGEST_ANSWER_BYTES: Final = 1 << 24
-_MOST_MEMORY_BYTES: Final = 16 << 30
+_MOST_MEMORY_BYTES: Final = 8 << 30
+"""Addresses, most of them of files that it maps."""
 _PLAIN_PATH: Final = re.compile(r"/[\w./+,:@=~ -]+", re.ASCII)
+
+
+def may_be_read_by_others(path: str) -> bool:
+    """Whether user nobody can open a file, going by the permissions of it and its directories."""
+    try:
+        names = [Path(path).resolve(), *Path(path).resolve().parents]
+        file, *directories = (os.stat(name).st_mode for name in names)
+    except OSError:
+        return False
+    return bool(file & stat.S_IROTH) and all(mode & stat.S_IXOTH for mode in directories)
 
 
 def find_symbolizer() -> str | None:
@@ -48,11 +60,11 @@ def find_symbolizer() -> str | None:
 
 
 def reachable_path(elf: ElfFile) -> str:
-    """A path by which another process can open this very file.
+    """A path by which a process that has our descriptor can open this very file.
 
-    Its name if that still leads to it, since a .dwp is found beside it; else our descriptor.
+    Its name if that still leads to it, since a .dwp is found beside it; else the descriptor.
     """
-    ours = f"/proc/{os.getpid()}/fd/{elf.descriptor()}"
+    ours = f"/proc/self/fd/{elf.descriptor()}"
     try:
         name = str(Path(ours).readlink())
         is_same = os.path.samestat(os.stat(name), os.fstat(elf.descriptor()))
@@ -71,6 +83,7 @@ class SymbolizerPipe:
         self, elf: ElfFile, command: str | None = None, patience_s: float = _PATIENCE_S
     ) -> None:
         """``elf`` is the file with the debug information. ``command``: else from PATH."""
+        self._elf = elf
         self._path = reachable_path(elf)
         self._command = command or find_symbolizer()
         self._patience_s = patience_s
@@ -102,21 +115,13 @@ class SymbolizerPipe:
 
     def _start(self) -> subprocess.Popen[bytes]:
         assert self._command is not None
-        process = subprocess.Popen(
+        process = start_confined(
             [self._command, "--output-style=JSON", "--inlines", "--no-demangle"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            cwd="/",
-            bufsize=0,
-            start_new_session=True,  # Ctrl-C is for us
+            _MOST_MEMORY_BYTES,
+            environment={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
+            descriptors=[self._elf.descriptor()],
         )
         self._end = weakref.finalize(self, _end, process)
-        with contextlib.suppress(OSError, ValueError):
-            bounds = (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES)
-            resource.prlimit(process.pid, resource.RLIMIT_AS, bounds)
-            resource.prlimit(process.pid, resource.RLIMIT_CORE, (0, 0))
         assert process.stdin is not None
         os.set_blocking(process.stdin.fileno(), False)
         return process
@@ -332,8 +337,14 @@ class SourceLines:
             return False
         if path not in self._is_there:
             package = f"{reachable_path(self._elf)}.dwp"
-            self._is_there[path] = os.path.exists(path) or os.path.exists(package)  # noqa: PTH110 - it never raises
-        if not self._is_there[path]:
+            found = next((p for p in (path, package) if os.path.exists(p)), None)  # noqa: PTH110
+            self._is_there[path] = found is not None and may_be_read_by_others(found)
+            if found is not None and not self._is_there[path]:
+                name = found[:200]
+                self._split_missing = (
+                    f"inlined functions are described in {name}, which other users may not read"
+                )
+        if not self._is_there[path] and self._split_missing is None:
             name = path[:200]
             self._split_missing = f"inlined functions are described in {name}, which is missing"
         return self._is_there[path]
