@@ -1,0 +1,237 @@
+"""The readers, each as a function of some bytes; and what each may raise.
+
+Whatever else comes out is a finding, as is a call that takes too much CPU time or memory.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.reasons import CfiError
+from tracelloc.command.customallocators import parse_custom_allocators
+from tracelloc.demangle import demangle, rustv0
+from tracelloc.dwarf.sourcelines import SourceLines
+from tracelloc.elf import ElfFile, NotElfError, SymbolTable
+from tracelloc.elf.debugfiles import debug_link, embedded_symbols
+from tracelloc.elf.plt import plt_functions
+from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
+from tracelloc.filters.rules import parse_rules
+from tracelloc.placement import plan
+from tracelloc.reading import read_profile
+from tracelloc.symbols.modulesymbols import PerfMap, describe
+from tracelloc.target.allocators import Module, discover
+from tracelloc.target.processlist import parse_stat
+from tracelloc.target.procfs import AddressMap, Process, parse_maps
+from tracelloc.text import printable
+from tracelloc.watching import read_suppressions
+
+Reader = Callable[[bytes], object]
+
+
+def _elf(data: bytes) -> None:
+    with suppress(NotElfError):
+        elf = ElfFile.from_bytes(data)
+        module = Module(("0:0", 1), "/file", elf.open_path, elf)
+        plan(discover([module]))
+        table = elf.symbols
+        for address in (0, 0x1000, 0x1008, 1 << 63):
+            table.find(address)
+        plt_functions(elf)
+        debug_link(elf)
+        elf.dynamic_names  # noqa: B018 - it is worked out
+        elf.build_id  # noqa: B018
+        elf.is_go  # noqa: B018
+        elf.names_like("m*")
+        inner = embedded_symbols(elf)
+        if inner is not None:
+            len(SymbolTable(inner.tables()))
+            inner.close()
+        elf.close()
+
+
+def _addresses(elf: ElfFile) -> list[int]:
+    found = [start for segment in elf.segments for start in (segment.address, segment.address + 5)]
+    return [0x1004, *(address for address in found[:16] if address < 1 << 63)]
+
+
+def _dwarf(data: bytes) -> None:
+    with suppress(NotElfError):
+        elf = ElfFile.from_bytes(data)
+        lines = SourceLines(elf)
+        chains = lines.chains([*_addresses(elf), *range(0x401000, 0x401100, 16)])
+        for frame in (frame for chain in chains for frame in chain):
+            printable(frame.file or "")
+        printable(lines.reason or "")
+        lines.close()
+        elf.close()
+
+
+def _cfi(data: bytes) -> None:
+    with suppress(NotElfError, UnsupportedError):
+        elf = ElfFile.from_bytes(data)
+        cfi = Cfi(elf)
+        for address in [*_addresses(elf), *range(0x401000, 0x401100, 16)]:
+            with suppress(CfiError):
+                cfi.rules(address)
+            cfi.is_start(address)
+        cfi.all_rows(1 << 16)
+        cfi.rows(np.array([0x401000, 0x401010], np.uint64))
+        elf.close()
+
+
+def _proc(data: bytes) -> None:
+    text = data.decode(errors="surrogateescape")
+    # The kernel writes the fields, the process the names: a line that parses must be one of ours.
+    with suppress(ValueError):
+        maps = AddressMap(parse_maps(text).values())
+        maps.find(0x401000)
+    with suppress(ValueError):
+        parse_stat(text)
+    printable(text)
+
+
+def _processes(data: bytes) -> None:
+    """Names that a process gives itself, among the fields that the kernel writes."""
+    name = data.replace(b"\n", b"\\n")[:15]
+    path = data.replace(b"\n", b"\\012")
+    stat = b"7 (" + name + b") S 1 7 7 0 -1 0 " + b"0 " * 44 + b"\n"
+    found = parse_stat(stat.decode(errors="replace"))
+    assert found is not None
+    assert (found.state, found.command) == ("S", name.decode(errors="replace"))
+    line = b"00400000-00401000 r-xp 00000000 fe:00 12 /" + path + b"\n"
+    (mapping,) = parse_maps(line.decode(errors="surrogateescape")).values()
+    assert (mapping.start, mapping.end, mapping.inode) == (0x400000, 0x401000, 12)
+    assert printable(mapping.path).isprintable() or not mapping.path.isprintable()
+
+
+def _perf_map(data: bytes) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        process = Path(directory) / "7"
+        (process / "root/tmp").mkdir(parents=True)
+        uid = os.getuid()
+        (process / "status").write_text(f"Uid:\t{uid}\t{uid}\t{uid}\t{uid}\nNSpid:\t7\n")
+        (process / "root/tmp/perf-7.map").write_bytes(data)
+        found = PerfMap(Process(7, Path(directory))).find_all(np.array([0x1000], np.uint64))
+        for one in found:
+            if one is not None:
+                describe(one.name)
+
+
+def _filters(data: bytes) -> None:
+    with suppress(TracellocError):
+        rules = parse_rules(data.decode(errors="replace"), "rules.toml")
+        str(rules)
+
+
+def _allocators(data: bytes) -> None:
+    with suppress(TracellocError):
+        parse_custom_allocators(data.decode(errors="replace"), "allocators.toml")
+
+
+def _profile(suffix: str) -> Reader:
+    def read(data: bytes) -> None:
+        with tempfile.NamedTemporaryFile(suffix=suffix) as file:
+            Path(file.name).write_bytes(data)
+            with suppress(TracellocError, MalformedError):
+                read_profile(Path(file.name))
+
+    return read
+
+
+def _suppressions(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile() as file:
+        Path(file.name).write_bytes(data)
+        with suppress(TracellocError):
+            read_suppressions([Path(file.name)])
+
+
+def _names(data: bytes) -> None:
+    text = data.decode(errors="surrogateescape")
+    if not text.startswith(("_Z", "__Z")):  # those are read by a process of their own
+        demangle(text)
+    with suppress(Exception):
+        rustv0.read(text)
+    describe(text)
+
+
+READERS: dict[str, Reader] = {
+    "elf": _elf, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc, "processes": _processes,
+    "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
+    "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
+    "suppressions": _suppressions, "names": _names,
+}  # fmt: skip
+
+MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
+7f0000005000-7f0000006000 r-xp 00000000 00:01 77       /memfd:jit (deleted)
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0        [stack]
+"""
+FILTERS = b"""[[rule]]
+pattern = "std::*"
+action = "hide"
+group = "cxx"
+why = "noise"
+"""
+ALLOCATORS = b"""[[allocator]]
+name = "image pool"
+module = "libimage.so*"
+functions = [ { name = "pool_alloc", kind = "alloc", size = 2 }, { name = "f*", kind = "free" } ]
+"""
+
+
+def _program(directory: Path) -> bytes:
+    """A small real program with symbols, call-frame information and DWARF."""
+    source = directory / "small.c"
+    source.write_text(
+        "int leaf(int x) { return x * 3; }\n"
+        "__attribute__((noinline)) int malloc_(int x) { return leaf(x) + 1; }\n"
+        "void _start(void) { for (;;) malloc_(2); }\n"
+    )
+    program = directory / "small"
+    command = ["gcc", "-O1", "-g", "-nostdlib", "-static", "-fno-pic", "-no-pie", "-o"]
+    subprocess.run([*command, program, source], check=True)
+    return program.read_bytes()
+
+
+def _exports() -> dict[str, bytes]:
+    """What tracelloc itself writes of a small profile."""
+    from tests.unit.profiles import small
+    from tracelloc.export import exporter_for
+    from tracelloc.views.profile import Metric
+
+    suffixes = {"pprof": "a.pb.gz", "json": "a.json", "folded": "a.folded"}
+    found = {}
+    for name, path in suffixes.items():
+        content = io.BytesIO()
+        content.writelines(exporter_for(path).write(small(), Metric.BYTES))
+        found[name] = content.getvalue()
+    return found
+
+
+def seeds(reader: str, directory: Path) -> list[bytes]:
+    """Sound inputs of a reader."""
+    if reader in ("elf", "dwarf", "cfi"):
+        load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 4096, 4096, 4096)
+        made = elf_bytes(symbol_sections(["malloc", "free", "je_mallocx"]), programs=load)
+        noted = elf_bytes([MadeSection(".gnu_debuglink", b"a.debug\0\0\0\0\0"),
+                           MadeSection(".note.gnu.build-id", bytes(36))])  # fmt: skip
+        return [_program(directory), made, noted]
+    fixed = {
+        "proc": [MAPS, b"7 (a) b) S 1 7 7 0 -1 4194560 " + b"1 " * 44],
+        "processes": [b"a) R 1 (b", b"/x\x0b1-2 r-xp 0 0:1 5 /l\xe2\x80\xa8"],
+        "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
+        "filters": [FILTERS], "allocators": [ALLOCATORS],
+        "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
+        "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
+    }  # fmt: skip
+    return fixed[reader] if reader in fixed else [_exports()[reader]]
