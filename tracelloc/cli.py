@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -18,6 +19,12 @@ from tracelloc.errors import TracellocError
 from tracelloc.startup import STARTUP
 from tracelloc.text import printable
 
+_SCARCE: Final = {
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the whole machine has too many open files",
+    errno.ENOMEM: "there is no memory left for it; --sample, --min-size or a larger --max-memory "
+    "may help",
+}
 _LONGEST_MESSAGE: Final = 1000
 """Characters of an error that nobody has thought of."""
 
@@ -42,18 +49,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 0
     except MemoryError:
-        if debug:
-            traceback.print_exc()
-        hint = "a larger --max-memory, --sample or --min-size may help"
-        print(f"tracelloc: error: there is no memory left for it; {hint}", file=sys.stderr)
-        return 1
+        return _without_room(OSError(errno.ENOMEM, ""), debug=debug)
+    except OSError as error:
+        return _without_room(error, debug=debug)
     except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
-        if debug:
-            traceback.print_exc()
-        text = printable(str(error))[:_LONGEST_MESSAGE]
-        message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        print(f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr)
-        return 1
+        return _unforeseen(error, debug=debug)
+
+
+def _without_room(error: OSError, *, debug: bool) -> int:
+    """Says what this program or the machine has run out of. Returns the exit status."""
+    if error.errno not in _SCARCE:
+        return _unforeseen(error, debug=debug)
+    if debug:
+        traceback.print_exc()
+    print(f"tracelloc: error: {_SCARCE[error.errno]}", file=sys.stderr)
+    return 1
+
+
+def _unforeseen(error: Exception, *, debug: bool) -> int:
+    """Says it in one line. Returns the exit status."""
+    if debug:
+        traceback.print_exc()
+    text = printable(str(error))[:_LONGEST_MESSAGE]
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    print(f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr)
+    return 1
 
 
 def _command(arguments: list[str], began_s: float) -> int:

@@ -146,6 +146,8 @@ class AbbreviationTable:
             if size >= min(_LARGEST_TABLE_BYTES, self._section.size - self._offset):
                 raise
             self._data = self._section.read(self._offset, size * 4)
+            if len(self._data) <= size:
+                raise  # the file ends before the section does
 
     def _read_one(self) -> None:
         data = self._data

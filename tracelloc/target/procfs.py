@@ -28,10 +28,8 @@ _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 """PROC_PID_INIT_INO, include/linux/proc_ns.h."""
 
 _READ_BYTES: Final = 1 << 16
-
 FileId = tuple[str, int]
 """Device (as maps writes it) and inode: one file, however many names it has."""
-
 
 C_LIBRARY: Final = ("libc.so", "libc-2", "ld-linux", "ld-musl", "libpthread")
 """How the files are called that hold the code below main and thread functions."""
@@ -195,7 +193,6 @@ class Process:
             return False
 
     def _read(self, name: str, thread_id: int | None = None) -> bytes:
-        # Several times as fast as pathlib.
         path = f"{self.root}/{thread_id or self.pid}/{name}"
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -235,13 +232,17 @@ class Process:
 
     def arguments(self) -> list[str]:
         """The words of its command line; none if it has taken them away."""
-        words = self._read("cmdline", self.thread_id).rstrip(b"\0").split(b"\0")
+        words = self._read("cmdline", self.thread_id).split(b"\0")
         return [word.decode(errors="replace") for word in words if word]
+
+    def start_ticks(self) -> int:
+        """When it was started, since boot: with the PID, that tells it from all others."""
+        return int(self._stat()[19])
 
     def started_s(self) -> float:
         """When it was started, in seconds since 1970."""
-        ticks = int(self._stat()[19]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks
+        boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+        return boot_s + self.start_ticks() / os.sysconf("SC_CLK_TCK")
 
     def preloaded(self) -> list[str]:
         """The libraries that ``LD_PRELOAD`` named when it was started."""
@@ -338,7 +339,7 @@ class Process:
             return b""
 
     def thread_ids(self) -> set[int]:
-        """Threads that are there now; empty once the process is gone."""
+        """Threads there are now; empty once the process is gone."""
         try:
             return {int(task.name) for task in (self.directory / "task").iterdir()}
         except (FileNotFoundError, ProcessLookupError):

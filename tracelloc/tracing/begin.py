@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelloc.capture.bpf import Capture
+from tracelloc.errors import TargetError
 from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
@@ -15,10 +16,13 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     """Traces a running process. Raises TracellocError, having attached nothing."""
     STARTUP.note(f"reading the symbol tables of process {process.pid}")
     space = AddressSpace(process)
+    started = process.start_ticks()
     modules = find_allocators(space, config.selection)
     session = _make(space, config, say)
     try:
         session.start(modules)
+        if process.start_ticks() != started:
+            raise TargetError(f"process {process.pid} has ended, and another one has its PID now")
     except BaseException:
         session.close()
         raise

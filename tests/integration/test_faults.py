@@ -1,0 +1,202 @@
+"""What goes wrong around us, and our own death at any step: said in a line, and no harm done."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, Target, run_tracelloc, tracelloc_command
+from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
+from tracelloc.errors import TargetError
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.begin import attach_to
+from tracelloc.tracing.config import TraceConfig
+
+pytestmark = pytest.mark.bpf
+
+BUSY = """
+import ctypes, os, subprocess, sys, time
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+print("ready", flush=True)
+for line in sys.stdin:
+    started = time.process_time_ns()
+    for number in range(20000):
+        libc.free(libc.malloc(number))
+    took = time.process_time_ns() - started
+    child = os.fork()
+    if not child:
+        libc.free(libc.malloc(5))
+        os._exit(3)
+    forked = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    executed = subprocess.run(["/bin/sh", "-c", "exit 4"]).returncode
+    print(forked, executed, took, flush=True)
+"""
+
+
+@pytest.fixture
+def busy() -> Iterator[Target]:
+    target = Target(["/usr/bin/python3", "-c", BUSY])
+    yield target
+    target.kill()
+
+
+def code_of(pid: int) -> dict[str, bytes]:
+    """The code of the C library as it is in memory."""
+    process = Process(pid)
+    return {
+        mapping.path: process.read_memory(mapping.start, mapping.end - mapping.start)
+        for mapping in process.maps().mappings
+        if mapping.executable and "libc.so" in mapping.path
+    }
+
+
+def await_clean(pid: int, code: dict[str, bytes]) -> None:
+    """Waits until no breakpoint is left."""
+    deadline = time.monotonic() + PATIENCE_S
+    while code_of(pid) != code:
+        assert time.monotonic() < deadline, "breakpoints are left"
+        time.sleep(0.05)
+
+
+IN_ATTACH = """
+from tracelloc.capture.bpf import Capture
+attach = Capture.attach
+def attach_half(self, pid, points):
+    kept.append(attach(self, pid, points[: len(points) // 2]))
+    slowly()
+kept = []
+Capture.attach = attach_half
+"""
+IN_DETACH = """
+from tracelloc.tracing.processes import Processes
+Processes.detach = lambda *a, **m: slowly()
+"""
+IN_FORK = """
+from tracelloc.tracing.session import Session
+Session.forked = lambda *a, **m: slowly()
+"""
+IN_EXEC = """
+from tracelloc.tracing.session import Session
+Session.executed = lambda *a, **m: slowly()
+"""
+STEPS = {
+    "discovery": IN_DISCOVERY, "attach": IN_ATTACH, "rows": IN_ROWS, "stop": IN_ENDING,
+    "detach": IN_DETACH, "fork": IN_FORK, "exec": IN_EXEC,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_at_each_step(busy: Target, step: str) -> None:
+    """The target goes on, with the code and the speed that it had, and so do its children."""
+    code, (*statuses, before_ns) = code_of(busy.pid), busy.ask("go").split()
+    assert statuses == ["3", "4"]
+    options = ["--follow"] if step in ("fork", "exec") else []
+    slow = SlowTracelloc(STEPS[step], "-p", busy.pid, "--text", *options)
+    if step in ("fork", "exec"):
+        slow.wait_for("tracing")
+        busy.say("go")
+    elif step in ("stop", "detach"):
+        slow.wait_for("tracing")
+        slow.process.send_signal(signal.SIGINT)
+    slow.wait_for("at it")
+    assert slow.end(signal.SIGKILL) == -signal.SIGKILL
+    if step in ("fork", "exec"):
+        assert busy.hear().split()[:2] == ["3", "4"]
+    await_clean(busy.pid, code)
+    assert Process(busy.pid).tracer_id() == 0
+    # Traps cost a hundred times as much as the calls: a factor of ten is no matter of load.
+    answers = [busy.ask("go").split() for _ in range(3)]
+    assert all(answer[:2] == ["3", "4"] for answer in answers)
+    assert min(int(answer[2]) for answer in answers) < 3 * int(before_ns)
+
+
+def test_stopped_while_the_target_runs(busy: Target, tmp_path: Path) -> None:
+    """Who is not followed is not held up; figures are exact when we go on."""
+    with (tmp_path / "said").open("w+b") as said:
+        process = subprocess.Popen(
+            tracelloc_command("-p", busy.pid, "--json", "--interval", "60"),
+            stdin=subprocess.DEVNULL, stdout=(tmp_path / "out").open("wb"), stderr=said,
+        )  # fmt: skip
+        deadline = time.monotonic() + PATIENCE_S
+        while b"tracing" not in (tmp_path / "said").read_bytes():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGSTOP)
+        for _ in range(5):
+            assert busy.ask("go").split()[:2] == ["3", "4"]
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+    import json
+
+    report = json.loads((tmp_path / "out").read_text().splitlines()[-1])
+    assert report["lost_events"] == 0
+    assert report["allocations"] >= 5 * 20_000
+
+
+def limited(kind: int, bound: int) -> Any:
+    def prepare() -> None:
+        resource.setrlimit(kind, (bound, bound))
+
+    return prepare
+
+
+@pytest.mark.parametrize("files", [12, 20, 32, 48, 64, 96])
+def test_too_few_descriptors(busy: Target, files: int) -> None:
+    code = code_of(busy.pid)
+    done = run_tracelloc(
+        "-p", busy.pid, "--text", "--count", "1", preexec_fn=limited(resource.RLIMIT_NOFILE, files)
+    )
+    assert "this is a bug" not in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    if done.returncode:
+        assert "error: " in done.stderr.splitlines()[-1]
+    await_clean(busy.pid, code)
+    assert busy.ask("go").split()[:2] == ["3", "4"]
+
+
+@pytest.mark.parametrize("mebibytes", [150, 300, 500])
+def test_too_little_memory(busy: Target, mebibytes: int) -> None:
+    code = code_of(busy.pid)
+    done = run_tracelloc(
+        "-p", busy.pid, "--text", "--count", "1",
+        preexec_fn=limited(resource.RLIMIT_AS, mebibytes << 20),
+    )  # fmt: skip
+    assert "this is a bug" not in done.stderr, done.stderr
+    await_clean(busy.pid, code)
+    assert busy.ask("go").split()[:2] == ["3", "4"]
+
+
+def test_a_full_disk(busy: Target) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            tracelloc_command("-p", busy.pid, "--text", "--interval", "0.5s", "--duration", "3s"),
+            stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, timeout=PATIENCE_S,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert b"error: standard output cannot be written: No space left on device" in done.stderr
+
+
+def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found out before anything is reported; what was attached is gone."""
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    while "libc" not in Path(f"/proc/{process.pid}/maps").read_text():
+        time.sleep(0.01)
+    code = code_of(process.pid)
+    ticks = iter([1, 2])
+    monkeypatch.setattr(Process, "start_ticks", lambda _: next(ticks))
+    with pytest.raises(TargetError, match="another one has its PID now"):
+        attach_to(Process(process.pid), TraceConfig())
+    await_clean(process.pid, code)
+    process.communicate()
+    assert AddressSpace(Process(os.getpid())).refresh()
