@@ -121,9 +121,23 @@ class Target:
                 stream.close()
 
 
+CAPABILITIES = "bpf", "perfmon", "sys_ptrace"
+"""What the README says that is enough, as setpriv(1) names it."""
+
+
+def only_with_capabilities() -> list[str]:
+    """What starts a command as root in name only: with these capabilities, and no others."""
+    kept = ",".join(["-all", *(f"+{name}" for name in CAPABILITIES)])
+    return ["setpriv", f"--inh-caps={kept}", f"--bounding-set={kept}"]
+
+
 def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -> list[str]:
-    """The command as a user would have it, from this environment."""
-    return [sys.executable, "-m", module, *map(str, arguments)]
+    """The command as a user would have it, from this environment.
+
+    With ``TEST_CAPABILITIES`` set, it has the documented capabilities instead of all.
+    """
+    rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
+    return [*rights, sys.executable, "-m", module, *map(str, arguments)]
 
 
 class Tracelloc:
