@@ -208,6 +208,7 @@ SUDO = {"SUDO_UID": "65534", "SUDO_GID": "65534", "SUDO_USER": "nobody", "SUDO_C
 IDENTITY = "id -u; id -g; id -G; echo $HOME $USER $LOGNAME; env | grep ^SUDO_; ulimit -n; exit 0"
 
 
+@pytest.mark.skipif("TEST_CAPABILITIES" in os.environ, reason="needs CAP_SETUID and CAP_SETGID")
 @pytest.mark.parametrize("options", [(), ("--as-root",)], ids=["the caller", "root"])
 def test_under_sudo_the_command_is_the_callers(tmp_path: Path, options: tuple[str, ...]) -> None:
     """And has the limits that it would have without us."""
