@@ -17,6 +17,7 @@ from tests.unit.test_elf import nm, open_elf
 from tracelloc.elf import ElfFile, SymbolTable
 from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_file
 from tracelloc.elf.plt import plt_functions
+from tracelloc.symbols import modulesymbols
 from tracelloc.symbols.frame import SourceMap
 from tracelloc.symbols.inventory import debug_hints
 from tracelloc.symbols.modulesymbols import PerfMap, describe
@@ -287,6 +288,28 @@ def test_perf_maps_that_are_not_believed(fake: FakeProcess) -> None:
     os.mkfifo(fake.map)
     assert fake.names(0x1000)[0] in ("one", None)
     assert fake.perf_map.reason == "it is not a regular file"
+
+
+def test_perf_maps_that_are_too_large(fake: FakeProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many functions are read and no more, which is said; what was read holds."""
+    monkeypatch.setattr(modulesymbols, "_MOST_FUNCTIONS", 100)
+    lines = [f"{0x1000 + 16 * n:x} 10 name{n}\n" for n in range(300)]
+    fake.map.write_text("".join(lines))
+    assert fake.names(0x1000, 0x1000 + 16 * 299) == ["name0", None]
+    assert fake.perf_map.reason == "only its first 101 functions are read"
+    with fake.map.open("a") as file:
+        file.write("9000 8 late\n")
+    assert fake.names(0x1000, 0x9000) == ["name0", None]
+    assert len(fake.perf_map) == 101
+    fake.map.write_text("9000 8 again\n")
+    assert fake.names(0x1000, 0x9001) == [None, "again"]
+    assert fake.perf_map.reason is None
+    monkeypatch.setattr(modulesymbols, "_PIECE_BYTES", 64)
+    fake.map.write_text("")
+    assert fake.names(0x9001) == [None]
+    fake.map.write_text("1000 10 one\n" + "x" * 200 + "\n2000 10 two\n")
+    assert fake.names(0x1000, 0x2000) == ["one", None]
+    assert fake.perf_map.reason == "it has endless lines"
 
 
 def test_names_of_generated_code() -> None:
