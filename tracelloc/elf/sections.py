@@ -82,12 +82,12 @@ class ElfSection:
             raise SectionError(f"a section is compressed in an unknown way ({self._method})")
         self._offset += header.size
         self._stored_bytes -= header.size
-        if self.size > _LARGEST_UNPACKED_BYTES:
-            raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
         if self.size > self._stored_bytes * _MOST_GROWTH + _SMALL_BYTES:
             raise SectionError(
                 f"a section of {self._stored_bytes} bytes claims to hold {self.size}"
             )
+        if self.size > _LARGEST_UNPACKED_BYTES:
+            raise SectionError(f"a section of {self.size} bytes, unpacked, is too large")
 
     def data(self) -> bytes:
         """All of it. Raises SectionError when it can't be decompressed or is cut short."""
