@@ -184,9 +184,10 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     if "-p 1234" in line:
         targets.append("shop")
     line = re.sub(r"--duration \S+", f"--duration {DURATION}", line)
+    has_end = re.search("--duration|--count|symbols|doctor", line)
     if " objects " in line:
         line = line.replace("--every 30s", "--every 100ms --count 2")
-    elif targets and "--duration" not in line and "--count" not in line and "symbols" not in line:
+    elif targets and not has_end:
         line = line.replace("tracelloc", f"tracelloc --duration {DURATION}", 1)
     return line, targets
 
@@ -252,7 +253,7 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
         assert text.strip()
     elif "--json" in line:
         check_json(text)
-    elif re.search("tracelloc (help|completion|symbols|--help|--version)", line):
+    elif re.search("tracelloc (help|completion|doctor|symbols|--help|--version)", line):
         assert len(text.split()) > 1
     elif not files or "--text" in line:
         assert "==> " in text

@@ -19,6 +19,7 @@ from tests.unit.hostile import MadeSection, elf_bytes, symbol, symbol_sections
 from tests.unit.test_hostile_files import SPLIT
 from tracelloc.target.processlist import ProcessScan
 from tracelloc.ui.picker import process_rows
+from tracelloc.ui.tableview import clean
 
 pytestmark = pytest.mark.bpf
 
@@ -152,6 +153,6 @@ def test_picker(target: Target) -> None:
     rows = process_rows(infos, searching=False)
     assert {target.pid, other.pid} <= set(rows.order)
     for column in ("command", "user", "state"):
-        assert_harmless(str(rows.cells(target.pid, column)))
+        assert_harmless(clean(str(rows.cells(target.pid, column))))
     other.kill()
     other.communicate()

@@ -88,10 +88,11 @@ print(json.dumps(found))
 DIFFERS = {
     "maps", "smaps", "smaps_rollup", "numa_maps", "statm", "auxv", "io", "sched", "schedstat",
     "oom_score", "wchan", "stack", "syscall", "pagemap", "mem", "clear_refs", "latency",
-    "timers", "net", "arch_status", "task", "map_files",
+    "mounts", "mountinfo", "mountstats", "timers", "net", "arch_status", "task", "map_files",
     "ksm_stat", "task_size", "ksm_merging_pages",
 }  # fmt: skip
-"""Memory and time: they differ between any two runs."""
+"""Memory and time differ between any two runs; what is mounted, where others mount meanwhile: the
+namespace is compared."""
 DIFFERS_IN_STATUS = {
     "VmPeak", "VmSize", "VmLck", "VmPin", "VmHWM", "VmRSS", "RssAnon", "RssFile", "RssShmem",
     "VmData", "VmStk", "VmExe", "VmLib", "VmPTE", "VmSwap", "HugetlbPages", "PPid",
