@@ -1,0 +1,223 @@
+"""Runs one real program under load and records what its allocator does.
+
+Usage: python -m tests.corpus.real.recorder NAME SECONDS PORT FILE
+
+Needs root and the program's packages. Whatever the program begins has ended when this has:
+all of it are this process's descendants, by ``PR_SET_CHILD_SUBREAPER``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from tests.corpus.real.programs import PROGRAMS, RealProgram
+from tests.corpus.real.recording import RealRecording
+from tests.harness import frames_of
+from tracelloc.capture.ring import Events
+from tracelloc.symbols import Symbolizer
+from tracelloc.target.procfs import Process
+from tracelloc.target.usable import is_runtime
+from tracelloc.tracing.begin import attach_to
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+
+WARM_UP_S = 12.0
+"""From the load's beginning to the attach."""
+PATIENCE_S = 60.0
+MOST_EVENTS = 12_000_000
+"""A recording ends early when it has so many: half a gigabyte."""
+SAMPLE_S = 1.0
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below one, parents first."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, at = [pid], 0
+    while at < len(found):
+        found += sorted(children.get(found[at], []))
+        at += 1
+    return found[1:]
+
+
+def end_all() -> None:
+    """Ends whatever this process has begun, by process id."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for _ in range(20):
+            left = descendants(os.getpid())
+            if not left:
+                return
+            for pid in left:
+                try:
+                    os.kill(pid, number)
+                except ProcessLookupError:
+                    continue
+            time.sleep(0.1)
+            try:
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    continue
+            except ChildProcessError:
+                return
+
+
+def is_it(pid: int, wanted: str) -> bool:
+    """Whether a process has this command name, or these words in its command line."""
+    try:
+        if Path(f"/proc/{pid}/comm").read_text().strip() == wanted:
+            return True
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return ":" in wanted and wanted in line
+
+
+def find_traced(program: RealProgram, main: int) -> int | None:
+    """The process to trace, once it is there."""
+    if program.traced:
+        found = [pid for pid in descendants(main) if is_it(pid, program.traced)]
+        return found[-1] if found else None
+    try:
+        command = Path(f"/proc/{main}/comm").read_text().strip()
+    except OSError:
+        return None
+    return main if command not in ("bash", "sh", "runuser") else None
+
+
+def anonymous_bytes(pid: int) -> int:
+    """Resident anonymous memory; 0 when it has ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return 0
+    line = next((row for row in status.splitlines() if row.startswith("RssAnon")), "x 0")
+    return int(line.split()[1]) * 1024
+
+
+class Stage:
+    """A program and its load, in a directory that goes with them."""
+
+    def __init__(self, program: RealProgram, directory: Path, port: int) -> None:
+        load = directory / "load"
+        script = Path(__file__).with_name("load.py")
+        load.write_text(f'#!/bin/sh\nexec /usr/bin/python3 {script} "$@"\n')
+        load.chmod(0o755)
+        directory.chmod(0o755)
+        self._directory = directory
+        self._environment = os.environ | {
+            "DIR": str(directory), "PORT": str(port), "ORIGIN": str(port + 2),
+            "NAMES": str(port + 3), "LOAD": str(load), "LC_ALL": "C.UTF-8",
+        }  # fmt: skip
+        self._log = (directory / "log.txt").open("wb")
+        self._run(f"{load} origin {port + 2} 1")
+        self._run(f"{load} answers {port + 3} 1")
+        self.main = self._run(program.start)
+        time.sleep(2)
+        self._run(program.load)
+
+    def _run(self, script: str) -> int:
+        return subprocess.Popen(
+            ["/bin/bash", "-c", script], cwd=self._directory, env=self._environment,
+            stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log,
+            start_new_session=True,
+        ).pid  # fmt: skip
+
+    def log(self) -> str:
+        """The last words of all of them."""
+        return (self._directory / "log.txt").read_text(errors="replace")[-2000:]
+
+
+def record(pid: int, seconds: float) -> RealRecording:
+    """Traces a process for that long, or until it ends."""
+    session = attach_to(Process(pid), TraceConfig())
+    taken: list[Events] = []
+    apply = session.root.heap.table.apply
+
+    def keep(events: Events, *, in_order: bool = True) -> None:
+        taken.append(events.copy())
+        apply(events, in_order=in_order)
+
+    session.root.heap.table.apply = keep  # type: ignore[method-assign]
+    samples = []
+    try:
+        while True:
+            elapsed_ms = (time.monotonic_ns() - session.root.started_ns) // 1_000_000
+            samples.append((elapsed_ms, anonymous_bytes(pid)))
+            full = session.root.heap.table.events > MOST_EVENTS
+            if elapsed_ms > seconds * 1000 or not samples[-1][1] or full:
+                break
+            time.sleep(SAMPLE_S)
+        return _recording(session, np.concatenate(taken), np.array(samples))
+    finally:
+        session.close()
+
+
+def _recording(
+    session: Session, events: Events, samples: np.ndarray[tuple[int, int], np.dtype[np.int64]]
+) -> RealRecording:
+    root = session.root
+    stacks = root.heap.stacks
+    rows = [stacks.frames(index) or () for index in range(1, len(stacks))]
+    flat = np.array([address for row in rows for address in row], np.uint64)
+    address, frames = np.unique(flat, return_inverse=True)
+    named = frames_of(Symbolizer(root.space), address.tolist(), 60)
+    mappings = [root.space.find(int(each)) for each in address]
+    return RealRecording(
+        **RealRecording.events_of(events, root.started_ns),
+        stack=stacks.indices(np.ascontiguousarray(events["stack_id"])).astype(np.uint32)
+        * (events["stack_id"] != 0),
+        depths=np.array([len(row) for row in rows], np.uint16),
+        flags=np.array([int(stacks.flags(n)) for n in range(1, len(stacks))], np.uint16),
+        frames=frames.astype(np.uint32),
+        address=address,
+        name=np.array([
+            f"{frame.symbol or '?'} {Path(mapping.path).name if mapping else '?'}"
+            for frame, mapping in zip(named, mappings, strict=True)
+        ], "U"),
+        in_runtime=np.array([m is not None and is_runtime(m.path) for m in mappings], np.bool_),
+        anonymous_ms=samples[:, 0],
+        anonymous_bytes=samples[:, 1],
+        lost=np.array([session.snapshot().root.losses.events]),
+    )  # fmt: skip
+
+
+def main() -> None:
+    """The command."""
+    name, seconds, port, file = sys.argv[1:]
+    program = next(each for each in PROGRAMS if each.name == name)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    with tempfile.TemporaryDirectory(prefix="corpus-") as directory:
+        try:
+            stage = Stage(program, Path(directory), int(port))
+            time.sleep(WARM_UP_S)
+            deadline_s = time.monotonic() + PATIENCE_S
+            while (pid := find_traced(program, stage.main)) is None:
+                if time.monotonic() > deadline_s:
+                    sys.exit(f"{name}: nothing to trace\n{stage.log()}")
+                time.sleep(0.5)
+            recording = record(pid, float(seconds))
+            recording.save(Path(file))
+            rate = len(recording.kind) / recording.seconds
+            print(f"{name}: {recording.seconds:.0f} s, {rate:.0f} events/s, "
+                  f"{len(recording.depths)} stacks, lost {recording.lost[0]}")  # fmt: skip
+        finally:
+            end_all()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Events of a real program as they came from the probes, compact on disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tests.corpus.replay import START_NS
+from tracelloc.abi import EVENT_DTYPE, EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
+from tracelloc.capture.ring import Events
+from tracelloc.heap.stacks import Stacks
+
+Column = npt.NDArray[Any]
+_NS_PER_MS = 1_000_000
+_ALIGNMENT = 16
+
+
+@dataclass(frozen=True)
+class RealRecording:
+    """Events, a row each; call stacks, a row each; and distinct frames.
+
+    Stack ``n`` of the session is row ``n - 1``: frames ``frames[start:start + depth]``, which
+    number the distinct return addresses, from the innermost.
+    """
+
+    time_ms: Column
+    """Since tracing began."""
+    block: Column
+    """Equal where addresses are."""
+    size: Column
+    kind: Column
+    stack: Column
+    """Index in the session; 0: none."""
+    depths: Column
+    flags: Column
+    frames: Column
+    address: Column
+    """Return address of each distinct frame."""
+    name: Column
+    """Function and module of each distinct frame."""
+    in_runtime: Column
+    """Whether allocations only pass through that frame."""
+    anonymous_ms: Column
+    """When the process's anonymous memory was looked at, since tracing began."""
+    anonymous_bytes: Column
+    lost: Column
+    """One number: events lost."""
+
+    @classmethod
+    def events_of(cls, events: Events, started_ns: int) -> dict[str, Column]:
+        """The columns that are of events."""
+        blocks = np.unique(events["address"], return_inverse=True)[1]
+        size_tag = events["size_tag"]
+        return {
+            "time_ms": ((events["time_ns"].astype(np.int64) - started_ns).clip(0) // _NS_PER_MS),
+            "block": blocks.astype(np.uint32),
+            "size": (size_tag & np.uint64(EVENT_SIZE_MASK)).astype(np.uint64),
+            "kind": (size_tag >> np.uint64(EVENT_SIZE_BITS)).astype(np.uint8) & EVENT_KIND_MASK,
+        }
+
+    def save(self, path: Path) -> None:
+        """Writes an ``.npz`` file; times as differences."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        columns["time_ms"] = np.diff(self.time_ms, prepend=0).astype(np.int32)
+        part = path.with_suffix(".part.npz")
+        np.savez_compressed(part, **columns)
+        part.rename(path)
+
+    @classmethod
+    def load(cls, path: Path) -> RealRecording:
+        """As it was saved."""
+        with np.load(path) as columns:
+            read = {field.name: columns[field.name] for field in fields(cls)}
+        read["time_ms"] = np.cumsum(read["time_ms"], dtype=np.int64)
+        return cls(**read)
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return float(self.anonymous_ms[-1]) / 1000
+
+    def until(self, end_s: float) -> RealRecording:
+        """Its beginning."""
+        cut = int(np.searchsorted(self.time_ms, end_s * 1000))
+        columns = {n: getattr(self, n)[:cut] for n in ("time_ms", "block", "size", "kind", "stack")}
+        return replace(self, **columns)
+
+    def events(self) -> Events:
+        """Records as the ring holds them."""
+        events = np.zeros(len(self.kind), EVENT_DTYPE)
+        events["time_ns"] = self.time_ms * _NS_PER_MS + START_NS
+        events["address"] = 0x7F00_0000_0000 + _ALIGNMENT * self.block.astype(np.uint64)
+        events["size_tag"] = self.size | (self.kind.astype(np.uint64) << np.uint64(EVENT_SIZE_BITS))
+        events["stack_id"] = self.stack
+        events["tid"] = events["image"] = 1
+        return events
+
+    def known_stacks(self) -> Stacks:
+        """The stacks of the session under their old indices; ids are the indices."""
+        stacks = Stacks()
+        start = 0
+        for row, depth in enumerate(self.depths.tolist()):
+            frames = tuple(self.address[self.frames[start : start + depth]].tolist())
+            # What ended alike may be equal by now: indices must not move.
+            stacks.indices(np.array([row + 1], np.uint64))
+            if depth:
+                stacks.add(row + 1, frames, StackFlag(int(self.flags[row])))
+            start += depth
+        return stacks
+
+    def names_of(self, stack: int) -> list[str]:
+        """Functions of a stack, the innermost first."""
+        if not 1 <= stack <= len(self.depths):
+            return []
+        start = int(self.depths[: stack - 1].sum())
+        frames = self.frames[start : start + int(self.depths[stack - 1])]
+        return [str(name) for name in self.name[frames]]
+
+    def wrappers(self) -> set[int]:
+        """Return addresses where allocations only pass."""
+        return set(self.address[self.in_runtime].tolist())
