@@ -58,7 +58,7 @@ def http_requests(port: int, per_s: float, *paths: str, tls: bool = False) -> No
             if CHANCE.random() < 0.1:
                 connection.request("POST", path, b"a=1&b=" + b"x" * CHANCE.randrange(2000))
             else:
-                connection.request("GET", path, headers={"X-Number": str(number)})
+                connection.request("GET", path, headers={"X-Number": str(number), "Accept-Encoding": "gzip"})
             connection.getresponse().read()
         except (OSError, http.client.HTTPException):
             connection.close()

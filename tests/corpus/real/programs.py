@@ -42,7 +42,13 @@ echo "SELECT count(*), max(id) FROM t WHERE name = 'n$((n * 7 % 700))';"
 echo "SELECT a.name, count(*) FROM t a WHERE a.id > $((n - 100)) GROUP BY a.name ORDER BY 2 DESC LIMIT 5;"
 echo "UPDATE t SET body = 'changed $n' WHERE id = $((n / 2));"
 [ $((n % 50)) = 0 ] && echo "DELETE FROM t WHERE id < $((n - 500));"
-sleep 0.1; done"""
+sleep 0.2; done"""
+
+_POSTGRES_MORE = """
+echo "CREATE TEMP TABLE x$((n % 60)) AS SELECT a.id, string_agg(b.body, ',') s FROM t a JOIN t b ON b.id % 7 = a.id % 7 WHERE a.id > $((n - 40)) GROUP BY a.id;"
+echo "SELECT length(string_agg(s, '')) FROM x$((n % 60)); DROP TABLE x$((n % 60));"
+echo "PREPARE p$n (int) AS SELECT name, body FROM t WHERE id = \\$1 + $n; EXECUTE p$n(3); DEALLOCATE p$n;"
+"""
 
 PROGRAMS = (
     # Web servers and proxies.
@@ -57,7 +63,7 @@ location /p { proxy_cache one; proxy_pass http://127.0.0.1:$ORIGIN; } } }
 END
 exec nginx -p $DIR -c $DIR/nginx.conf -g 'user root;'""",
         '"$LOAD" http $PORT 15 /a.txt /b.txt /%d.txt /p/%d /sub/ /missing',
-        ("nginx-light",), "nginx",
+        ("nginx-light",), "nginx: worker",
     ),
     RealProgram(
         "nginx-tls",
@@ -70,7 +76,7 @@ root $DIR/www; } }
 END
 exec nginx -p $DIR -c $DIR/nginx.conf -g 'user root;'""",
         '"$LOAD" https $PORT 10 /a.txt /b.txt /%d.txt',
-        ("nginx-light",), "nginx",
+        ("nginx-light",), "nginx: worker",
     ),
     RealProgram(
         "lighttpd",
@@ -150,11 +156,11 @@ pid_filename $DIR/s.pid
 access_log stdio:$DIR/access.log
 cache_log $DIR/cache.log
 coredump_dir $DIR
-cache_effective_user root
+cache_effective_user proxy
 pinger_enable off
 acl all src 0.0.0.0/0
 END
-sed -i '/^acl all/d' s.conf
+sed -i '/^acl all/d' s.conf; chmod 777 .
 exec squid -N -f s.conf""",
         '"$LOAD" proxied $PORT 15 http://127.0.0.1:$ORIGIN/a%d http://127.0.0.1:$ORIGIN/b%d',
         ("squid",),
@@ -184,6 +190,10 @@ exec privoxy --no-daemon p.conf""",
         '"$LOAD" http $PORT 15 /a%d /b%d', ("varnish",), "cache-main",
     ),
     RealProgram(
+        "openssl", _CERTIFICATE + "; exec openssl s_server -quiet -www -accept $PORT -cert cert.pem -key key.pem",
+        '"$LOAD" https $PORT 5 /a', ("openssl",),
+    ),
+    RealProgram(
         "stunnel",
         _CERTIFICATE + """; printf 'foreground = yes\\npid =\\n[a]\\naccept = 127.0.0.1:%s\\nconnect = 127.0.0.1:%s\\ncert = %s/both.pem\\n' $PORT $ORIGIN $DIR >s.conf
 exec stunnel4 s.conf""",
@@ -206,8 +216,9 @@ exec stunnel4 s.conf""",
 runuser -u postgres -- $B/initdb -D $DIR/db >/dev/null
 exec runuser -u postgres -- $B/postgres -D $DIR/db -p $PORT -k $DIR -c listen_addresses=''""",
         "sleep 2; (echo 'CREATE TABLE IF NOT EXISTS t (id serial PRIMARY KEY, name text, body text); CREATE INDEX i ON t (name);'; "
-        + _SQL_STREAM + ") | runuser -u postgres -- psql -q -h $DIR -p $PORT postgres",
-        ("postgresql",), "postgres:idle",
+        + _SQL_STREAM.replace("sleep 0.2", _POSTGRES_MORE + "sleep 0.2")
+        + ") | runuser -u postgres -- psql -q -h $DIR -p $PORT postgres",
+        ("postgresql",), "postgres: postgres postgres",
     ),
     RealProgram(
         "mariadb",
@@ -332,6 +343,7 @@ exim_group = root
 spool_directory = $DIR/spool
 log_file_path = $DIR/%slog
 never_users =
+smtp_accept_max_nonmail = 100000000
 acl_smtp_rcpt = ok
 acl_smtp_mail = ok
 begin acl
@@ -381,7 +393,7 @@ userdb {
 }
 END
 chmod 777 .; exec dovecot -F -c d.conf""",
-        'sleep 1; "$LOAD" imap $PORT 4', ("dovecot-imapd",), "imap",
+        'sleep 1; "$LOAD" imap $PORT 1', ("dovecot-imapd",), "imap",
     ),
     RealProgram(
         "mosquitto",
@@ -441,7 +453,7 @@ exec rsyslogd -n -i $DIR/pid -f r.conf""",
     RealProgram(
         "snmpd",
         "printf 'rocommunity public 127.0.0.1\\n' >s.conf; exec snmpd -f -Lo -C -c s.conf -p $DIR/pid udp:127.0.0.1:$PORT",
-        "while :; do snmpwalk -v2c -c public 127.0.0.1:$PORT system; snmpwalk -v2c -c public 127.0.0.1:$PORT 1.3.6.1.2.1.25.2; sleep 1; done",
+        "while :; do snmpwalk -v2c -c public 127.0.0.1:$PORT system; snmpwalk -v2c -c public 127.0.0.1:$PORT 1.3.6.1.2.1.25.2; sleep 2; done",
         ("snmpd", "snmp"),
     ),
     RealProgram(
@@ -456,6 +468,7 @@ UseReverseDNS off
 ScoreboardFile $DIR/score
 PidFile $DIR/pid
 DelayEngine off
+UseFtpUsers off
 User nobody
 Group nogroup
 TransferLog none
@@ -472,7 +485,7 @@ exec proftpd -n -c $DIR/p.conf""",
     ),
     RealProgram(
         "dbus-daemon", "exec dbus-daemon --session --nofork --address=unix:path=$DIR/bus",
-        "sleep 1; export DBUS_SESSION_BUS_ADDRESS=unix:path=$DIR/bus; while :; do for m in ListNames GetId ListActivatableNames; do dbus-send --session --print-reply --dest=org.freedesktop.DBus / org.freedesktop.DBus.$m; done; sleep 0.3; done",
+        "sleep 1; export DBUS_SESSION_BUS_ADDRESS=unix:path=$DIR/bus; while :; do for m in ListNames GetId ListActivatableNames; do dbus-send --session --print-reply --dest=org.freedesktop.DBus / org.freedesktop.DBus.$m; done; sleep 1; done",
         ("dbus",),
     ),
     # Programs that are fed.
@@ -490,7 +503,7 @@ git rev-list --objects --all | cut -d' ' -f1 >../ids; cd ..; mkfifo in; exec git
     ),
     RealProgram(
         "bc", "mkfifo in; exec bc -lq <in",
-        'n=0; while :; do n=$((n + 1)); echo "scale=$((n % 40)); x = sqrt($n) * e($((n % 9))); a[$((n % 50))] = x; s((x)) / ($n + 1)"; sleep 0.1; done >in',
+        'n=0; while :; do n=$((n + 1)); echo "scale=$((n % 12)); x = sqrt($n) * e($((n % 9))); a[$((n % 50))] = x; s((x)) / ($n + 1)"; sleep 0.5; done >in',
         ("bc",),
     ),
     RealProgram(
@@ -582,7 +595,7 @@ while (my $c = $s->accept) {
 }
 END
 exec perl s.pl""",
-        '"$LOAD" http $PORT 5 /a%d /b%d', ("perl",),
+        '"$LOAD" http $PORT 3 /a%d /b%d', ("perl",),
     ),
     RealProgram(
         "java",
@@ -601,20 +614,6 @@ javac S.java; exec java -Xmx64m -cp . S""",
         '"$LOAD" http $PORT 6 /a%d /b%d', ("openjdk-17-jdk-headless",), runtime=True,
     ),
     RealProgram(
-        "tcl",
-        """cat >s.tcl <<'END'
-proc on {c h p} { fconfigure $c -blocking 0 -translation crlf; fileevent $c readable [list get $c] }
-proc get {c} { global recent; if {[eof $c]} { close $c; return }; if {[gets $c l] < 0} return
-  set p [lindex [split $l] 0]; dict set recent $p [string repeat $l 20]
-  if {[dict size $recent] > 100} { set recent [dict remove $recent [lindex [dict keys $recent] 0]] }
-  set r {}; for {set n 0} {$n < 60} {incr n} { lappend r [format %d-%s $n $p] }
-  catch { puts $c [string length [join [lsort $r] ,]]; flush $c } }
-set recent {}; socket -server on -myaddr 127.0.0.1 $env(PORT); vwait forever
-END
-exec tclsh s.tcl""",
-        '"$LOAD" lines $PORT 10 "k%d %s|"', ("tcl",),
-    ),
-    RealProgram(
         "lua",
         """mkfifo in; cat >s.lua <<'END'
 local recent, order = {}, {}
@@ -626,16 +625,22 @@ for l in io.lines() do
 end
 END
 exec lua5.4 s.lua <in""",
-        'n=0; while :; do n=$((n + 1)); echo "$((n * 7919 % 500)) text"; sleep 0.1; done >in',
+        'n=0; while :; do n=$((n + 1)); echo "$((n * 7919 % 500)) text"; sleep 0.2; done >in',
         ("lua5.4",), runtime=True,
     ),
-    # A desktop program.
+    # Desktop programs.
+    RealProgram(
+        "xvfb", "exec Xvfb :$((PORT % 1000)) -screen 0 800x600x24",
+        """export DISPLAY=:$((PORT % 1000)) NO_AT_BRIDGE=1 HOME=$DIR; while :; do timeout 100 galculator & sleep 1
+for n in $(seq 14); do xdotool mousemove $((n * 37 % 400)) $((n * 53 % 300)); xdotool key $((n % 10)) plus; sleep 8; done; done""",
+        ("galculator", "xvfb", "xdotool"),
+    ),
     RealProgram(
         "galculator",
         """Xvfb :$((PORT % 1000)) -screen 0 800x600x24 >/dev/null 2>&1 & sleep 2; export DISPLAY=:$((PORT % 1000)) NO_AT_BRIDGE=1 HOME=$DIR
 exec galculator""",
         """sleep 4; export DISPLAY=:$((PORT % 1000)); n=0; while :; do n=$((n + 1))
-xdotool mousemove $((n * 37 % 400)) $((n * 53 % 300)); xdotool key $((n % 10)) plus $((n * 7 % 10)) equal; [ $((n % 20)) = 0 ] && xdotool key Escape; sleep 0.5; done""",
+xdotool mousemove $((n * 37 % 400)) $((n * 53 % 300)); xdotool key $((n % 10)) plus $((n * 7 % 10)) equal; [ $((n % 20)) = 0 ] && xdotool key Escape; sleep 6; done""",
         ("galculator", "xvfb", "xdotool"),
     ),
 )  # fmt: skip

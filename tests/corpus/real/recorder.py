@@ -21,11 +21,10 @@ import numpy as np
 
 from tests.corpus.real.programs import PROGRAMS, RealProgram
 from tests.corpus.real.recording import RealRecording
-from tests.harness import frames_of
+from tracelloc.abi import EVENT_DTYPE
 from tracelloc.capture.ring import Events
 from tracelloc.symbols import Symbolizer
-from tracelloc.target.procfs import Process
-from tracelloc.target.usable import is_runtime
+from tracelloc.target.procfs import Process, is_runtime
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
@@ -162,7 +161,7 @@ def record(pid: int, seconds: float) -> RealRecording:
             if elapsed_ms > seconds * 1000 or not samples[-1][1] or full:
                 break
             time.sleep(SAMPLE_S)
-        return _recording(session, np.concatenate(taken), np.array(samples))
+        return _recording(session, np.concatenate([np.empty(0, EVENT_DTYPE), *taken]), np.array(samples))
     finally:
         session.close()
 
@@ -175,7 +174,10 @@ def _recording(
     rows = [stacks.frames(index) or () for index in range(1, len(stacks))]
     flat = np.array([address for row in rows for address in row], np.uint64)
     address, frames = np.unique(flat, return_inverse=True)
-    named = frames_of(Symbolizer(root.space), address.tolist(), 60)
+    symbolizer = Symbolizer(root.space)
+    symbolizer.prepare(address.tolist(), 60)
+    # Of several functions that were inlined there, the innermost.
+    named = [symbolizer.peek([each])[0] for each in address.tolist()]
     mappings = [root.space.find(int(each)) for each in address]
     return RealRecording(
         **RealRecording.events_of(events, root.started_ns),
