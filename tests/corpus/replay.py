@@ -117,6 +117,7 @@ def looks(
     frees_lost_per_s: float = 0.0,
     sample_bytes: int | None = None,
     start_ns: int = START_NS,
+    judge: Judge | None = None,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
@@ -126,7 +127,7 @@ def looks(
     """
     table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
-    judge = Judge()
+    judge = judge or Judge()
     ticks = np.arange(TICK_S, end_s + TICK_S / 2, TICK_S)
     cuts = np.searchsorted(events["time_ns"], (ticks * NS_PER_S).astype(np.uint64) + start_ns)
     before = 0

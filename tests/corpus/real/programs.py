@@ -161,7 +161,7 @@ pinger_enable off
 acl all src 0.0.0.0/0
 END
 sed -i '/^acl all/d' s.conf; chmod 777 .
-exec squid -N -f s.conf""",
+rm -f /dev/shm/tracelloccorpus-*; exec squid -N -n tracelloccorpus -f s.conf""",
         '"$LOAD" proxied $PORT 15 http://127.0.0.1:$ORIGIN/a%d http://127.0.0.1:$ORIGIN/b%d',
         ("squid",),
     ),

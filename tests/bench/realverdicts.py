@@ -1,0 +1,285 @@
+"""Verdicts on real programs that were recorded by ``python -m tests.corpus.real``.
+
+Each recording is judged as it is, and some times more with a leak put into it at a real call
+site. ``python -m tests.bench.realverdicts --half seen`` prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from tests.corpus.real.__main__ import FOLDER
+from tests.corpus.real.injection import InjectedLeak, inject
+from tests.corpus.real.programs import PROGRAMS
+from tests.corpus.real.recording import RealRecording
+from tests.corpus.replay import LOOK_S, START_NS, looks
+from tracelloc.capture.ring import Events
+from tracelloc.heap.table import LiveTable
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judge import Judge
+from tracelloc.verdict.judgement import Suspect, Verdict
+
+RANKED_S, CALLED_S, CALLED_NEVER_S = 60 + LOOK_S / 2, 180 + LOOK_S / 2, 300 + LOOK_S / 2
+SETTLED_S = 120.0
+"""Reports from here on should be empty where nothing leaks."""
+SHORT_S = 600.0
+RATE_TOLERANCE = 0.1
+LEAST_EVENTS = 500
+"""A program with fewer allocates nothing: it's no test."""
+
+
+@dataclass
+class RunResult:
+    """One replay, with or without a leak."""
+
+    program: str
+    seed: int
+    seconds: float
+    alarms: int = 0
+    """Suspects called leaking that are none, each counted once."""
+    alarms_short: int = 0
+    """Of them, within the first ten minutes."""
+    reports: int = 0
+    """Looks from ``SETTLED_S`` on."""
+    reports_showing: int = 0
+    """Of them, those that list an innocent suspect."""
+    first_rows: int = 0
+    first_rows_right: int = 0
+    never_freed: bool = False
+    ranked_s: float | None = None
+    """From the onset until the leak was the first suspect."""
+    called_s: float | None = None
+    leaking_at_end: bool = False
+    wrong_at_end: int = 0
+    rate_error: float | None = None
+    called: list[tuple[float, bool]] = field(default_factory=list)
+    """Confidence of what is called leaking, look by look, and whether it leaks."""
+    contradictions: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+
+
+def contradictions(findings: Findings, table: LiveTable) -> Iterator[str]:
+    """Figures of suspects that can't be true together."""
+    watched_s = findings.moment.watched_s
+    for suspect in findings.suspects:
+        judged = suspect.judgement
+        since_s = (findings.moment.now_ns - judged.since_ns) / NS_PER_S
+        stacks = [member.stack for member in suspect.members]
+        live = float(table.totals.live_bytes[stacks].sum())
+        grown = judged.rate_bytes_per_min * since_s / 60
+        leaking = judged.verdict is Verdict.LEAKING
+        if since_s > watched_s + 1e-6:
+            yield "since before tracing began"
+        if grown > 1.1 * live + 1024:
+            yield "rate x time above the suspect's live bytes"
+        if leaking and judged.confidence <= 0:
+            yield "called with no confidence"
+        if leaking and judged.survivors <= 0:
+            yield "called with no survivors"
+        if leaking and judged.rate_bytes_per_min <= 0:
+            yield "called with no rate"
+        if abs(sum(m.rate_bytes_per_min for m in suspect.members) - judged.rate_bytes_per_min) > (
+            0.01 * judged.rate_bytes_per_min + 1
+        ):
+            yield "members' rates do not add up"
+
+
+def is_true(suspect: Suspect, truth: InjectedLeak | None) -> bool:
+    """Whether most of what a suspect leaks is the leak."""
+    if truth is None:
+        return False
+    share = sum(m.share for m in suspect.members if m.stack in truth.stacks)
+    return share >= 0.5
+
+
+class Run:
+    """Follows one replay."""
+
+    def __init__(self, recording: RealRecording, truth: InjectedLeak | None) -> None:
+        self._recording = recording
+        self._truth = truth
+        self._alarmed: set[int] = set()
+
+    def note(self, time_s: float, findings: Findings, table: LiveTable, into: RunResult) -> None:
+        """One look."""
+        truth = self._truth
+        suspects = findings.suspects
+        into.contradictions.update(set(contradictions(findings, table)))
+        since_s = -1.0 if truth is None else time_s - truth.onset_s
+        if time_s >= SETTLED_S:
+            into.reports += 1
+            into.reports_showing += any(not is_true(s, truth) for s in suspects)
+        if truth is not None and since_s >= RANKED_S and suspects:
+            into.first_rows += 1
+            into.first_rows_right += is_true(suspects[0], truth)
+        if truth is not None and since_s >= 0 and suspects and is_true(suspects[0], truth):
+            into.ranked_s = since_s if into.ranked_s is None else into.ranked_s
+        for suspect in suspects:
+            if suspect.judgement.verdict is not Verdict.LEAKING:
+                continue
+            right = is_true(suspect, truth)
+            into.called.append((suspect.judgement.confidence, right))
+            if right and into.called_s is None:
+                into.called_s = since_s
+            if not right:
+                self._alarm(time_s, suspect, into)
+        self._note_end(findings, into)
+
+    def _alarm(self, time_s: float, suspect: Suspect, into: RunResult) -> None:
+        stacks = {member.stack for member in suspect.members}
+        if not stacks & self._alarmed:
+            into.alarms += 1
+            into.alarms_short += time_s <= SHORT_S
+            judged = suspect.judgement
+            names = " < ".join(self._recording.names_of(suspect.stack)[:5])
+            into.notes.append(
+                f"{time_s:.0f} s: {judged.rate_bytes_per_min:.0f} B/min, confidence "
+                f"{judged.confidence:.2f}, {len(stacks)} stacks, {judged.evidence}: {names}"
+            )
+        self._alarmed |= stacks
+
+    def _note_end(self, findings: Findings, into: RunResult) -> None:
+        called = [s for s in findings.suspects if s.judgement.verdict is Verdict.LEAKING]
+        right = [s for s in called if is_true(s, self._truth)]
+        into.leaking_at_end = bool(right)
+        into.wrong_at_end = len(called) - len(right)
+        if self._truth is not None:
+            rate = sum(
+                member.rate_bytes_per_min
+                for suspect in findings.suspects
+                for member in suspect.members
+                if member.stack in self._truth.stacks
+            )
+            into.rate_error = rate / self._truth.rate_bytes_per_min - 1
+
+
+def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
+    """One run; seed 0 is the clean one."""
+    events: Events = recording.events()
+    truth = None
+    if seed:
+        injected = inject(recording, seed + 1000 * sum(name.encode()))
+        if injected is None:
+            return None
+        events, truth = injected
+    result = RunResult(name, seed, recording.seconds)
+    run = Run(recording, truth)
+    wrappers = recording.wrappers()
+    judge = Judge(wrappers.__contains__)
+    for time_s, table, findings in looks(
+        events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS
+    ):
+        run.note(time_s, findings, table, result)
+    if truth is not None:
+        result.never_freed = truth.never_freed
+        if not result.leaking_at_end:
+            result.notes.append(
+                f"missed: {truth.leaked} blocks, {truth.rate_bytes_per_min:.0f} B/min on "
+                f"{len(truth.stacks)} stacks since {truth.onset_s:.0f} s, never freed "
+                f"{truth.never_freed}: "
+                + " < ".join(recording.names_of(min(truth.stacks))[:5])
+            )
+    return result
+
+
+def _replay(job: tuple[Path, int]) -> RunResult | None:
+    path, seed = job
+    recording = RealRecording.load(path)
+    if len(recording.kind) < LEAST_EVENTS:
+        return None
+    return replay(recording, path.stem, seed)
+
+
+def percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def table(results: list[RunResult]) -> Iterator[str]:
+    """The lines of a report."""
+    clean = [r for r in results if not r.seed]
+    leaky = [r for r in results if r.seed]
+    hours = sum(r.seconds for r in clean) / 3600
+    alarms = sum(r.alarms for r in clean)
+    yield f"clean runs                      {len(clean)}, {hours:.1f} program-hours"
+    yield f"clean runs with an alarm        {sum(r.alarms > 0 for r in clean)}"
+    yield f"alarms per program-hour         {alarms / max(hours, 1e-9):.2f}"
+    short = sum(r.alarms_short for r in clean)
+    yield f"alarms in the first 10 minutes  {short}"
+    showing = sum(r.reports_showing for r in clean)
+    yield f"clean reports with a suspect    {percent(showing, sum(r.reports for r in clean))}"
+    if not leaky:
+        return
+    found = sum(r.leaking_at_end for r in leaky)
+    wrong = sum(r.wrong_at_end for r in leaky)
+    yield f"leaks                           {len(leaky)}"
+    yield f"recall at the end               {found / len(leaky):.3f}"
+    yield f"precision at the end            {found / max(1, found + wrong):.3f}"
+    first = sum(r.ranked_s is not None and r.ranked_s <= RANKED_S for r in leaky)
+    yield f"first within 60 s               {percent(first, len(leaky))}"
+    in_time = sum(
+        r.called_s is not None
+        and r.called_s <= (CALLED_NEVER_S if r.never_freed else CALLED_S)
+        for r in leaky
+    )
+    yield f"called within 180 s (300 s)     {percent(in_time, len(leaky))}"
+    rows = sum(r.first_rows for r in leaky)
+    yield f"first row right, after 60 s     {percent(sum(r.first_rows_right for r in leaky), rows)}"
+    errors = np.array([r.rate_error for r in leaky if r.leaking_at_end], float)
+    if len(errors):
+        good = np.count_nonzero(np.abs(errors) <= RATE_TOLERANCE)
+        yield f"rate within 10 %                {percent(good, len(errors))}"
+    called = np.array([pair for r in results for pair in r.called], float).reshape(-1, 2)
+    for low in np.arange(0, 1, 0.1):
+        within = (called[:, 0] >= low) & (called[:, 0] < low + 0.1)
+        if within.any():
+            share = percent(called[within, 1].sum(), np.count_nonzero(within))
+            yield f"confidence {low:.1f} to {low + 0.1:.1f}: leaks      {share} of {within.sum()}"
+
+
+def main() -> None:
+    """The command."""
+    assert __doc__ is not None
+    parser = argparse.ArgumentParser("tests.bench.realverdicts", description=__doc__.splitlines()[0])
+    parser.add_argument("--half", choices=["seen", "unseen"], help="(both)")
+    parser.add_argument("--leaks", type=int, default=2, help="leaks put into each recording (2)")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"({FOLDER})")
+    parser.add_argument("--jobs", type=int, default=2, help="replays at a time (2)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what was wrong")
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    options = parser.parse_args()
+    os.nice(5)
+    halves = {program.name: program.half for program in PROGRAMS}
+    paths = [
+        path for path in sorted(options.folder.glob("*.npz"))
+        if not path.name.endswith(".part.npz")
+        and (options.half is None or halves.get(path.stem) == options.half)
+        and (not options.names or path.stem in options.names)
+    ]  # fmt: skip
+    work = [(path, seed) for path in paths for seed in range(options.leaks + 1)]
+    results = []
+    with multiprocessing.Pool(options.jobs) as pool:
+        for result in pool.imap(_replay, work):
+            if result is None:
+                continue
+            results.append(result)
+            if options.verbose and result.notes:
+                print(f"{result.program} {result.seed}:", *result.notes, sep="\n    ", flush=True)
+    print("\n".join(table(results)))
+    said: defaultdict[str, int] = defaultdict(int)
+    for result in results:
+        for kind in result.contradictions:
+            said[kind] += 1
+    print("runs with contradictory figures:", dict(said) or "none")
+
+
+if __name__ == "__main__":
+    main()
