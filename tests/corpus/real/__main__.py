@@ -19,6 +19,10 @@ from pathlib import Path
 from tests.corpus.real.programs import PROGRAMS, RealProgram
 
 FOLDER = Path(__file__).parents[3] / ".venv" / "recordings"
+REALLY = "@"
+"""In a recording's name, between the program's and what it was made to leak."""
+REAL_LEAKS = ("1", "40"), ("2", "100")
+"""Classes of call sites, and one in how many of their frees is left out."""
 FIRST_PORT = 20000
 PORTS = 10
 """Ports that each program may use."""
@@ -48,14 +52,22 @@ def install(programs: list[RealProgram]) -> None:
             policy.unlink()
 
 
-def start(program: RealProgram, seconds: float, folder: Path) -> subprocess.Popen[bytes]:
+def recording_of(program: RealProgram, leak: tuple[str, ...], folder: Path) -> Path:
+    """The file for a program, perhaps with a leak."""
+    return folder / f"{program.name}{REALLY * bool(leak)}{'-'.join(leak)}.npz"
+
+
+def start(
+    program: RealProgram, leak: tuple[str, ...], seconds: float, folder: Path
+) -> subprocess.Popen[bytes]:
     """Starts to record a program, in a process of its own."""
-    port = FIRST_PORT + PORTS * PROGRAMS.index(program)
+    number = PROGRAMS.index(program) + len(PROGRAMS) * (REAL_LEAKS.index(leak) + 1 if leak else 0)
+    port = FIRST_PORT + PORTS * number
     module = [sys.executable, "-m", "tests.corpus.real.recorder"]
-    file = folder / f"{program.name}.npz"
+    file = recording_of(program, leak, folder)
     return subprocess.Popen([
         "nice", "-n", "10", "timeout", str(int(seconds + SPARE_S)),
-        *module, program.name, str(seconds), str(port), str(file),
+        *module, program.name, str(seconds), str(port), str(file), *leak,
     ])  # fmt: skip
 
 
@@ -67,23 +79,28 @@ def main() -> None:
     parser.add_argument("--half", choices=["seen", "unseen"], help="only this half (both)")
     parser.add_argument("--side-by-side", type=int, default=8, help="programs at a time (8)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"({FOLDER})")
+    parser.add_argument(
+        "--leaking", action="store_true", help="record programs that were made to leak, instead"
+    )
     parser.add_argument("--no-install", action="store_true", help="install no packages")
     parser.add_argument("names", nargs="*", metavar="NAME")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     waiting = [
-        program for program in PROGRAMS
+        (program, leak)
+        for program in PROGRAMS
+        for leak in (REAL_LEAKS if options.leaking else ((),))
         if options.half in (None, program.half)
         and (not options.names or program.name in options.names)
-        and not (options.folder / f"{program.name}.npz").exists()
+        and not recording_of(program, leak, options.folder).exists()
     ]  # fmt: skip
     if not options.no_install:
-        install(waiting)
+        install([program for program, _ in waiting])
     running: list[subprocess.Popen[bytes]] = []
     while waiting or running:
         running = [each for each in running if each.poll() is None]
         while waiting and len(running) < options.side_by_side:
-            running.append(start(waiting.pop(0), options.minutes * 60, options.folder))
+            running.append(start(*waiting.pop(0), options.minutes * 60, options.folder))
         time.sleep(1)
 
 

@@ -85,6 +85,19 @@ def inject(recording: RealRecording, seed: int) -> tuple[Events, InjectedLeak] |
     return np.delete(events, freed_at[leaks]), truth
 
 
+def real_leak(recording: RealRecording) -> InjectedLeak | None:
+    """What the program was really made to leak while it was recorded; None if nothing."""
+    rows = recording.leaked
+    if not len(rows):
+        return None
+    stacks = frozenset(np.unique(recording.stack[rows]).tolist())
+    first_s = float(recording.time_ms[rows].min()) / 1000
+    own = np.isin(recording.stack, sorted(stacks)) & (recording.time_ms >= first_s * 1000)
+    rate = float(recording.size[rows].sum()) / (recording.seconds - first_s) * 60
+    never_freed = len(rows) >= 0.9 * np.count_nonzero(own)
+    return InjectedLeak(stacks, first_s, rate, len(rows), never_freed)
+
+
 def lives(events: Events) -> tuple[np.ndarray, np.ndarray]:
     """The rows in which blocks are made, and for each the row of its free, or -1.
 

@@ -45,7 +45,7 @@ def connect(port: int) -> socket.socket:
 def http_requests(port: int, per_s: float, *paths: str, tls: bool = False) -> None:
     """GET and POST requests, ten on a connection; ``%d`` in a path is a number below 500."""
     connection: http.client.HTTPConnection | None = None
-    context = ssl._create_unverified_context()  # noqa: S323
+    context = ssl._create_unverified_context()
     for number in steadily(per_s):
         if connection is None or number % 10 == 0:
             connection = (
@@ -58,7 +58,9 @@ def http_requests(port: int, per_s: float, *paths: str, tls: bool = False) -> No
             if CHANCE.random() < 0.1:
                 connection.request("POST", path, b"a=1&b=" + b"x" * CHANCE.randrange(2000))
             else:
-                connection.request("GET", path, headers={"X-Number": str(number), "Accept-Encoding": "gzip"})
+                connection.request(
+                    "GET", path, headers={"X-Number": str(number), "Accept-Encoding": "gzip"}
+                )
             connection.getresponse().read()
         except (OSError, http.client.HTTPException):
             connection.close()
@@ -167,7 +169,9 @@ def datagrams(port: int, per_s: float, *scripts: str) -> None:
     for number in steadily(per_s):
         text = CHANCE.choice(scripts).replace("%d", str(number % 500))
         try:
-            sending.sendto(text.replace("%s", "z" * CHANCE.randrange(1, 400)).encode(), (HOST, port))
+            sending.sendto(
+                text.replace("%s", "z" * CHANCE.randrange(1, 400)).encode(), (HOST, port)
+            )
         except OSError:
             continue
 
@@ -237,7 +241,7 @@ def ftp(port: int, per_s: float) -> None:
     """One long session: lists and fetches."""
     while True:
         try:
-            files = ftplib.FTP()  # noqa: S321
+            files = ftplib.FTP()
             files.connect(HOST, port, PATIENCE_S)
             files.login()
             for number in steadily(per_s):

@@ -1,6 +1,8 @@
 """Runs one real program under load and records what its allocator does.
 
-Usage: python -m tests.corpus.real.recorder NAME SECONDS PORT FILE
+Usage: python -m tests.corpus.real.recorder NAME SECONDS PORT FILE [SITE ONE_IN]
+
+With a site and a rate, the program really leaks: ``tests/targets/skipfree.c``.
 
 Needs root and the program's packages. Whatever the program begins has ended when this has:
 all of it are this process's descendants, by ``PR_SET_CHILD_SUBREAPER``.
@@ -21,8 +23,10 @@ import numpy as np
 
 from tests.corpus.real.programs import PROGRAMS, RealProgram
 from tests.corpus.real.recording import RealRecording
-from tracelloc.abi import EVENT_DTYPE
+from tests.harness import Builder
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.capture.ring import Events
+from tracelloc.heap.cohorts import I64
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process, is_runtime
 from tracelloc.tracing.begin import attach_to
@@ -35,6 +39,10 @@ PATIENCE_S = 60.0
 MOST_EVENTS = 12_000_000
 """A recording ends early when it has so many: half a gigabyte."""
 SAMPLE_S = 1.0
+SITES = 4
+"""Classes of call sites, of which one leaks."""
+SKIP_AFTER_S = 90
+"""From the program's beginning."""
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -111,7 +119,10 @@ def anonymous_bytes(pid: int) -> int:
 class Stage:
     """A program and its load, in a directory that goes with them."""
 
-    def __init__(self, program: RealProgram, directory: Path, port: int) -> None:
+    def __init__(
+        self, program: RealProgram, directory: Path, port: int, skip: tuple[str, str] | None
+    ) -> None:
+        """``skip``: the call sites and the share of frees that are left out."""
         load = directory / "load"
         script = Path(__file__).with_name("load.py")
         load.write_text(f'#!/bin/sh\nexec /usr/bin/python3 {script} "$@"\n')
@@ -125,7 +136,16 @@ class Stage:
         self._log = (directory / "log.txt").open("wb")
         self._run(f"{load} origin {port + 2} 1")
         self._run(f"{load} answers {port + 3} 1")
-        self.main = self._run(program.start)
+        before, _, command = program.start.rpartition("exec ")
+        self.skipped = directory / "skipped"
+        if skip is not None:
+            library = Builder(directory).c("skipfree", "-shared", "-fPIC")
+            site, one_in = skip
+            command = (
+                f"env LD_PRELOAD={library} SKIP_SITE={site} SKIP_SITES={SITES} "
+                f"SKIP_ONE_IN={one_in} SKIP_AFTER_S={SKIP_AFTER_S} SKIP_LOG={self.skipped} {command}"
+            )
+        self.main = self._run(f"{before}exec {command}")
         time.sleep(2)
         self._run(program.load)
 
@@ -141,8 +161,8 @@ class Stage:
         return (self._directory / "log.txt").read_text(errors="replace")[-2000:]
 
 
-def record(pid: int, seconds: float) -> RealRecording:
-    """Traces a process for that long, or until it ends."""
+def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
+    """Traces a process for that long, or until it ends. ``skipped``: the log of frees left out."""
     session = attach_to(Process(pid), TraceConfig())
     taken: list[Events] = []
     apply = session.root.heap.table.apply
@@ -161,14 +181,34 @@ def record(pid: int, seconds: float) -> RealRecording:
             if elapsed_ms > seconds * 1000 or not samples[-1][1] or full:
                 break
             time.sleep(SAMPLE_S)
-        return _recording(session, np.concatenate([np.empty(0, EVENT_DTYPE), *taken]), np.array(samples))
+        events = np.concatenate([np.empty(0, EVENT_DTYPE), *taken])
+        return _recording(session, events, np.array(samples), leaked_rows(events, pid, skipped))
     finally:
         session.close()
 
 
-def _recording(
-    session: Session, events: Events, samples: np.ndarray[tuple[int, int], np.dtype[np.int64]]
-) -> RealRecording:
+def leaked_rows(events: Events, pid: int, skipped: Path) -> I64:
+    """The rows of allocations whose frees were left out."""
+    if not skipped.exists():
+        return np.empty(0, np.int64)
+    words = [line.split() for line in skipped.read_text().splitlines()]
+    order = np.argsort(events["address"], kind="stable")
+    addresses = events["address"][order]
+    rows = []
+    for number, address, seconds in words:
+        if int(number) != pid:
+            continue
+        low, high = np.searchsorted(addresses, [int(address, 16), int(address, 16) + 1])
+        mine = order[low:high]
+        before = mine[events["time_ns"][mine] <= float(seconds) * 1e9]
+        kind = (events["size_tag"][before] >> np.uint64(EVENT_SIZE_BITS)) & np.uint64(0xF)
+        made = before[kind == EventKind.ALLOC]
+        # Blocks from before tracing began are in no row.
+        rows += made[-1:].tolist()
+    return np.unique(np.array(rows, np.int64))
+
+
+def _recording(session: Session, events: Events, samples: I64, leaked: I64) -> RealRecording:
     root = session.root
     stacks = root.heap.stacks
     rows = [stacks.frames(index) or () for index in range(1, len(stacks))]
@@ -195,28 +235,30 @@ def _recording(
         anonymous_ms=samples[:, 0],
         anonymous_bytes=samples[:, 1],
         lost=np.array([session.snapshot().root.losses.events]),
+        leaked=leaked,
     )  # fmt: skip
 
 
 def main() -> None:
     """The command."""
-    name, seconds, port, file = sys.argv[1:]
+    name, seconds, port, file, *skip = sys.argv[1:]
     program = next(each for each in PROGRAMS if each.name == name)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="corpus-") as directory:
         try:
-            stage = Stage(program, Path(directory), int(port))
+            stage = Stage(program, Path(directory), int(port), (skip[0], skip[1]) if skip else None)
             time.sleep(WARM_UP_S)
             deadline_s = time.monotonic() + PATIENCE_S
             while (pid := find_traced(program, stage.main)) is None:
                 if time.monotonic() > deadline_s:
                     sys.exit(f"{name}: nothing to trace\n{stage.log()}")
                 time.sleep(0.5)
-            recording = record(pid, float(seconds))
+            recording = record(pid, float(seconds), stage.skipped)
             recording.save(Path(file))
             rate = len(recording.kind) / recording.seconds
             print(f"{name}: {recording.seconds:.0f} s, {rate:.0f} events/s, "
-                  f"{len(recording.depths)} stacks, lost {recording.lost[0]}")  # fmt: skip
+                  f"{len(recording.depths)} stacks, lost {recording.lost[0]}, "
+                  f"leaked {len(recording.leaked)}")  # fmt: skip
         finally:
             end_all()
 

@@ -49,6 +49,8 @@ class RealRecording:
     anonymous_bytes: Column
     lost: Column
     """One number: events lost."""
+    leaked: Column
+    """Rows of allocations that the program was made to leak (``tests/targets/skipfree.c``)."""
 
     @classmethod
     def events_of(cls, events: Events, started_ns: int) -> dict[str, Column]:
@@ -74,7 +76,10 @@ class RealRecording:
     def load(cls, path: Path) -> RealRecording:
         """As it was saved."""
         with np.load(path) as columns:
-            read = {field.name: columns[field.name] for field in fields(cls)}
+            read = {
+                field.name: columns[field.name] for field in fields(cls) if field.name in columns
+            }
+        read.setdefault("leaked", np.empty(0, np.int64))
         read["time_ms"] = np.cumsum(read["time_ms"], dtype=np.int64)
         return cls(**read)
 
