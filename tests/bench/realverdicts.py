@@ -35,6 +35,8 @@ SHORT_S = 600.0
 RATE_TOLERANCE = 0.1
 REAL = -1
 """The seed of a leak that was really there."""
+LEAST_S = 500.0
+"""A shorter recording is of a program that ended."""
 LEAST_EVENTS = 500
 """A program with fewer allocates nothing: it's no test."""
 
@@ -197,7 +199,7 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
 def _replay(job: tuple[Path, int]) -> RunResult | None:
     path, seed = job
     recording = RealRecording.load(path)
-    if len(recording.kind) < LEAST_EVENTS:
+    if len(recording.kind) < LEAST_EVENTS or recording.seconds < LEAST_S:
         return None
     return replay(recording, path.stem, seed)
 

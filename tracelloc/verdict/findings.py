@@ -28,7 +28,10 @@ from tracelloc.verdict.judgement import (
     Verdict,
 )
 from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask
 
+_LEAKING: Final = CODE_OF[Verdict.LEAKING]
+_GROWING: Final = CODE_OF[Verdict.GROWING]
 _NOT_LOOKED_AT: Final = Judgement(
     verdict=Verdict.DECIDING,
     rate_bytes_per_min=0.0,
@@ -142,20 +145,44 @@ class Group:
     """How many stacks share the frame, those included that have no part in this."""
 
     @property
-    def rate_bytes_per_min(self) -> float:
+    def blocks_per_min(self) -> float:
         """At which they leak together."""
-        return float(self.sites.rate_bytes_per_min[0])
+        return float(self.sites.blocks_per_min[0])
 
     @classmethod
     def of(
         cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int
     ) -> Group:
-        """Stacks with their judgement as one."""
+        """Stacks with their judgement as one.
+
+        A stack with too few survivors to grow by itself counts as if its blocks were as large as
+        the group's usually are: one large block is no leak of its size.
+        """
         # The share of each slice that is newer than the onset; births count as evenly distributed.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
-        since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
-        kept = since @ census.alive_bytes[:, stacks]
+        since_s, until_s = float(sites.since_s[0]), float(sites.until_s[0])
+        length = np.minimum(end, until_s) - np.maximum(begin, since_s)
+        within = np.clip(length / (end - begin), 0, 1)
+        kept = within @ census.alive_bytes[:, stacks]
+        count = within @ census.alive[:, stacks]
+        size = kept / np.maximum(count, 1e-9)
+        order = np.argsort(size)
+        middle = np.searchsorted(np.cumsum(count[order]), count.sum() / 2)
+        usual = count * size[order[min(int(middle), len(order) - 1)]]
+        kept = np.where(count < P.least_survivors, np.minimum(kept, usual), kept)
+        rate = min(
+            float(sites.rate_bytes_per_min[0]),
+            float(kept.sum()) / max(until_s - since_s, 1e-3) * 60,
+        )
+        sites = replace(sites, rate_bytes_per_min=np.array([rate]))
         return cls(sites, stacks, kept, frame, retracted, len(stacks))
+
+
+def are_suspects(sites: Sites) -> Mask:
+    """Which sites are worth a look: what leaks, and what grows and may well be a leak."""
+    grows = (sites.code == _GROWING) & (sites.confidence >= P.suspect_least_confidence)
+    suspects: Mask = grows | (sites.code == _LEAKING)
+    return suspects
 
 
 def list_suspects(
@@ -167,11 +194,8 @@ def list_suspects(
     """
     suspects = [_of_group(group, moment) for group in groups]
     grouped = np.concatenate([np.empty(0, np.intp), *(group.stacks for group in groups)])
-    codes = [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]]
-    rows = np.setdiff1d(np.flatnonzero(np.isin(sites.code, codes)), grouped)
-    weight = sites.rate_bytes_per_min[rows] * np.maximum(
-        sites.confidence[rows], P.ranking_least_confidence
-    )
+    rows = np.setdiff1d(np.flatnonzero(are_suspects(sites)), grouped)
+    weight = sites.rate_bytes_per_min[rows] * sites.confidence[rows]
     order = np.lexsort((rows, -weight, sites.code[rows] != CODE_OF[Verdict.LEAKING]))
     # There may be thousands: only those are described that can be among the first.
     for row in rows[order[:most]].tolist():
@@ -200,7 +224,7 @@ def _of_group(group: Group, moment: Moment) -> Suspect:
 def rank(suspect: Suspect) -> tuple[bool, float]:
     """The key by which suspects are sorted, the best first."""
     judgement = suspect.judgement
-    weight = judgement.rate_bytes_per_min * max(judgement.confidence, P.ranking_least_confidence)
+    weight = judgement.rate_bytes_per_min * judgement.confidence
     return judgement.verdict is not Verdict.LEAKING, -weight
 
 
@@ -316,9 +340,6 @@ def _rounded(seconds: float) -> float:
     return rounded if rounded < 10 else float(round(rounded))
 
 
-_LEAKING: Final = CODE_OF[Verdict.LEAKING]
-_GROWING: Final = CODE_OF[Verdict.GROWING]
-
 
 class VerdictHistory:
     """What was said before of sites, by number; settles new verdicts by it."""
@@ -329,7 +350,7 @@ class VerdictHistory:
         self._looks_since_ns = np.zeros(64, np.int64)
         self._looked_ns = np.zeros(64, np.int64)
         self._called = np.zeros(64, np.bool_)
-        self._onset_s = np.zeros(64)
+        self._onset_s = np.full(64, np.nan)
         self.retracted = np.zeros(64, np.int64)
         """How often each site's verdict leaking was retracted."""
 
@@ -341,7 +362,8 @@ class VerdictHistory:
         more = max(count, 2 * room) - room
         for name in ("_looks_since_ns", "_looked_ns", "_called", "_onset_s", "retracted"):
             column = getattr(self, name)
-            setattr(self, name, np.append(column, np.zeros(more, column.dtype)))
+            empty = np.full(more, np.nan if name == "_onset_s" else 0, column.dtype)
+            setattr(self, name, np.append(column, empty))
 
     def settle(self, sites: Sites, numbers: I64, now_ns: int) -> Sites:
         """What looks like a leak for the first time is only growing; what was called one
@@ -356,10 +378,12 @@ class VerdictHistory:
         lapse = self._called[numbers] & grows & (now_ns - self._looked_ns[numbers] <= P.lapse_ns)
         called = lapse | (looks & (now_ns - since >= P.hold_ns))
         self.retracted[numbers] += self._called[numbers] & ~called
-        # An onset is known best when it was not long ago.
-        fresh = called & ~self._called[numbers]
-        self._onset_s[numbers[fresh]] = sites.since_s[fresh]
-        since_s = np.where(called, self._onset_s[numbers], sites.since_s)
+        self._onset_s[numbers] = np.where(called, sites.since_s, np.nan)
         self._looks_since_ns[numbers], self._called[numbers] = since, called
         code = np.where(called, _LEAKING, np.where(looks, _GROWING, sites.code))
-        return replace(sites, code=code.astype(np.uint8), since_s=since_s)
+        verdict_in_s = np.where(called, 0.0, sites.verdict_in_s)
+        return replace(sites, code=code.astype(np.uint8), verdict_in_s=verdict_in_s)
+
+    def onsets(self, numbers: I64) -> F64:
+        """Since when sites leak that were called leaking, seconds since tracing began; or NaN."""
+        return self._onset_s[numbers]

@@ -31,13 +31,13 @@ import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
 from tracelloc.heap.stacks import Frames, Stacks
+from tracelloc.verdict.findings import are_suspects
 from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survivaltail import Mask
 
 _LEAKING: Final = CODE_OF[Verdict.LEAKING]
-_SUSPECT: Final = (_LEAKING, CODE_OF[Verdict.GROWING])
 
 Key = tuple[int, ...]
 """Depth and number of a prefix (or outermost frames): who a sum is, from look to look."""
@@ -165,7 +165,7 @@ def worth_judging(groups: Groups, census: Census) -> Rows:
 
 def suspects_in(groups: Groups, sites: Sites) -> tuple[F64, Mask]:
     """How many of each group's stacks are suspects, and whether (nearly) all of them are."""
-    suspect = np.isin(sites.code, _SUSPECT)
+    suspect = are_suspects(sites)
     count = groups.total(suspect.astype(np.float64))
     told = groups.total(((sites.born >= P.sum_enough_births) | suspect).astype(np.float64))
     return count, count >= P.sum_alike * np.maximum(1, told)
@@ -175,14 +175,15 @@ def choose(groups: Groups, of_groups: Sites, sites: Sites, alike: Mask) -> list[
     """Chooses groups to report; they have no stacks in common. ``sites``: the single stacks.
 
     ``alike``: groups whose stacks are to be one suspect even if they are suspects by themselves.
+    Rates are compared in blocks: a large one that was allocated once explains nothing.
     """
-    rates = of_groups.rate_bytes_per_min
-    flagged = np.flatnonzero(np.isin(of_groups.code, _SUSPECT))
+    rates = of_groups.blocks_per_min
+    flagged = np.flatnonzero(are_suspects(of_groups))
     flagged = flagged[np.argsort(-rates[flagged], kind="stable")][: P.most_flagged]
     # Outer groups (large) before the deeper ones in them.
     flagged = flagged[np.argsort(-groups.sizes[flagged], kind="stable")]
-    suspect = np.isin(sites.code, _SUSPECT)
-    explained = groups.total(np.where(suspect, sites.rate_bytes_per_min, 0))
+    suspect = are_suspects(sites)
+    explained = groups.total(np.where(suspect, sites.blocks_per_min, 0))
     leaking = groups.total((sites.code == _LEAKING).astype(np.float64)) > 0
     clearer = leaking & (of_groups.code != _LEAKING)
     chosen: list[int] = []

@@ -81,11 +81,12 @@ class Judge:
         cohorts.advance(now_ns, totals)
         census = cohorts.census(now_ns, count)
         yield None
+        self._stacks.grow(count)
         circumstances = self._circumstances(census, moment, losses)
         sites = yield from judge_in_parts(count, census.population, circumstances)
-        is_cut = stacks.are_cut[:count]
+        # So may stacks that nothing but the id is known of yet.
+        is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]
         sites = sites.withheld(is_cut)
-        self._stacks.grow(count)
         sites = self._stacks.settle(sites, np.arange(count), now_ns)
         one_look = Look(census, sites, is_cut, circumstances, stacks, now_ns)
         groups = yield from self._split_leaks.find(one_look)
@@ -112,6 +113,7 @@ class Judge:
             loss_share=losses.frees / max(freed, 1) if self._gaps.last else 0.0,
             loss_floor=_loss_floor(census, losses.proven),
             clean_from_s=(clean_ns - moment.start_ns) / NS_PER_S,
+            onset_s=self._stacks.onsets(np.arange(census.stacks)),
             sampled=moment.sampled,
         )
 
@@ -130,7 +132,12 @@ class Judge:
         for rows in (yield from find_tied(census, sites, stacks, free)):
             floor = circumstances.loss_floor[rows].max(keepdims=True)
             one = census.population(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
-            together = judge_sites(one, replace(circumstances, loss_floor=floor))
+            onset_s = circumstances.onset_s[rows].min(keepdims=True)
+            together = judge_sites(
+                one, replace(circumstances, loss_floor=floor, onset_s=onset_s)
+            )
+            if not together.confidence[0] > 0:
+                continue
             # Each of them leaks, so all of them do.
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())

@@ -19,7 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
-from tracelloc.verdict.growth import CumulativeCurve, Growth, Rows, find_growth, find_onset
+from tracelloc.verdict.growth import (
+    CumulativeCurve,
+    Growth,
+    Rows,
+    find_growth,
+    find_onset,
+    steady_rate,
+)
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survivaltail import Mask, Tail, find_tails
 
@@ -188,12 +195,15 @@ class Circumstances:
     """Per site, the share of blocks that other sites seem to lose (``loss``)."""
     clean_from_s: float
     """Events are complete from here on, seconds since tracing began."""
+    onset_s: F64
+    """Per site that was called leaking, since when it leaks, seconds since tracing began; NaN of
+    others."""
     sampled: bool = False
     """Blocks are samples: counts are of samples, bytes are scaled."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""
-        return replace(self, loss_floor=self.loss_floor[rows])
+        return replace(self, loss_floor=self.loss_floor[rows], onset_s=self.onset_s[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +213,11 @@ class Sites:
     code: Codes
     """Index of ``VERDICTS``. What may be called leaking is: the judge waits a little."""
     rate_bytes_per_min: F64
+    blocks_per_min: F64
+    """Rate in blocks, of what may be a leak; 0 of others."""
     since_s: F64
+    until_s: F64
+    """Younger blocks may still be freed."""
     confidence: F64
     verdict_in_s: F64
     never_freed: Mask
@@ -234,6 +248,7 @@ class Sites:
             self,
             code=np.where(rows, unknown, self.code),
             rate_bytes_per_min=np.where(rows, 0.0, self.rate_bytes_per_min),
+            blocks_per_min=np.where(rows, 0.0, self.blocks_per_min),
             confidence=np.where(rows, 0.0, self.confidence),
             # What is lost is not the reason.
             loss_share=np.where(rows, 0.0, self.loss_share),
@@ -268,11 +283,10 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     tail = find_tails(population)
     growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
     others = find_non_leaks(population, tail, loss_share)
-    since_s, rate = _since(population, growth)
+    since_s, rate, blocks = _since(population, growth, circumstances.onset_s)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
-    never_freed = growth.survivors >= P.never_freed * growth.born
     frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
-    replaces_old = growth.leaking & never_freed & frees_old
+    replaces_old = growth.leaking & growth.never_freed & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     alive = population.alive.sum(axis=1)
@@ -284,10 +298,12 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     return Sites(
         code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
+        blocks_per_min=blocks,
         since_s=since_s,
+        until_s=growth.end_s,
         confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
         verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
-        never_freed=never_freed & growth.growing,
+        never_freed=growth.never_freed & growth.growing,
         rising_only=rising_only,
         replaces_old=replaces_old,
         survivors=growth.survivors,
@@ -333,19 +349,24 @@ def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) ->
     return certainty
 
 
-def _since(population: Population, growth: Growth) -> tuple[F64, F64]:
-    """Since when sites grow, and at how many bytes a minute since then."""
-    since, rate = np.zeros(len(growth.growing)), np.zeros(len(growth.growing))
+def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
+    """Since when sites grow, and at how many bytes and blocks a minute since then.
+
+    ``onset_s``: since when, of those that were called leaking; NaN of others.
+    """
+    since, rate, blocks = np.zeros((3, len(growth.growing)))
     rows = np.flatnonzero(growth.growing)
     if len(rows):
-        chosen, end_s = population.select(rows), growth.end_s[rows]
-        since[rows] = find_onset(chosen, growth.start_s[rows], end_s)
-        from_s = np.maximum(since[rows], growth.start_s[rows])
-        kept = CumulativeCurve(chosen.edges_s, chosen.alive_bytes).between(
-            np.stack([from_s, end_s], axis=1)
-        )
-        rate[rows] = kept[:, 0] / np.maximum(end_s - from_s, 1e-3) * 60
-    return since, rate
+        chosen, start_s, end_s = population.select(rows), growth.start_s[rows], growth.end_s[rows]
+        found = np.maximum(find_onset(chosen, start_s, end_s), 0)
+        # An onset is known best when it was not long ago.
+        known = np.minimum(onset_s[rows], found)
+        since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
+        rate[rows] = steady_rate(chosen, since[rows], end_s)
+        moments = np.stack([since[rows], end_s], axis=1)
+        count = CumulativeCurve(chosen.edges_s, chosen.alive).between(moments)[:, 0]
+        blocks[rows] = count / np.maximum(end_s - since[rows], 1e-3) * 60
+    return since, rate, blocks
 
 
 def _quantile_of_lives(population: Population) -> F64:
