@@ -145,9 +145,9 @@ class Group:
     """How many stacks share the frame, those included that have no part in this."""
 
     @property
-    def blocks_per_min(self) -> float:
+    def rate_bytes_per_min(self) -> float:
         """At which they leak together."""
-        return float(self.sites.blocks_per_min[0])
+        return float(self.sites.rate_bytes_per_min[0])
 
     @classmethod
     def of(
@@ -160,21 +160,16 @@ class Group:
         """
         # The share of each slice that is newer than the onset; births count as evenly distributed.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
-        since_s, until_s = float(sites.since_s[0]), float(sites.until_s[0])
-        length = np.minimum(end, until_s) - np.maximum(begin, since_s)
-        within = np.clip(length / (end - begin), 0, 1)
-        kept = within @ census.alive_bytes[:, stacks]
-        count = within @ census.alive[:, stacks]
-        size = kept / np.maximum(count, 1e-9)
+        since = np.clip((end - sites.since_s[0]) / (end - begin), 0, 1)
+        whole = since @ census.alive_bytes[:, stacks]
+        count = since @ census.alive[:, stacks]
+        size = whole / np.maximum(count, 1e-9)
         order = np.argsort(size)
         middle = np.searchsorted(np.cumsum(count[order]), count.sum() / 2)
         usual = count * size[order[min(int(middle), len(order) - 1)]]
-        kept = np.where(count < P.least_survivors, np.minimum(kept, usual), kept)
-        rate = min(
-            float(sites.rate_bytes_per_min[0]),
-            float(kept.sum()) / max(until_s - since_s, 1e-3) * 60,
-        )
-        sites = replace(sites, rate_bytes_per_min=np.array([rate]))
+        kept = np.where(count < P.least_survivors, np.minimum(whole, usual), whole)
+        part = kept.sum() / max(float(whole.sum()), 1.0)
+        sites = replace(sites, rate_bytes_per_min=sites.rate_bytes_per_min * part)
         return cls(sites, stacks, kept, frame, retracted, len(stacks))
 
 
@@ -338,7 +333,6 @@ def _rounded(seconds: float) -> float:
     digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
     rounded = round(seconds, digits)
     return rounded if rounded < 10 else float(round(rounded))
-
 
 
 class VerdictHistory:

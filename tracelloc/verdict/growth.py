@@ -48,8 +48,6 @@ class Growth:
     """How long the window has to be."""
     never_freed: Mask
     """Hardly any block of the window was freed, nor have others of the site been before."""
-    kept_bytes: F64
-    """What survives of the window's blocks."""
     old_frees_per_survivor: F64
     """Frees of blocks from before the start for each survivor, in the newer half."""
 
@@ -129,7 +127,7 @@ def find_growth(
         CumulativeCurve(population.edges_s, population.load),
         CumulativeCurve(population.edges_s, population.unmatched),
     )
-    steady = np.flatnonzero(~_slows_down(chosen, clean_from_s, end_s))
+    steady = np.flatnonzero(~_slows_down(curves, clean_from_s, end_s))
     if not len(steady):
         return none
     starts = _starts(clean_from_s, end_s[steady])
@@ -138,11 +136,6 @@ def find_growth(
     tried = _try_windows(
         curves, at, tail.select(sites[at]), starts.ravel(), end_s[at], loss_share[sites[at]]
     )
-    in_floor = _is_in_floor(
-        chosen.select(steady), starts, end_s[steady], tried.kept_bytes.reshape(starts.shape)
-    ).ravel()
-    for name in ("leaking", "growing", "doubtful"):
-        getattr(tried, name)[~in_floor] = False
     worth = np.select([tried.leaking, tried.growing, tried.doubtful], [3, 2, 1], 0)
     best = worth.reshape(starts.shape).argmax(axis=1) + np.arange(len(steady)) * starts.shape[1]
     none.put(sites[steady], tried, best)
@@ -173,10 +166,7 @@ def _try_windows(  # noqa: PLR0917
     grows = (
         (np.count_nonzero(survivors >= 0.5, axis=1) >= P.window_least_parts)
         & (second >= P.least_new_survivors)
-        & (
-            second * correction
-            >= P.least_pace * first - P.noise * np.sqrt(0.5 * first + second)
-        )
+        & (second * correction >= P.least_pace * first - P.noise * np.sqrt(0.5 * first + second))
         & (count >= P.least_survivors)
         & ~_one_container(count, first, second, *_halves(size_bytes))
     )
@@ -202,7 +192,6 @@ def _try_windows(  # noqa: PLR0917
         confidence=confidence,
         watch_s=watch_s,
         never_freed=never_freed,
-        kept_bytes=size_bytes.sum(axis=1),
         old_frees_per_survivor=old_frees / np.maximum(second, 1),
     )
 
@@ -236,79 +225,53 @@ def _confidence(count: F64, pace: F64, kept: F64, length_s: F64, never_freed: Ma
     return confidence
 
 
-def _slows_down(population: Population, from_s: float, end_s: F64) -> Mask:
-    """Whether survivors become rarer with time, more clearly than by chance or for want of load.
+def _slows_down(curves: _Curves, from_s: float, end_s: F64) -> Mask:
+    """Whether fewer and fewer survive, over doubling stretches of all the time watched."""
+    moments = from_s + (end_s - from_s)[:, None] * np.array([1 / 8, 1 / 4, 1 / 2, 1])
+    lengths_s = np.diff(moments, axis=1)
+    survivors, _, born = curves.sites.between(moments)
+    few_stay = survivors.sum(axis=1) < P.mostly_freed * born.sum(axis=1)
+    load, own_load = curves.load.between(moments) / lengths_s, born / lengths_s
 
-    Were their number by a time t a power of t, which one? 1 is a steady pace. Each slice's
-    deviation from it, on the logarithm of time, is added up (the score test); what happened in the
-    first eighth of the time counts as a beginning. A pace is steady beside the clock, the
-    process's load, or the site's own where it frees most of its blocks; one of them is enough.
-    """
-    begin, end = population.edges_s[:-1] - from_s, population.edges_s[1:] - from_s
-    length_s = (end_s - from_s)[:, None]
-    counted = (begin >= length_s * P.trend_from_share) & (end <= length_s)
-    position = np.log(np.maximum((begin + end) / 2, 1e-3))
-    survivors = np.where(counted, population.alive, 0)
-    count = survivors.sum(axis=1)
-    own = np.where(counted, population.born, 0)
-    few_stay = count < P.mostly_freed * own.sum(axis=1)
-    slower: Mask = np.ones(len(end_s), np.bool_)
-    for weight, applies in (
-        (np.where(counted, end - begin, 0), True),
-        (np.where(counted, population.load, 0), True),
-        (own, few_stay),
-    ):
-        share = weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-9)
-        mean = share @ position
-        away = position - mean[:, None]
-        score = (survivors * away).sum(axis=1)
-        chance = np.maximum(
-            (survivors * away**2).sum(axis=1),
-            # Blocks that survive in bursts say less.
-            ((survivors - count[:, None] * share) ** 2 * away**2).sum(axis=1),
-        )
-        spread = np.maximum((share * away**2).sum(axis=1), 1e-9)
-        slows = (score < -P.trend_errors * np.sqrt(chance)) & (
-            score < -P.trend_slower * count * spread
-        )
-        slower &= slows | ~np.asarray(applies)
-    return slower
+    def correction(before: int, now: int) -> F64:
+        """Correction for a load that has fallen since: the process's, or the site's own."""
+        whole = _rate_correction(load[:, before], load[:, now])
+        own = _rate_correction(own_load[:, before], own_load[:, now])
+        return np.where(few_stay, np.maximum(whole, own), whole)
+
+    one, two, three = (survivors / lengths_s).T
+    error_two, error_three = (np.sqrt(survivors) / lengths_s).T[1:]
+    after_one, after_two, middle = correction(0, 2), correction(1, 2), correction(0, 1)
+    slower: Mask = three * after_two < 0.75 * two - P.noise * np.hypot(
+        error_three * after_two, 0.75 * error_two
+    )
+    ever_slower: Mask = (three * after_one < 0.65 * one - P.noise * error_three * after_one) & (
+        two * middle < 0.9 * one - P.noise * error_two * middle
+    )
+    return slower | ever_slower
 
 
-def _is_in_floor(population: Population, start_s: F64, end_s: F64, kept_bytes: F64) -> Mask:
-    """Whether what survives of each window has raised the site's own floor: a row per site.
-
-    Where it has not, as much of the older memory went: it is replaced, or collected now and then.
-    """
-    begin, end = population.edges_s[:-1], population.edges_s[1:]
-    supported = np.zeros(start_s.shape, np.bool_)
-    for window, start in enumerate(start_s.T):
-        part = ((end_s - start) / P.window_parts)[:, None]
-        first = (begin < start[:, None] + part) & (end > start[:, None])
-        last = end > end_s[:, None] - part
-        low = np.where(first, population.floor_bytes, np.inf).min(axis=1)
-        high = np.where(last, population.floor_bytes, np.inf).min(axis=1)
-        supported[:, window] = high - low >= P.floor_share * kept_bytes[:, window]
-    return supported
+def _rate_correction(before: F64, now: F64) -> F64:
+    corrected: F64 = np.clip(before / np.maximum(now, 1e-9), 1, P.most_load_correction)
+    return corrected
 
 
 def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
     """Bytes a minute that survive between two moments of each site.
 
-    A part of the time that has most of them, in blocks much larger than the others', counts as if
-    its blocks were like the others: what was allocated once is no pace.
+    Parts of the time in which blocks are much larger than usual count as if theirs were as large
+    as usual: what was allocated once is no pace.
     """
     steps = np.arange(P.window_parts + 1) / P.window_parts
     moments = from_s[:, None] + (end_s - from_s)[:, None] * steps
     tables = np.stack([population.alive, population.alive_bytes])
     count, size_bytes = CumulativeCurve(population.edges_s, tables).between(moments)
-    rows = np.arange(len(from_s))
-    largest = size_bytes.argmax(axis=1)
-    total, most = size_bytes.sum(axis=1), size_bytes[rows, largest]
-    blocks = count[rows, largest]
-    like_others = blocks * (total - most) / np.maximum(count.sum(axis=1) - blocks, 1e-9)
-    once = (most > total / 2) & (most > P.container_growth * like_others)
-    kept = np.where(once, total - most + like_others, total)
+    sizes = size_bytes / np.maximum(count, 1e-9)
+    usual = np.median(np.where(count > 0, sizes, np.median(sizes, axis=1)[:, None]), axis=1)
+    like_others = count * usual[:, None]
+    kept = np.where(size_bytes > P.container_growth * like_others, like_others, size_bytes).sum(
+        axis=1
+    )
     rate: F64 = kept / np.maximum(end_s - from_s, 1e-3) * 60
     return rate
 

@@ -133,9 +133,7 @@ class Judge:
             floor = circumstances.loss_floor[rows].max(keepdims=True)
             one = census.population(rows).sums(np.arange(len(rows)), np.zeros(1, np.intp))
             onset_s = circumstances.onset_s[rows].min(keepdims=True)
-            together = judge_sites(
-                one, replace(circumstances, loss_floor=floor, onset_s=onset_s)
-            )
+            together = judge_sites(one, replace(circumstances, loss_floor=floor, onset_s=onset_s))
             if not together.confidence[0] > 0:
                 continue
             # Each of them leaks, so all of them do.

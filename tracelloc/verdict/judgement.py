@@ -216,8 +216,6 @@ class Sites:
     blocks_per_min: F64
     """Rate in blocks, of what may be a leak; 0 of others."""
     since_s: F64
-    until_s: F64
-    """Younger blocks may still be freed."""
     confidence: F64
     verdict_in_s: F64
     never_freed: Mask
@@ -286,7 +284,8 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     since_s, rate, blocks = _since(population, growth, circumstances.onset_s)
     watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
     frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
-    replaces_old = growth.leaking & growth.never_freed & frees_old
+    mostly_kept = growth.survivors >= P.never_freed * growth.born
+    replaces_old = growth.leaking & mostly_kept & frees_old
     leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
     growing = growth.growing & ~leaking
     alive = population.alive.sum(axis=1)
@@ -300,7 +299,6 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
         rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
         blocks_per_min=blocks,
         since_s=since_s,
-        until_s=growth.end_s,
         confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
         verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
         never_freed=growth.never_freed & growth.growing,

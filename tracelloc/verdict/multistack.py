@@ -146,11 +146,8 @@ class SplitLeaks:
         while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
         rows = np.flatnonzero(look.census.born.any(axis=0) & ~look.is_cut)
-        yield None
-        rows = rows[may_leak(look.census, look.sites)[rows]]
         if not len(rows):
             return []
-        yield None
         groups = group_by_prefix(self._prefixes.numbers(look.census.stacks), rows)
         groups = groups.select(worth_judging(groups, look.census))
         alike = suspects_in(groups, look.sites)[1]
@@ -241,12 +238,12 @@ def most_specific(functions: list[Group], nodes: list[Group], parts: Mask) -> li
     kept = list(functions)
     for node in nodes:
         same = [each for each in kept if np.isin(each.stacks, node.stacks).any()]
-        rate = sum(each.blocks_per_min for each in same)
+        rate = sum(each.rate_bytes_per_min for each in same)
         smaller = all(node.sharing < each.sharing for each in same)
-        explains = node.blocks_per_min >= P.sum_explained * rate or all(
+        explains = node.rate_bytes_per_min >= P.sum_explained * rate or all(
             np.count_nonzero(parts[each.stacks]) < len(each.stacks) / 2 for each in same
         )
-        if rate < P.sum_explained * node.blocks_per_min or (smaller and explains):
+        if rate < P.sum_explained * node.rate_bytes_per_min or (smaller and explains):
             kept = [each for each in kept if not any(each is other for other in same)]
             kept.append(node)
     return kept

@@ -23,11 +23,14 @@ class VerdictParameters:
 
     # The survival tail: the age from which on blocks of a site stop dying (``survivaltail``).
 
-    tail_least_kept: float = 0.85
-    """Share of old blocks that are still live when time has doubled, by their deaths so far,
-    from which on a tail counts as flat."""
+    tail_least_at_risk: int = 3
+    """Blocks: a hazard is not estimated from fewer."""
+    tail_least_kept: float = 0.7
+    """Share of blocks never freed, by estimate, from which on a tail counts as flat."""
     tail_least_old: int = 4
     """Blocks alive beyond the tail's age."""
+    tail_most_deaths: float = 0.35
+    """Deaths beyond the tail's age, for each block that is alive beyond it."""
     tail_least_age_s: float = 2.0
     """Seconds: slices of a second don't tell lower ages apart well enough."""
     tail_most_age_share: float = 0.4
@@ -51,14 +54,6 @@ class VerdictParameters:
     """Survivors of a window's second half, as a share of the first half's."""
     noise: float = 1.3
     """Standard errors that count as chance."""
-    trend_from_share: float = 1 / 8
-    """Share of the time watched that is a beginning, and no part of a trend."""
-    trend_slower: float = 0.1
-    """Falling short of the exponent 1 of a steady pace by this much is slowing down."""
-    trend_errors: float = 2.0
-    """Standard errors from which on it is no chance."""
-    floor_share: float = 0.5
-    """Share of a window's surviving bytes by which at least the site's floor has risen."""
     most_load_correction: float = 3.0
     """Factor by which a falling load may excuse fewer survivors."""
     container_growth: float = 2.5

@@ -56,39 +56,27 @@ def deaths_from(population: Population) -> F64:
     return np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
 
 
-def exposure_from(at_risk: F64, now_s: float) -> F64:
-    """Seconds that blocks have been watched beyond each class's age, all blocks together.
-
-    ``at_risk``: blocks that have reached it.
-    """
-    ages = np.minimum(np.append(LIFETIME_EDGES_S, np.inf), now_s)
-    until = np.append(at_risk[:, 1:], np.zeros((len(at_risk), 1)), axis=1)
-    watched = (at_risk + until) / 2 * np.diff(ages)
-    return np.cumsum(watched[:, ::-1], axis=1)[:, ::-1]
-
-
-def forecast_kept(at_risk: F64, deaths: F64, now_s: float) -> F64:
-    """The share of the blocks of each class's age that is live when time has doubled.
-
-    If they go on dying at the pace seen beyond that age, less what may be chance: the deaths of
-    a leak's other blocks become rarer with age, those of a cache's do not.
-    """
-    certain = np.maximum(0, deaths - P.noise * np.sqrt(deaths))
-    hazard = certain / np.maximum(exposure_from(at_risk, now_s), 1e-9)
-    return np.exp(-hazard * now_s)
+def kept_from(reached: F64, deaths: F64, lifetimes: F64) -> F64:
+    """The share of blocks that have reached each class's age and are never freed."""
+    at_risk = reached + deaths
+    censored = reached - np.append(reached[:, 1:], np.zeros((len(reached), 1)), axis=1)
+    hazard = lifetimes / np.maximum(1, at_risk - censored / 2)
+    hazard = np.where(at_risk >= P.tail_least_at_risk, np.minimum(1, hazard), 0)
+    return np.exp(-np.cumsum(hazard[:, ::-1], axis=1)[:, ::-1])
 
 
 def find_tails(population: Population) -> Tail:
     """The least age from which on each site's blocks have stopped dying."""
     reached = ages_reached(population)
     deaths = deaths_from(population)
-    kept = forecast_kept(reached + deaths, deaths, population.now_s)
+    kept = kept_from(reached, deaths, population.lifetimes)
     age_s = LIFETIME_EDGES_S
     flat = (
         (age_s >= P.tail_least_age_s)
         & (age_s <= P.tail_most_age_share * population.now_s)
         & (kept >= P.tail_least_kept)
         & (reached >= P.tail_least_old)
+        & (deaths <= P.tail_most_deaths * reached)
     )
     found: Mask = np.any(flat, axis=1)
     at = np.where(found, flat.argmax(axis=1), LIFETIMES - 1)
