@@ -1,4 +1,4 @@
-"""What made verdicts wrong on programs nobody here wrote, and figures that contradict each other."""
+"""What made verdicts wrong on programs nobody here wrote; figures that contradict each other."""
 
 from __future__ import annotations
 

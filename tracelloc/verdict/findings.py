@@ -168,8 +168,8 @@ class Group:
         middle = np.searchsorted(np.cumsum(count[order]), count.sum() / 2)
         usual = count * size[order[min(int(middle), len(order) - 1)]]
         kept = np.where(count < P.least_survivors, np.minimum(whole, usual), whole)
-        part = kept.sum() / max(float(whole.sum()), 1.0)
-        sites = replace(sites, rate_bytes_per_min=sites.rate_bytes_per_min * part)
+        most = kept.sum() / np.maximum(census.now_s - sites.since_s, 1e-3) * 60
+        sites = replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))
         return cls(sites, stacks, kept, frame, retracted, len(stacks))
 
 

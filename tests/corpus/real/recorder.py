@@ -143,7 +143,8 @@ class Stage:
             site, one_in = skip
             command = (
                 f"env LD_PRELOAD={library} SKIP_SITE={site} SKIP_SITES={SITES} "
-                f"SKIP_ONE_IN={one_in} SKIP_AFTER_S={SKIP_AFTER_S} SKIP_LOG={self.skipped} {command}"
+                f"SKIP_ONE_IN={one_in} SKIP_AFTER_S={SKIP_AFTER_S} "
+                f"SKIP_LOG={self.skipped} {command}"
             )
         self.main = self._run(f"{before}exec {command}")
         time.sleep(2)
