@@ -267,7 +267,11 @@ def steady_rate(population: Population, from_s: F64, end_s: F64) -> F64:
     tables = np.stack([population.alive, population.alive_bytes])
     count, size_bytes = CumulativeCurve(population.edges_s, tables).between(moments)
     sizes = size_bytes / np.maximum(count, 1e-9)
-    usual = np.median(np.where(count > 0, sizes, np.median(sizes, axis=1)[:, None]), axis=1)
+    # Empty parts sort behind the others, and the middle is that of the others.
+    ordered = np.sort(np.where(count > 0, sizes, np.inf), axis=1)
+    filled = np.count_nonzero(count > 0, axis=1)
+    usual = ordered[np.arange(len(ordered)), np.maximum(filled - 1, 0) // 2]
+    usual = np.where(filled > 0, usual, 0.0)
     like_others = count * usual[:, None]
     kept = np.where(size_bytes > P.container_growth * like_others, like_others, size_bytes).sum(
         axis=1
