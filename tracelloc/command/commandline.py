@@ -70,10 +70,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError(
             "-p and -n trace a running process, -- CMD starts one", hint="leave out one of them"
         )
-    longest_s = max(given.interval, given.duration or 0, given.age or 0)
+    longest_s = max(given.interval or 0, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample
     for wrong, message in (
-        (given.interval < 0.01, "--interval must be at least 10ms"),
+        (given.interval is not None and given.interval < 0.01, "--interval must be at least 10ms"),
         (longest_s > _LONGEST_S, "times must be below a hundred years"),
         (given.duration == 0, "--duration must be more than 0"),
         (
@@ -96,6 +96,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         (
             given.push_interval is not None and not 1 <= given.push_interval <= 86400,
             "--push-interval must be between 1s and a day",
+        ),
+        (
+            given.short_names and given.long_names,
+            "--short-names and --long-names exclude each other",
         ),
         (given.as_root and not command, "--as-root is for -- CMD"),
     ):

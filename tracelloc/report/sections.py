@@ -6,12 +6,13 @@ threads says who allocates, who frees, and what goes from one to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
+from tracelloc.report.loglines import cleared_line, head_line, suspect_line, suspect_state
 from tracelloc.report.optional import SECTIONS
 from tracelloc.report.top import (
     allocations_part,
@@ -36,6 +37,7 @@ from tracelloc.text import format_percent, plural, printable
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.facts import summary, suspect_facts, thread_facts
 from tracelloc.views.processfacts import (
+    account,
     losses_line,
     memory_lines,
     overhead_line,
@@ -44,12 +46,10 @@ from tracelloc.views.processfacts import (
     why_uncertain,
 )
 from tracelloc.views.suspects import (
-    headline,
     name_suspects,
-    nobody_line,
     sentences,
+    silence_line,
     stacks_to_name,
-    summary_line,
     suppressed_line,
     suspects_of,
 )
@@ -62,6 +62,11 @@ class _SuspectsPart(SectionContent):
     suspects: Sequence[Suspect] = ()
 
     @property
+    def state(self) -> Hashable:
+        """Always new: each suspect decides for itself."""
+        return object()
+
+    @property
     def stacks(self) -> Set[int]:
         """Stacks that need names, those of each suspect's group included."""
         return stacks_to_name(self.suspects)
@@ -72,40 +77,69 @@ class _SuspectsPart(SectionContent):
         return [
             Entry(
                 named.suspect.stack,
-                headline(named.judgement, snapshot.now_ns, about=given.about),
+                suspect_line(given, named),
                 suspect_facts(named),
                 more=[f"      {sentence}" for sentence in sentences(named)],
+                state=suspect_state(given, named),
             )
             for named in name_suspects(snapshot, given.namer, self.suspects)
         ]
 
+    def text(self, given: Request) -> Iterator[str]:
+        """Yields a line per suspect that has changed, and its frames if they are new."""
+        earlier = given.earlier
+        if earlier.is_news("suspects' lines", self.said_again_if):
+            yield from self.lines
+        for entry in self.entries(given):
+            if earlier.is_news(("suspect", entry.stack), entry.state):
+                yield entry.text
+                lines = list(entry.stack_lines(given))
+                if earlier.is_full or len(lines) > 1:
+                    yield from entry.more
+                    yield from lines
+        yield from self._cleared(given)
+
+    def _cleared(self, given: Request) -> Iterator[str]:
+        """Yields a line per suspect of an earlier report that is none any more."""
+        findings = given.snapshot.findings
+        if findings is None:
+            return
+        listed = {suspect.stack for suspect in self.suspects}
+        members = {member.stack for each in findings.suspects for member in each.members}
+        for stack in given.earlier.gone("suspect", listed):
+            if stack not in members:
+                yield cleared_line(given, stack, findings.verdict(stack))
+
 
 def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects, or that there are none, and what is suppressed."""
+    """The leak suspects, and what is suppressed; a line if nothing was allocated."""
     snapshot = given.snapshot
-    shown, findings = suspects_of(snapshot, given.style.top), snapshot.findings
-    lines = [suppressed_line(snapshot), nobody_line(snapshot)]
-    if findings is not None and findings.suspects:
-        lines.append(summary_line(findings.suspects, len(shown), findings.suspects_left_out))
-    found = [f"==> {line}" for line in lines if line is not None]
-    return _SuspectsPart(found, key="suspects", suspects=shown)
+    shown = suspects_of(snapshot, given.style.top)
+    quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
+    found = [f"==> {line}" for line in (suppressed, quiet) if line is not None]
+    return _SuspectsPart(found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown)
 
 
 def memory_part(given: Request) -> SectionContent:
     """Lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
     lines = list(memory_lines(snapshot))
+    found = account(snapshot)
+    is_traced = found is None or found.is_mostly_traced
+    state = is_traced, len(lines), snapshot.target.exec_count
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
-    return SectionContent([f"==> {line}" for line in lines])
+    return SectionContent([f"==> {line}" for line in lines], said_again_if=state)
 
 
 def losses_part(given: Request) -> SectionContent:
     """Lines on the overhead of tracing and on what it missed."""
     snapshot = given.snapshot
+    losses = snapshot.losses
     return SectionContent(
-        [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"]
+        [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"],
+        said_again_if=(losses.events, losses.overflows, tuple(snapshot.overhead.slow_probes)),
     )
 
 
@@ -298,10 +332,16 @@ def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
 
 
 def report_lines(given: Request) -> Iterator[str]:
-    """The report as lines of text, the last one empty."""
-    for _, part in parts_of(given):
-        yield from part.text(given)
-    yield ""
+    """The report as lines of text, the last one of a full report empty.
+
+    What has not changed since an earlier report is left out, but for the first line.
+    """
+    yield head_line(given)
+    for section, part in parts_of(given):
+        if given.earlier.is_news(section, part.state):
+            yield from part.text(given)
+    if given.earlier.is_full:
+        yield ""
 
 
 def report_facts(given: Request) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.demangle.short import shorten
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.snapshot import Snapshot
@@ -202,7 +203,7 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
     return facts
 
 
-def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
+def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> Iterator[str]:
     """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
@@ -213,7 +214,7 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
             yield f"         ({plural(part.count, 'frame')} hidden)"
             continue
         if part.label is None:
-            text = format_frame(part.frame)
+            text = format_frame(part.frame, long_names=long_names)
         else:
             text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
         # What stands for missing frames has no address.
@@ -221,14 +222,14 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
         yield f"        {address}{text}"
 
 
-def format_frame(frame: Frame) -> str:
+def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
     Without a name it is ``???``; without a file, the reason is given.
     Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
-        name = printable(frame.symbol)
+        name = printable(frame.symbol if long_names else shorten(frame.symbol))
         if frame.offset is not None:
             name += f"+0x{frame.offset:x}"
             name += f"/0x{frame.size:x}" if frame.size is not None else ""

@@ -68,6 +68,11 @@ class Account:
     """Traced bytes as a share of the growth; None if there is hardly any growth."""
     sentence: str
 
+    @property
+    def is_mostly_traced(self) -> bool:
+        """Whether the blocks tell where most of the growth comes from."""
+        return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
+
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
