@@ -108,7 +108,8 @@ def test_json_has_frames_once_per_stack() -> None:
         trace = TraceSnapshot((first,))
         report = json.loads(trace_json(trace, namers, STYLE, {}, ended=False, earlier=earlier))
         entries = [report[key] for key in ("suspects", "top_allocations", "top_allocators")]
-        return ["stack" in entry for found in entries for entry in found]
+        whole = [key in report for key in ("malloc_libraries", "slow_probes")]
+        return [*whole, *("stack" in entry for found in entries for entry in found)]
 
     assert all(stacks())
     assert not any(stacks())

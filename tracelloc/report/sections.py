@@ -6,6 +6,7 @@ threads says who allocates, who frees, and what goes from one to another.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final
@@ -345,8 +346,16 @@ def report_lines(given: Request) -> Iterator[str]:
 
 
 def report_facts(given: Request) -> dict[str, Any]:
-    """The report for JSON: the summary, then the fields of its sections."""
+    """The report for JSON: the summary, then the fields of its sections.
+
+    What hardly ever changes is left out where an earlier report had it.
+    """
     report = summary(given.snapshot)
+    for key in ("malloc_libraries", "slow_probes"):
+        if not given.earlier.is_news(key, json.dumps(report[key])):
+            del report[key]
+    if not given.earlier.is_full:
+        report["lost"] = {cause: count for cause, count in report["lost"].items() if count}
     for section, part in sorted(parts_of(given), key=_json_order):
         fields = part.json(given)
         report |= fields if section.name is None else {section.name: fields}

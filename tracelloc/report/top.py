@@ -56,7 +56,7 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
             {
                 "address": block.address,
                 "size_bytes": block.size_bytes,
-                "age_s": block.age_ns / NS_PER_S,
+                "age_s": round(block.age_ns / NS_PER_S, 3),
             },
             label=f"    0x{block.address:016x}",
             state=(block.address, block.size_bytes, block.stack),

@@ -42,14 +42,14 @@ _FLOW: Final = (
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
     """The report without its lists: figures of the whole target."""
-    totals = snapshot.totals
+    totals, share = snapshot.totals, snapshot.overhead.probe_share
     return {
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
         "ppid": snapshot.target.parent_pid,
         "exec_count": snapshot.target.exec_count,
-        "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
+        "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
         "sample_bytes": snapshot.sample_bytes,
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
@@ -65,7 +65,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "overflow_map_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "malloc_libraries": found_json(snapshot.allocators),
-        "probe_share": snapshot.overhead.probe_share,
+        "probe_share": None if share is None else round(share, 4),
         "slow_probes": list(snapshot.overhead.slow_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
