@@ -47,8 +47,8 @@ class Failed(Message):
     failure: BaseException
 
 
-class LiveApp(App[str]):
-    """Shows one source. Its result says whether another process is wanted."""
+class LiveApp(App[int]):
+    """Shows one source. Its result is the PID of another process to trace, if one is chosen."""
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
@@ -102,7 +102,7 @@ class LiveApp(App[str]):
         for descriptor, callback in self._readers.items():
             loop.add_reader(descriptor, callback)
         if self._duration_s is not None:
-            self.set_timer(self._duration_s, self.state.leave)
+            self.set_timer(self._duration_s, self.exit)
         self.refresher.start(self.state.settings)
 
     def on_unmount(self) -> None:

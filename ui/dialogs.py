@@ -102,6 +102,28 @@ class HelpScreen(Dialog[None]):
         self.query_one(Table).show(TableRows(self._lines, cell))
 
 
+class QuitDialog(Dialog[str]):
+    """Asks whether what was traced may go; the result is what to do."""
+
+    QUIT: ClassVar[str] = "quit"
+    EXPORT: ClassVar[str] = "export"
+    BINDINGS = [  # noqa: RUF012 - as Textual has it
+        ("q,y,enter", f"dismiss('{QUIT}')", "Quit"),
+        ("e", f"dismiss('{EXPORT}')", "Export"),
+    ]
+
+    def __init__(self, elapsed_ns: int) -> None:
+        super().__init__()
+        self._elapsed_s = round(elapsed_ns / NS_PER_S)
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        with Vertical(classes="box") as box:
+            box.border_title = "Quit?"
+            yield Label(f"{format_duration(self._elapsed_s)} of tracing have not been exported.")
+            yield Label("q quit · e export first · Esc go on tracing", classes="note")
+
+
 _FIELDS: Final = (
     ("min_age_ns", "minimum age", "5m"),
     ("max_age_ns", "maximum age", "1h"),

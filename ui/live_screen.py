@@ -66,7 +66,8 @@ LIVE_KEYS: Final = bindings(
          "Ended processes: one line each, or per parent"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
-        ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),
+        ("P", "app.ask('choose_process')", "Processes",
+         "Choose another process; tracing goes on until then"),
         ("escape", "back", "Back", "One step back"),
     ),
     shown={"q", "question_mark", "slash", "f", "s", "b", "M", "space", "e"},
@@ -143,6 +144,7 @@ class LiveScreen(Screen[None]):
         self.picture = picture
         snapshot = picture.snapshot
         with self.app.batch_update():
+            self.set_class(picture.header.untraced is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
             if snapshot.series is not None:
                 start_ns = snapshot.now_ns - snapshot.elapsed_ns

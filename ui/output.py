@@ -229,7 +229,7 @@ class OutputView(LineView[ProgramOutput]):
 
     def empty_text(self) -> str:
         """Shown until there is output."""
-        return " The program has written nothing yet."
+        return "The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:
         if self._content is None or not (self.is_typing or event.key == "enter"):

@@ -36,6 +36,7 @@ from tracelloc.verdict.judgement import CODE_OF, Judgement
 from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
 from tracelloc.views.processfacts import Account, Forecast, account, forecast
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
+from tracelloc.views.untraced import UntracedGrowth, untraced_growth
 
 _RATE_NS: Final = 2 * NS_PER_S
 """Rates are those of the last seconds, this many at least once there are."""
@@ -51,6 +52,8 @@ class Header:
     frees_per_s: float
     account: Account | None
     """Where resident memory comes from."""
+    untraced: UntracedGrowth | None
+    """What most of its growth is, if that is not traced."""
     forecast: Forecast | None
     ring_share: float
 
@@ -220,11 +223,13 @@ class Pictures:
         moved = analysis.change(first, snapshot)
         if moved.elapsed_ns <= 0:
             moved = analysis.change(None, snapshot)
+        found = account(snapshot)
         return Header(
             count_growth=int(moved.live_count.sum()),
             allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
             frees_per_s=float(moved.per_second(moved.freed_count).sum()),
-            account=account(snapshot),
+            account=found,
+            untraced=untraced_growth(snapshot, found),
             forecast=forecast(snapshot),
             ring_share=self._ring_share,
         )

@@ -24,9 +24,8 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
-from tracelloc.ui.driver import TerminalDriver
+from tracelloc.ui.driver import TerminalDriver, restored_terminal
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.state import LEFT_TO_PICKER
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
 from tracelloc.views.processfacts import losses_line
@@ -46,6 +45,7 @@ class LiveSource:
         self.invoker = invoker
         self.terminal = terminal
         self.has_many = run.options.trace.follow
+        self.writes_files = bool(run.options.outputs)
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
@@ -109,8 +109,8 @@ class Screen:
         self._terminal = terminal
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
-        self.wants_picker = False
-        """Whether the user has asked for another process."""
+        self.next_pid: int | None = None
+        """Another process that the user wants to see."""
 
     def show(self, run: Run) -> None:
         """Shows the trace until the user leaves."""
@@ -138,10 +138,11 @@ class Screen:
         if signals.is_ending:
             return
         try:
-            result = app.run()
+            with restored_terminal():
+                result = app.run()
         finally:
             self.app = None
-        self.wants_picker = result == LEFT_TO_PICKER
+        self.next_pid = result
         failure_of(app)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
@@ -190,24 +191,25 @@ def run_screen(options: Options) -> int:
         os.environ.pop(name, None)
     if options.command:
         return _launch(options)
-    pid, note = options.pid, ""
+    pid, note, is_chosen = options.pid, "", options.pid is None
     while True:
         if pid is None:
-            pid = PickerApp(note).run()
+            with restored_terminal():
+                pid = PickerApp(note).run()
             if pid is None:
                 return 0
         screen = Screen()
         try:
             trace(options, start_of(replace(options, pid=pid)), screen)
         except TracellocError as error:
-            if options.pid is not None:
+            if not is_chosen:
                 raise
             # Whoever chose from the list is shown the list again, and why.
             pid, note = None, str(error)
             continue
-        if not screen.wants_picker:
+        if screen.next_pid is None:
             return 0
-        pid, note = None, ""
+        pid, is_chosen = screen.next_pid, True
 
 
 def _launch(options: Options) -> int:

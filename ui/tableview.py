@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tracelloc.text import format_size, printable
-from tracelloc.ui.lineview import LineView, Piece, RowMessage
+from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that are looked at for drawing: no terminal shows more."""
@@ -170,7 +170,7 @@ class Table(LineView[TableRows]):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
-        self._rows = TableRows((), lambda _key, _column: "")
+        self._rows = TableRows((), lambda _key, _column: "", empty=COMPUTING)
         self._key: Hashable | None = None
         self._at_top = True
         """The cursor has not been moved: it stays on the first row that is of interest."""
@@ -247,7 +247,7 @@ class Table(LineView[TableRows]):
 
     def empty_text(self) -> str:
         """Text for a table without rows."""
-        return crop(f" {self._rows.empty}", self.width)
+        return self._rows.empty
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:
         rows = self._rows

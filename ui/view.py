@@ -22,12 +22,14 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
+from tracelloc.text import format_size
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import NOTHING_YET
+from tracelloc.views.untraced import untraced_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Source(Protocol):
 
     has_many: bool
     """Whether there may be several processes."""
+    writes_files: bool
+    """Whether files are written at the end."""
     terminal: ProgramTerminal | None
     """Terminal of a program that was started; None for a running process."""
     filters: Filters
@@ -271,9 +275,19 @@ class ViewSelection:
             return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
             return "no blocks within the limits (L changes them, Esc removes them)"
-        if self.snapshot.events:
-            return "no traced block is live any more"
-        return NOTHING_YET
+        return self._why_all_empty
+
+    @property
+    def _why_all_empty(self) -> str:
+        """Why there are no rows where nothing was narrowed down."""
+        untraced = untraced_growth(self.snapshot)
+        if untraced is not None:
+            return f"no traced block is live: {untraced.sentence}"
+        if not self.snapshot.events:
+            return NOTHING_YET
+        rss_bytes = self.snapshot.rss_bytes
+        rss = "" if rss_bytes is None else f"; RSS {format_size(rss_bytes)} is older or elsewhere"
+        return f"no block allocated since tracing began is live any more{rss}"
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

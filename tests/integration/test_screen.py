@@ -195,9 +195,21 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)   libc")
         terminal.press("P")
-        terminal.wait_for("which process")
+        terminal.wait_for("which process.*Esc goes back")
         terminal.press("Escape")
+        terminal.wait_for(rf"\({target.pid}\)   libc")
+        terminal.press("q")
         assert terminal.wait_for_end() == 0
+
+
+def test_a_terminal_is_restored_if_we_are_killed(target: Target, tmp_path: Path) -> None:
+    """The shell that waits for it is gone after a normal end as well."""
+    with trace(target, tmp_path) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        os.kill(process_of(terminal), signal.SIGKILL)
+        terminal.wait_for("tracelloc: killed")
+        assert terminal.wait_for_end() != 0
+    assert target.ask("go") == "done"
     assert target.end() == 0
 
 

@@ -120,6 +120,7 @@ class FakeSource:
     others: tuple[Snapshot, ...] = ()
     """Other processes."""
     has_many: bool = False
+    writes_files: bool = True
     terminal: ProgramTerminal | None = None
     taken: int = 0
     facts: Facts = field(
@@ -246,10 +247,10 @@ LIVE = {
 }
 """Outstanding bytes by what the row says first."""
 
-Steps = Callable[[LiveApp, Pilot[str]], Awaitable[None]]
+Steps = Callable[[LiveApp, Pilot[int]], Awaitable[None]]
 
 
-async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
+async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
     """Waits until everything that was asked for is drawn."""
     calm = 0
     for _ in range(5000):
@@ -264,14 +265,14 @@ async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
     raise AssertionError("never settled")
 
 
-async def press(app: LiveApp, pilot: Pilot[str], *keys: str) -> None:
+async def press(app: LiveApp, pilot: Pilot[int], *keys: str) -> None:
     """Keys one by one, each with all its consequences."""
     for key in keys:
         app.simulate_key(key)
         await settle(app, pilot)
 
 
-async def tick(app: LiveApp, pilot: Pilot[str]) -> None:
+async def tick(app: LiveApp, pilot: Pilot[int]) -> None:
     """A new snapshot, as the clock would ask for one."""
     app.refresher.ask(app.state.settings, tick=True)
     await settle(app, pilot)

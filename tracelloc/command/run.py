@@ -27,7 +27,7 @@ from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
-from tracelloc.target.found import found_lines, managed_heap
+from tracelloc.target.found import found_lines
 from tracelloc.text import printable, progress_of
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
@@ -198,9 +198,10 @@ class Run:
         root = self.session.root
         self.messages.say(f"tracing {root.target.pid} ({printable(root.target.command)})…")
         self.say_what_is_traced()
-        managed = managed_heap(module.path for module in root.space.modules)
-        if managed is not None:
-            self.messages.say(f"warning: {managed}")
+        for runtime in root.runtimes():
+            self.messages.say(
+                f"warning: {runtime.heap}: only memory from malloc is seen; {runtime.advice}"
+            )
         for path, method in root.source.methods().items():
             if self.options.trace.capture.use_rows and method.startswith(NO_INFORMATION):
                 self.messages.say(f"stacks through {printable(path)}: {method}")

@@ -54,6 +54,7 @@ from tracelloc.views.suspects import (
     suppressed_line,
     suspects_of,
 )
+from tracelloc.views.untraced import untraced_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +114,15 @@ class _SuspectsPart(SectionContent):
 
 
 def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects, and what is suppressed; a line if nothing was allocated."""
+    """The leak suspects, and what is suppressed; a line on what can't be seen, if it is much."""
     snapshot = given.snapshot
     shown = suspects_of(snapshot, given.style.top)
     quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
-    found = [f"==> {line}" for line in (suppressed, quiet) if line is not None]
+    untraced = untraced_growth(snapshot)
+    lines = [None if untraced is None else untraced.sentence, suppressed, quiet]
+    if untraced is not None:
+        quiet = untraced.why
+    found = [f"==> {line}" for line in lines if line is not None]
     return _SuspectsPart(found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown)
 
 

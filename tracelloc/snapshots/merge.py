@@ -198,6 +198,7 @@ class TraceMerger:
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
             ),
             old_blocks=None,
+            runtimes=tuple(dict.fromkeys(r for one in ones for r in one.runtimes)),
             allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
             mappings=_mappings(parts),
             live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),

@@ -30,6 +30,7 @@ from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whol
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.found import FoundLibrary
 from tracelloc.target.residency import MemoryUsage
+from tracelloc.target.runtimes import Runtime
 from tracelloc.verdict.findings import Findings
 
 
@@ -120,6 +121,8 @@ class ProcessStatus:
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
     """What is traced."""
+    runtimes: tuple[Runtime, ...] = ()
+    """Runtimes in the process that have a heap of their own."""
     mappings: Mappings | None = None
     """What it has mapped by itself; None: not traced."""
     findings: Findings | None = None
