@@ -21,7 +21,8 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.output import OutputView
-from tracelloc.ui.picture import Picture, Refresher
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.state import State
 from tracelloc.ui.view import Journal, Source
 

@@ -13,13 +13,16 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
+from tracelloc.target.procfs import base_name
+from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows, lines_of
+from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.lineview import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.stackviews import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.stackviews import verdict_line
 from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
@@ -172,7 +175,22 @@ class LiveScreen(Screen[None]):
             return
         pane.border_title = verdict_line(details, picture) or "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        pane.show(frame_rows(lines), at_once=True)
+        pane.show(frame_rows(lines, *self._pane_notes(lines, picture)), at_once=True)
+
+    def _pane_notes(self, lines: list[FrameLine], picture: Picture) -> list[str]:
+        """The source line of the first frame, or how to get what is missing."""
+        assert picture.details is not None
+        source, target = self.state.source, picture.snapshot.target
+        frame = lines[first_line(lines)].frame if lines else None
+        if frame is not None and frame.file is not None and frame.line is not None:
+            try:
+                text = source.read_source(target, frame.file)[frame.line - 1]
+            except (OSError, IndexError):
+                pass
+            else:
+                return [f"{base_name(frame.file)}:{frame.line}: {text.strip()}"]
+        advice = source.symbol_advice(target, picture.details.stack)
+        return [] if advice is None else [advice]
 
     # --- views ---
 
@@ -211,6 +229,8 @@ class LiveScreen(Screen[None]):
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
+        if isinstance(key, GroupKey):
+            return key.stack
         return None if key is None else view.choose(key, self.settings)
 
     @on(LineView.Chosen)
@@ -218,7 +238,8 @@ class LiveScreen(Screen[None]):
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
             # What only opens rows leaves its view on top.
-            opens = found.shows_ended != self.settings.shows_ended
+            now = self.settings
+            opens = (found.shows_ended, found.expanded) != (now.shows_ended, now.expanded)
             self._go_to(self.settings.view if opens else self.state.views[0], found)
         elif found is not None:
             self.state.open_details(found)

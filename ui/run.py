@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from textual.app import App
@@ -17,6 +18,7 @@ from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
+from tracelloc.filters import NamedStack
 from tracelloc.invoker import Invoker, invoker
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
@@ -29,8 +31,11 @@ from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
 from tracelloc.views.processfacts import losses_line
+from tracelloc.views.symboladvice import SymbolAdvice
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
+_MOST_SOURCES: Final = 8
+"""Source files that are kept; they may be changed while tracing goes on, but the program not."""
 
 
 class LiveSource:
@@ -46,6 +51,8 @@ class LiveSource:
         self.terminal = terminal
         self.has_many = run.options.trace.follow
         self.writes_files = bool(run.options.outputs)
+        self._advice = SymbolAdvice()
+        self._sources: dict[tuple[int, str], list[str] | OSError] = {}
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
@@ -63,15 +70,32 @@ class LiveSource:
         """How full the ring was at most since this was last asked."""
         return self._run.session.take_ring_share()
 
+    def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
+        """What would add names and lines that a stack lacks."""
+        return self._advice.of(target.pid, Path(f"/proc/{target.pid}/root"), stack)
+
     def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file, as the process sees it or as it lies here."""
-        last: OSError = FileNotFoundError(2, "No such file or directory")
-        for root in (f"/proc/{target.pid}/root", ""):
-            try:
-                return _lines(root + path)
-            except OSError as error:
-                last = error
-        raise last
+        key = target.pid, path
+        if key not in self._sources:
+            if len(self._sources) >= _MOST_SOURCES:
+                self._sources.clear()
+            self._sources[key] = _source(*key)
+        found = self._sources[key]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+
+def _source(pid: int, path: str) -> list[str] | OSError:
+    """The lines of a source file, or why they can't be read."""
+    last: OSError = FileNotFoundError(2, "No such file or directory")
+    for root in (f"/proc/{pid}/root", ""):
+        try:
+            return _lines(root + path)
+        except OSError as error:
+            last = error
+    return last
 
 
 def _lines(path: str) -> list[str]:

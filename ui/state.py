@@ -28,12 +28,14 @@ from tracelloc.ui.dialogs import (
     QuitDialog,
 )
 from tracelloc.ui.flame import FLAME
+from tracelloc.ui.frames import stack_text
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.picture import Picture, Refresher
+from tracelloc.ui.picture import Picture
 from tracelloc.ui.processview import PROCESSES, show_process
-from tracelloc.ui.stackviews import BLOCKS, STACKS, stack_text
+from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.filters import Filters
+from tracelloc.filters import Filters, NamedStack
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
 from tracelloc.invoker import Invoker
@@ -76,6 +76,10 @@ class Source(Protocol):
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked, 0 to 1."""
+        ...
+
+    def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
+        """What would add names and lines that a stack lacks; None: nothing, or not known yet."""
         ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
@@ -163,6 +167,8 @@ class Settings:
     """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
+    expanded: frozenset[int] = frozenset()
+    """Groups of stacks whose rows are shown, as ``GroupKey.lead`` has them."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Sorting by name of view, where it is not the default."""
     search: str = ""

@@ -19,7 +19,7 @@ from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters
+from tracelloc.filters import Filters, NamedStack
 from tracelloc.filters.files import shipped_rules
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
@@ -121,6 +121,7 @@ class FakeSource:
     """Other processes."""
     has_many: bool = False
     writes_files: bool = True
+    advice: str | None = None
     terminal: ProgramTerminal | None = None
     taken: int = 0
     facts: Facts = field(
@@ -217,15 +218,19 @@ class FakeSource:
     def namer(self, _target: Target) -> Namer:
         return self._namer
 
+    def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:
+        """Advice that a test asks for."""
+        return self.advice
+
     def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":
             return [f"int line_{n};" for n in range(1, 200)]
         raise FileNotFoundError(2, "No such file or directory")
 
 
-def shop(directory: Path) -> FakeSource:
+def shop(directory: Path, kind: type[FakeSource] | None = None) -> FakeSource:
     """Two minutes of a server that leaks 160 bytes with each of 20 requests per second."""
-    source = FakeSource(STACKS, directory)
+    source = (kind or FakeSource)(STACKS, directory)
     cache = []
     source.allocate(LOG, 32 << 10)
     source.allocate(DNS, 5 << 10, tid=103)

@@ -173,7 +173,7 @@ def test_header_says_when_most_was_held(source: FakeSource) -> None:
         assert "peak 581 KiB 35 s ago" in text_of(app)[1]
 
     assert round(PEAK_BYTES / 1024) == 581
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_temporary_column(source: FakeSource) -> None:
         first = next(line for line in text_of(app) if line.startswith("›"))
         assert "append_log" in first
 
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 def test_estimates_are_marked(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_estimates_are_marked(tmp_path: Path) -> None:
         await press(app, pilot, "7")
         assert "~1.00 MiB" in line_of(app, "worker-1")
 
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 def test_another_program_begins_anew(source: FakeSource) -> None:

@@ -14,8 +14,8 @@ from tracelloc.filters.rules import parse_rules
 from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
+from tracelloc.ui.frames import rule_for
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.stackviews import rule_for
 from tracelloc.ui.tableview import Table
 
 
@@ -42,7 +42,7 @@ def test_picture(source: FakeSource, size: tuple[int, int]) -> None:
 def test_figures_and_source(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
-        assert "record_request ← handle_request" in text_of(app)[0]
+        assert "record_request (server.c:32) ← handle_request" in text_of(app)[0]
         assert "375 KiB in 2,400 blocks" in shown(app)
         assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
         assert "worker-1 (101)" in shown(app)
@@ -90,7 +90,7 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         assert "[dns::Message]" in shown(app)
         await press(app, pilot, "w", "escape")
         assert app.state.picture is not None
-        assert app.state.picture.labels[5] == "dns::Client::update_records ← [tokio]"
+        assert app.state.picture.labels[5] == "dns::Client::update_records (dns.rs:77) ← [tokio]"
 
     drive(source, steps)
     rules = parse_rules(source.invoker.filters.read_text(), "filters.toml").rules

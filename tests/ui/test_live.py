@@ -51,7 +51,7 @@ def rows(app: LiveApp) -> list[str]:
     picture = app.state.picture
     assert picture is not None
     stacks = [view.choose(key, app.state.settings) for key in table.order]
-    return [picture.labels[stack].split(" ← ")[0] for stack in stacks]  # type: ignore[index]
+    return [picture.labels[stack].split(" (")[0] for stack in stacks]  # type: ignore[index]
 
 
 def line_with(app: LiveApp, words: str) -> str:
@@ -82,8 +82,8 @@ def test_first_screen(source: FakeSource, size: tuple[int, int]) -> None:
 def test_figures(source: FakeSource) -> None:
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for name, size in LIVE.items():
-            assert format_size(size) in line_with(app, f"{name} ←")
-        leak = line_with(app, "record_request ←")
+            assert format_size(size) in line_with(app, f"{name} (")
+        leak = line_with(app, "record_request (")
         # 20 blocks of 160 bytes each second.
         assert f"+{format_size(60 * 20 * 160)} ▲" in leak
         assert f"{SECONDS * 20:,}" in leak
@@ -237,7 +237,7 @@ def test_baseline(source: FakeSource) -> None:
         source.pass_second()
         await tick(app, pilot)
         assert rows(app) == ["cache_lookup"]
-        assert "777 B" in line_with(app, "cache_lookup ←")
+        assert "777 B" in line_with(app, "cache_lookup (")
         assert "since baseline (b)" in line_with(app, "Allocators")
         await press(app, pilot, "2")
         assert rows(app) == ["cache_lookup"]
@@ -264,11 +264,11 @@ def test_marks_and_differences(source: FakeSource) -> None:
         await press(app, pilot, "d")
         assert "change m2 → now" in line_with(app, "Allocators")
         assert rows(app) == ["cache_lookup"]
-        assert "+2.93 KiB" in line_with(app, "cache_lookup ←")
+        assert "+2.93 KiB" in line_with(app, "cache_lookup (")
         await press(app, pilot, "d")
         assert "change m1 → m2" in line_with(app, "Allocators")
         assert rows(app) == ["record_request"]
-        assert "+1000 B" in line_with(app, "record_request ←")
+        assert "+1000 B" in line_with(app, "record_request (")
         await press(app, pilot, "d")
         assert app.state.settings.difference is None
         assert len(rows(app)) == 4

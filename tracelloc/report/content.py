@@ -16,7 +16,7 @@ import numpy as np
 from tracelloc.heap.totals import I64
 from tracelloc.report.earlier import EarlierProcessReports
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
-from tracelloc.text import about_of, format_percent, format_size, plural
+from tracelloc.text import about_of, format_percent, format_size, plural, printable
 from tracelloc.views.facts import stack_facts, stack_lines
 from tracelloc.views.naming import Namer
 from tracelloc.views.titles import stack_title
@@ -83,7 +83,7 @@ class Entry:
         if at is None or earlier.is_full:
             yield from stack_lines(stack, self.stack, long_names=given.style.long_names)
         else:
-            title = stack_title(stack, self.stack, with_line=True)
+            title = printable(stack_title(stack, self.stack, with_line=True))
             yield f"        {title} (frames at {at})"
 
 

@@ -7,14 +7,15 @@ threads says who allocates, who frees, and what goes from one to another.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
-from tracelloc.report.loglines import cleared_line, head_line, suspect_line, suspect_state
+from tracelloc.report.loglines import head_line
 from tracelloc.report.optional import SECTIONS
+from tracelloc.report.suspects import suspects_part, symbols_part
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -35,8 +36,7 @@ from tracelloc.snapshots.histograms import (
 )
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
-from tracelloc.verdict.judgement import Suspect
-from tracelloc.views.facts import summary, suspect_facts, thread_facts
+from tracelloc.views.facts import summary, thread_facts
 from tracelloc.views.processfacts import (
     account,
     losses_line,
@@ -46,84 +46,6 @@ from tracelloc.views.processfacts import (
     waste_text,
     why_uncertain,
 )
-from tracelloc.views.suspects import (
-    name_suspects,
-    sentences,
-    silence_line,
-    stacks_to_name,
-    suppressed_line,
-    suspects_of,
-)
-from tracelloc.views.untraced import untraced_growth
-
-
-@dataclass(frozen=True, slots=True)
-class _SuspectsPart(SectionContent):
-    """Entries say who calls what the stacks of a suspect share: they need names."""
-
-    suspects: Sequence[Suspect] = ()
-
-    @property
-    def state(self) -> Hashable:
-        """Always new: each suspect decides for itself."""
-        return object()
-
-    @property
-    def stacks(self) -> Set[int]:
-        """Stacks that need names, those of each suspect's group included."""
-        return stacks_to_name(self.suspects)
-
-    def entries(self, given: Request) -> Sequence[Entry]:
-        """One per suspect, the best first."""
-        snapshot = given.snapshot
-        return [
-            Entry(
-                named.suspect.stack,
-                suspect_line(given, named),
-                suspect_facts(named),
-                more=[f"      {sentence}" for sentence in sentences(named)],
-                state=suspect_state(given, named),
-            )
-            for named in name_suspects(snapshot, given.namer, self.suspects)
-        ]
-
-    def text(self, given: Request) -> Iterator[str]:
-        """Yields a line per suspect that has changed, and its frames if they are new."""
-        earlier = given.earlier
-        if earlier.is_news("suspects' lines", self.said_again_if):
-            yield from self.lines
-        for entry in self.entries(given):
-            if earlier.is_news(("suspect", entry.stack), entry.state):
-                yield entry.text
-                lines = list(entry.stack_lines(given))
-                if earlier.is_full or len(lines) > 1:
-                    yield from entry.more
-                    yield from lines
-        yield from self._cleared(given)
-
-    def _cleared(self, given: Request) -> Iterator[str]:
-        """Yields a line per suspect of an earlier report that is none any more."""
-        findings = given.snapshot.findings
-        if findings is None:
-            return
-        listed = {suspect.stack for suspect in self.suspects}
-        members = {member.stack for each in findings.suspects for member in each.members}
-        for stack in given.earlier.gone("suspect", listed):
-            if stack not in members:
-                yield cleared_line(given, stack, findings.verdict(stack))
-
-
-def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects, and what is suppressed; a line on what can't be seen, if it is much."""
-    snapshot = given.snapshot
-    shown = suspects_of(snapshot, given.style.top)
-    quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
-    untraced = untraced_growth(snapshot)
-    lines = [None if untraced is None else untraced.sentence, suppressed, quiet]
-    if untraced is not None:
-        quiet = untraced.why
-    found = [f"==> {line}" for line in lines if line is not None]
-    return _SuspectsPart(found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown)
 
 
 def memory_part(given: Request) -> SectionContent:
@@ -319,6 +241,7 @@ REPORT: Final = (
     ReportSection(threads_part, "threads"),
     ReportSection(memory_part),
     ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(symbols_part),
     ReportSection(losses_part),
 )
 """In the order in which text has them."""

@@ -92,8 +92,14 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
 
 
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Per stack the place of its suspect in their order; those of no suspect come after all."""
-    suspects = suspects_of(snapshot)
+    """Per stack the place of its suspect: leaks first, by their rates; others come after all."""
+    suspects = sorted(
+        suspects_of(snapshot),
+        key=lambda suspect: (
+            suspect.judgement.verdict is not Verdict.LEAKING,
+            -suspect.judgement.rate_bytes_per_min,
+        ),
+    )
     ranks = np.full(len(snapshot.totals), len(suspects), np.int64)
     for rank, suspect in enumerate(suspects):
         ranks[[member.stack for member in suspect.members]] = rank

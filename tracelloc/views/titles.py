@@ -6,12 +6,14 @@ from tracelloc.demangle.short import shorten
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
-from tracelloc.text import printable
 from tracelloc.views.naming import NamedStack, frame_name
 
 
 def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> str:
-    """``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next function``."""
+    """``innermost ← next function``; ``with_line``: ``innermost (file:line) ← next function``.
+
+    Not harmless to print yet.
+    """
     if not stack.frames:
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
     own: list[str] = []
@@ -37,7 +39,7 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
     line = "" if first is None or not with_line else source_place(first)
     if line:
         names = [f"{names[0]} ({line})", *names[1:]]
-    return printable(" ← ".join(names))
+    return " ← ".join(names)
 
 
 def source_place(frame: Frame) -> str:
