@@ -16,7 +16,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import plural
 from tracelloc.ui.stacknames import place
-from tracelloc.ui.tableview import Cell, Column, TableRows, Tail, clean
+from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
 from tracelloc.views.facts import format_frame
 from tracelloc.views.naming import NamedStack, frame_name
 
@@ -80,7 +80,7 @@ def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
             return ""
         if column == "module":
             return clean(base_name(line.frame.module)) if line.frame.module else ""
-        return Tail(place(line.frame))
+        return PathCell(place(line.frame))
 
     footer = [lambda _key, note=note: f" {note}" for note in notes]
     return TableRows(range(len(lines)), cell, first=first_line(lines), footer=footer)

@@ -35,6 +35,7 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of
@@ -103,8 +104,9 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
-    if snapshot.overhead.probe_share is not None:
-        right.append(Text(f"probes {format_percent(snapshot.overhead.probe_share, 0)} of target"))
+    cost = tracing_cost(snapshot)
+    if cost is not None:
+        right.append(Text(cost.short))
     if picture.header.ring_share >= 0.01:
         share = picture.header.ring_share
         right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))

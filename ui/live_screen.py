@@ -92,6 +92,8 @@ FLAT: int = 16
 SLIM: int = 60
 LOW: int = 32
 """Below so many lines the stack of the row has no room."""
+TALL: int = 50
+"""From so many lines on the plot and the stack of the row have more of them."""
 TINY: int = 9
 
 
@@ -132,6 +134,7 @@ class LiveScreen(Screen[None]):
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
         self.set_class(height < LOW, "low")
+        self.set_class(height >= TALL and width >= NARROW, "tall")
         self.set_class(height < TINY, "tiny")
 
     # --- pictures ---

@@ -29,7 +29,7 @@ from tracelloc.ui.tableview import (
     Column,
     Table,
     TableRows,
-    Title,
+    TitleCell,
     clean,
     short_count,
     signed_size,
@@ -84,7 +84,7 @@ def verdict_cell(verdict: Verdict | None) -> Text:
 def name_cell(name: str, search: str) -> Cell:
     """The name with what was searched for marked."""
     if not search:
-        return Title(name)
+        return TitleCell(name)
     text = Text(name)
     for match in Search(search).pattern.finditer(name):
         if match.end() > match.start():

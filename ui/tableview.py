@@ -116,7 +116,7 @@ class Bar(float):
     """A cell that is a bar as long as this share of its column."""
 
 
-class Title(str):
+class TitleCell(str):
     """A cell such as ``function (file:line) ← caller``: what does not fit is left out whole."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Title(str):
         return first if len(first) <= width else function
 
 
-class Tail(str):
+class PathCell(str):
     """A cell whose end says most, such as a path: it is cut at its beginning."""
 
     __slots__ = ()
@@ -330,7 +330,7 @@ class Table(LineView[TableRows]):
             cell = self._rows.cells(key, column.key)
             if isinstance(cell, Bar):
                 yield bar(cell, room), "lines--bar"
-            elif isinstance(cell, Title | Tail):
+            elif isinstance(cell, TitleCell | PathCell):
                 yield fit(cell.within(room), room), None
             elif isinstance(cell, str):
                 yield (right if column.right else fit)(cell, room), None

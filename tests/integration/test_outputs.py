@@ -56,7 +56,7 @@ GRAMMAR = {
         rf"==> at {SIZE}/min of .+, the .+'s limit of {SIZE} is reached in {DURATION}"
     ),
     "overhead": re.compile(
-        r"==> [\d,]+ events/s(, probes take about \d+\.\d % of the target's CPU time)?"
+        r"==> [\d,]+ events/s(, probes use about \d+(\.\d)? % of one core; [^,]+)?"
         r"(, slow if called: .+)?"
     ),
     "losses": re.compile(

@@ -13,7 +13,7 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.groups import GroupKey
-from tracelloc.ui.tableview import Table, Tail, Title
+from tracelloc.ui.tableview import PathCell, Table, TitleCell
 from tracelloc.verdict.judgement import Member
 
 
@@ -60,9 +60,9 @@ def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
 
 
 def test_cells_leave_out_what_does_not_fit_whole() -> None:
-    name = Title("record_request (server.c:32) ← handle_request")
+    name = TitleCell("record_request (server.c:32) ← handle_request")
     assert name.within(60) == name
     assert name.within(40) == name, "enough of the caller is seen"
     assert name.within(30) == "record_request (server.c:32)"
     assert name.within(20) == "record_request"
-    assert Tail("/usr/src/shop/server.c:32").within(12) == "…server.c:32"
+    assert PathCell("/usr/src/shop/server.c:32").within(12) == "…server.c:32"

@@ -70,6 +70,7 @@ def snapshot_of(
         time_s=1_700_000_000.25,
         target=Target(42, "app\x1b[31m"),
         started_ns=1,
+        cpu_cores=0.5,
         overhead=Overhead(1234.4, 0.0912, ("reallocarray in libc.so.6",)),
     )
 
@@ -133,7 +134,8 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations"
     assert lines[-3] == (
-        "==> 1,234 events/s, probes take about 9.1 % of the target's CPU time, "
+        "==> 1,234 events/s, probes use about 4.6 % of one core; the program needs 1.1 times the "
+        "CPU time, "
         "slow if called: reallocarray in libc.so.6"
     )
     assert lines[-2] == (

@@ -36,12 +36,12 @@ from tracelloc.snapshots.histograms import (
 )
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
+from tracelloc.views.cost import overhead_line
 from tracelloc.views.facts import summary, thread_facts
 from tracelloc.views.processfacts import (
     account,
     losses_line,
     memory_lines,
-    overhead_line,
     waste_line,
     waste_text,
     why_uncertain,
@@ -66,7 +66,7 @@ def losses_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     losses = snapshot.losses
     return SectionContent(
-        [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"],
+        [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
         said_again_if=(losses.events, losses.overflows, tuple(snapshot.overhead.slow_probes)),
     )
 

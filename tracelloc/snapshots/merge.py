@@ -177,12 +177,14 @@ class TraceMerger:
         for part in running:
             np.add.at(growth, part.at, part.one.growth_per_min[part.rows])
         sizes = [rss for one in ones if (rss := _rss_bytes(one)) is not None]
+        cores = [part.one.cpu_cores for part in running if part.one.cpu_cores is not None]
         history = _history(parts, count)
         past = zip(*history.total(), strict=True)
         return Snapshot(
             target=Target(0, ""),
             time_s=ones[0].time_s,
             started_ns=start_ns,
+            cpu_cores=sum(cores) if cores else None,
             rss_bytes=sum(sizes) if sizes else None,
             totals=totals,
             growth_per_min=growth,

@@ -114,6 +114,8 @@ class ProcessStatus:
     started_ns: int
     """When its tracing began, CLOCK_MONOTONIC."""
     overhead: Overhead
+    cpu_cores: float | None = None
+    """Processors that it uses, probes included, over some seconds; None until it is known."""
     rss_bytes: int | None = None
     """Resident memory; None once it has ended."""
     memory: MemoryUsage | None = None

@@ -24,6 +24,7 @@ from tracelloc.target.residency import MemoryUsage, Residency
 from tracelloc.target.runtimes import Runtime, runtimes_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.cpumeter import CpuMeter
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.probeset import ProbeSet
@@ -103,6 +104,7 @@ class Tracee:
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
+        self._cpu = CpuMeter()
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         """Files of code, and the runtimes that are among them."""
         self.judged_ns = 0
@@ -213,6 +215,8 @@ class Tracee:
         self.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
+        if self._cpu.is_due(now_ns):
+            self._cpu.note(now_ns, self.process.cpu_ns())
         if self.series.is_due(now_ns):
             self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
 
@@ -300,6 +304,7 @@ class Tracee:
             target=self.target,
             started_ns=self.started_ns,
             overhead=Overhead(rate, probe_share, self.probes.slow_probes),
+            cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),

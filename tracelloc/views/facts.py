@@ -19,6 +19,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S, plural, printable
+from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.sharedframes import PartShare
 from tracelloc.views.suspects import NamedSuspect
@@ -43,6 +44,7 @@ _FLOW: Final = (
 def summary(snapshot: Snapshot) -> dict[str, Any]:
     """The report without its lists: figures of the whole target."""
     totals, share = snapshot.totals, snapshot.overhead.probe_share
+    cost = tracing_cost(snapshot)
     return {
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
@@ -66,6 +68,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "malloc_libraries": found_json(snapshot.allocators),
         "probe_share": None if share is None else round(share, 4),
+        "probe_cores": None if cost is None else round(cost.cores, 4),
         "slow_probes": list(snapshot.overhead.slow_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
