@@ -17,6 +17,7 @@ from textual.screen import Screen
 
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
+from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
@@ -71,6 +72,7 @@ class LiveApp(App[int]):
         screen is made new on demand only.
         """
         super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
         self.journal = Journal(warnings)
         self.refresher = Refresher(
             source,

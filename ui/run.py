@@ -26,6 +26,7 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
+from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver, restored_terminal
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.view import Facts
@@ -115,6 +116,7 @@ class PickerApp(App[int]):
 
     def __init__(self, note: str = "") -> None:
         super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
         self._note = note
 
     def on_mount(self) -> None:
