@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 from typing import Final
 
-from rich.color import Color, ColorTriplet
+from rich.color import Color
+from rich.color_triplet import ColorTriplet
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
@@ -58,9 +59,12 @@ def _readable_style(style: Style, background: _Triplet) -> Style:
     if front is None or front.triplet is None or (back is not None and back.triplet is None):
         # The terminal's own colours: nobody knows them here.
         return style
-    behind: _Triplet = background if back is None or back.triplet is None else tuple(back.triplet)
-    moved = readable(tuple(front.triplet), behind)
-    if moved == front.triplet:
+    behind: _Triplet = background
+    if back is not None and back.triplet is not None:
+        behind = back.triplet.red, back.triplet.green, back.triplet.blue
+    own = front.triplet.red, front.triplet.green, front.triplet.blue
+    moved = readable(own, behind)
+    if moved == own:
         return style
     return style + Style(color=Color.from_triplet(ColorTriplet(*moved)))
 

@@ -22,7 +22,7 @@ from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.stackviews import verdict_line
+from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
@@ -102,6 +102,14 @@ class LiveScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
+    KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
+        "Sort": ("Sort", "Reverse"),
+        "Compare": ("Set a mark", "Show what changed", "Freeze"),
+        "Views": ("Show ", "Invert", "All processes", "Ended"),
+        "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
+    }
+    """Keys by what they are for, by how their descriptions begin."""
 
     def __init__(self, state: State, facts: Facts) -> None:
         super().__init__()
@@ -176,9 +184,11 @@ class LiveScreen(Screen[None]):
         if details is None:
             pane.show(TableRows((), lambda _key, _column: ""), at_once=True)
             return
-        pane.border_title = verdict_line(details, picture) or "stack of the selected row"
+        verdict = verdict_text(details, picture.snapshot)
+        pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        pane.show(frame_rows(lines, *self._pane_notes(lines, picture)), at_once=True)
+        notes = verdict_lines(details, max(pane.size.width - 2, 20))
+        pane.show(frame_rows(lines, *notes, *self._pane_notes(lines, picture)), at_once=True)
 
     def _pane_notes(self, lines: list[FrameLine], picture: Picture) -> list[str]:
         """The source line of the first frame, or how to get what is missing."""
@@ -251,8 +261,10 @@ class LiveScreen(Screen[None]):
 
     def _columns(self) -> list[Column]:
         """Columns that the view on top can be sorted by."""
-        columns = self.view.columns if isinstance(self.view, Table) else ()
-        return [column for column in columns if column.sorts]
+        if not isinstance(self.view, Table):
+            return []
+        hidden = self.view.without
+        return [each for each in self.view.columns if each.sorts and each.key not in hidden]
 
     @on(Table.SortAsked)
     def _title_clicked(self, message: Table.SortAsked) -> None:

@@ -22,7 +22,8 @@ from tracelloc.text import (
     format_size,
 )
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
-from tracelloc.ui.picture import Details, Picture
+from tracelloc.ui.lineview import wrapped
+from tracelloc.ui.picture import Details
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import (
     Cell,
@@ -40,9 +41,11 @@ from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 from tracelloc.verdict.judgement import VERDICTS, Verdict
 from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
+_REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000
 """Rows of a table: nobody scrolls further, and searches look at everything."""
 STACK_COLUMNS: Final = (
+    Column("change", "change", 13),
     Column("bytes", "live", 13),
     Column("share", "share", 6, from_width=132, sorts=False),
     Column("count", "blocks", 9, from_width=96),
@@ -154,14 +157,15 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
     why = "" if order else selection.why_empty
-    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why)
+    without = ("change",) if selection.change is None else ("share", "bytes")
+    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
 
 
 def _history_cell(held: list[int], now: int) -> Text:
     return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
 
 
-ADDED: Final = frozenset({"bytes", "count", "share", "rate"})
+ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
 """Columns whose figures add up over the stacks of a group; of others it has its first stack's."""
 
 
@@ -173,9 +177,8 @@ def _columns(
     about = about_of(snapshot.sample_bytes)
     return {
         "verdict": (-suspect_ranks(snapshot) if change is None else change, str),
-        "bytes": (change, signed_size)
-        if change is not None
-        else (figures.live_bytes, lambda value: about + format_size(value)),
+        "change": (change if change is not None else figures.live_bytes, signed_size),
+        "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (snapshot.growth_per_min, signed_size),
         "share": (figures.share, format_percent),
@@ -219,11 +222,11 @@ def reasons(details: Details) -> list[str]:
     return [] if details.judgement is None else [details.judgement.evidence]
 
 
-def verdict_line(details: Details, picture: Picture) -> Text | None:
-    """Verdict and sentence in one line; None before there was time to look."""
+def verdict_lines(details: Details, width: int) -> list[str]:
+    """The sentence that says why, in lines; none before there was time to look."""
     if details.judgement is None:
-        return None
-    return Text.assemble(verdict_text(details, picture.snapshot), f": {details.judgement.evidence}")
+        return []
+    return wrapped(details.judgement.evidence, width)[:_REASON_LINES]
 
 
 MOST_BLOCKS: Final = 2_000

@@ -23,12 +23,12 @@ from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import (
     ExportDialog,
     FilterDialog,
-    HelpScreen,
     LimitsDialog,
     QuitDialog,
 )
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.frames import stack_text
+from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen

@@ -213,6 +213,11 @@ class Table(LineView[TableRows]):
         return None if isinstance(self._key, Heading) else self._key
 
     @property
+    def without(self) -> Collection[str]:
+        """Keys of columns that are left out."""
+        return self._rows.without
+
+    @property
     def order(self) -> Sequence[Hashable]:
         """The keys in the order they are shown in."""
         return self._rows.order
