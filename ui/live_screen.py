@@ -15,6 +15,7 @@ from textual.widgets import ContentSwitcher, Footer, Input
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.target.procfs import base_name
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows, lines_of
+from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.lineview import LineView, bindings
@@ -252,7 +253,9 @@ class LiveScreen(Screen[None]):
         if isinstance(found, Settings):
             # What only opens rows leaves its view on top.
             now = self.settings
-            opens = (found.shows_ended, found.expanded) != (now.shows_ended, now.expanded)
+            opens = (found.shows_ended, found.expanded, found.function) != (
+                now.shows_ended, now.expanded, now.function
+            )  # fmt: skip
             self._go_to(self.settings.view if opens else self.state.views[0], found)
         elif found is not None:
             self.state.open_details(found)
@@ -331,6 +334,8 @@ class LiveScreen(Screen[None]):
             self.state.change(limits=ALL)
         elif settings.baseline is not None:
             self.state.change(baseline=None)
+        elif settings.function is not None and settings.view is FUNCTIONS:
+            self.state.change(function=None)
         elif settings.view is not self.state.views[0]:
             self._go_to(self.state.views[0], settings)
         else:

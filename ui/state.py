@@ -28,6 +28,7 @@ from tracelloc.ui.dialogs import (
 )
 from tracelloc.ui.flame import FLAME
 from tracelloc.ui.frames import stack_text
+from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
@@ -42,7 +43,7 @@ from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, So
 from tracelloc.views.profile import Metric
 
 VIEWS: Final[tuple[View[Any], ...]] = (
-    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, FUNCTIONS,
 )  # fmt: skip
 """All views, in the order of their tabs."""
 

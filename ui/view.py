@@ -26,6 +26,7 @@ from tracelloc.text import format_size
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
+from tracelloc.views.calltree import Step
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import NOTHING_YET
@@ -169,6 +170,8 @@ class Settings:
     """Whether processes that have ended have a line each in the list of processes."""
     expanded: frozenset[int] = frozenset()
     """Groups of stacks whose rows are shown, as ``GroupKey.lead`` has them."""
+    function: Step | None = None
+    """The function whose callers and callees are shown."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Sorting by name of view, where it is not the default."""
     search: str = ""
