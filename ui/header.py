@@ -115,7 +115,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
             break
-        if drop < len(left) - 2:
+        if drop < len(left) - 1:
             del left[drop]
     while len(right) > 1 and _length(left) + _length(right) + 3 > width:
         del right[0]

@@ -37,5 +37,8 @@ def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
         "probes use about 0.2 % of one core; the program needs 5.0 times the CPU time"
     )
     assert tracing_cost(replace(idle, cpu_cores=None)) is None
+    mostly = tracing_cost(replace(idle, overhead=Overhead(90.0, 1.0, ())))
+    assert mostly is not None
+    assert mostly.short.endswith("(CPU ×10 or more)")
     busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
     assert "probes 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]

@@ -113,4 +113,8 @@ def test_json_has_frames_once_per_stack() -> None:
 
     assert all(stacks())
     assert not any(stacks())
+    earlier.begin()
+    line = trace_json(TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier)
+    assert "null" not in line
+    assert [list(s["group"]) for s in json.loads(line)["suspects"] if "group" in s] == [["stacks"]]
     assert all(stacks(is_last=True))

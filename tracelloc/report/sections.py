@@ -287,7 +287,22 @@ def report_facts(given: Request) -> dict[str, Any]:
     for section, part in sorted(parts_of(given), key=_json_order):
         fields = part.json(given)
         report |= fields if section.name is None else {section.name: fields}
-    return report
+    return report if given.earlier.is_full else _shortened(report)
+
+
+def _shortened(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without nulls and what earlier ones said of suspects' groups and memory."""
+    report["memory"].pop("explanation", None)
+    for suspect in report["suspects"]:
+        if suspect["group"] is not None and "stack" not in suspect:
+            suspect["group"] = {"stacks": suspect["group"]["stacks"]}
+    return {key: _without_nulls(value) for key, value in report.items() if value is not None}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:

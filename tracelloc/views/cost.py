@@ -17,6 +17,9 @@ _MOST_SLOW: Final = 4
 """Names of slow probes in a line."""
 
 
+_MOST_TIMES: Final = 10.0
+
+
 @dataclass(frozen=True, slots=True)
 class TracingCost:
     """What tracing costs the target, in units that can be weighed."""
@@ -41,6 +44,9 @@ class TracingCost:
 
     @property
     def _times(self) -> str:
+        if self.factor >= _MOST_TIMES:
+            # Estimates of both parts are as large as what is left.
+            return f"{_MOST_TIMES:.0f} or more"
         return f"{self.factor:.{2 if self.factor < 1.095 else 1}f}"
 
 
