@@ -156,6 +156,11 @@ class Tracelloc:
             # Else they are among the messages: standard output is the program's.
             self._reports = self.out.with_suffix(".report")
             arguments = ("--report", self._reports, *arguments)
+        if "--json" in arguments:
+            # Tests read single reports; what these leave out has tests of its own.
+            arguments = ("--json-full", *arguments)
+        if "--interval" not in arguments:
+            arguments = ("--interval", "1s", *arguments)
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 tracelloc_command(*arguments, module=module),

@@ -125,10 +125,16 @@ def _run(line: CommandLine, began_s: float) -> int:
         _heed_interrupts()
         return run_screen(options)
     from tracelloc.command.lifecycle import start_of  # noqa: PLC0415
-    from tracelloc.command.run import Reports, trace  # noqa: PLC0415
+    from tracelloc.command.reports import Reports  # noqa: PLC0415
+    from tracelloc.command.run import trace  # noqa: PLC0415
 
     _heed_interrupts()
-    front = Reports(options.report, has_stdout=not options.command, began_s=began_s)
+    front = Reports(
+        options.report,
+        has_stdout=not options.command,
+        began_s=began_s,
+        is_every_full=options.is_every_full,
+    )
     return trace(options, start_of(options), front)
 
 

@@ -283,6 +283,11 @@ class Watch:
         self.broken: str | None = None
         """Why tracing ends with ``FAILED_STATUS``; None unless a rule was broken."""
 
+    @property
+    def has_rules(self) -> bool:
+        """Whether there is anything to look for."""
+        return bool(self._rules) or self._command is not None
+
     def look(self, snapshot: Snapshot, namer: Namer) -> bool:
         """Does what this moment asks for. Whether a rule is broken, by now or before."""
         if self._command is not None:

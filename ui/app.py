@@ -17,11 +17,13 @@ from textual.screen import Screen
 
 from tracelloc.errors import TracellocError
 from tracelloc.text import printable
+from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.output import OutputView
-from tracelloc.ui.picture import Picture, Refresher
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.state import State
 from tracelloc.ui.view import Journal, Source
 
@@ -47,8 +49,8 @@ class Failed(Message):
     failure: BaseException
 
 
-class LiveApp(App[str]):
-    """Shows one source. Its result says whether another process is wanted."""
+class LiveApp(App[int]):
+    """Shows one source. Its result is the PID of another process to trace, if one is chosen."""
 
     CSS_PATH = "app.tcss"
     TITLE = "tracelloc"
@@ -70,6 +72,7 @@ class LiveApp(App[str]):
         screen is made new on demand only.
         """
         super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
         self.journal = Journal(warnings)
         self.refresher = Refresher(
             source,
@@ -102,7 +105,7 @@ class LiveApp(App[str]):
         for descriptor, callback in self._readers.items():
             loop.add_reader(descriptor, callback)
         if self._duration_s is not None:
-            self.set_timer(self._duration_s, self.state.leave)
+            self.set_timer(self._duration_s, self.exit)
         self.refresher.start(self.state.settings)
 
     def on_unmount(self) -> None:

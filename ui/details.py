@@ -20,19 +20,12 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
+from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.stackviews import (
-    FRAME_COLUMNS,
-    FrameLine,
-    frame_rows,
-    lines_of,
-    reasons,
-    rule_for,
-    verdict_text,
-)
+from tracelloc.ui.stackviews import reasons, verdict_text
 from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
 
@@ -74,6 +67,8 @@ class DetailScreen(Screen[None]):
         self.details: Details | None = None
         self._lines: list[FrameLine] = []
         self._everything = False
+        self._advice: str | None = None
+        """What would add names and lines."""
         self._rules: list[Rule] = []
         self._measure = Sorting("bytes")
         """What bars are drawn by."""
@@ -119,7 +114,9 @@ class DetailScreen(Screen[None]):
             curve = Curve("live", times, sizes, "plot--heap")
             self.query_one(Plot).show([curve], [], times[0], times[-1])
             self._show_bars()
-            if before is None or before.stack != details.stack:
+            advice = self.state.source.symbol_advice(self._target, details.stack)
+            if before is None or before.stack != details.stack or advice != self._advice:
+                self._advice = advice
                 self._show_frames()
 
     def _show_bars(self) -> None:
@@ -140,7 +137,8 @@ class DetailScreen(Screen[None]):
             return
         stack, index = self.details.stack, self.details.figures.index
         self._lines = lines_of(stack, index, everything=self._everything)
-        self.query_one("#frames", Table).show(frame_rows(self._lines), at_once=True)
+        notes = [] if self._advice is None else [self._advice]
+        self.query_one("#frames", Table).show(frame_rows(self._lines, *notes), at_once=True)
         self._show_source()
 
     @property

@@ -7,15 +7,13 @@ import time
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
-from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
-from textual.dom import DOMNode
-from textual.screen import ModalScreen, Screen
+from textual.screen import ModalScreen
 from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
@@ -26,7 +24,7 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
-from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean
+from tracelloc.ui.tableview import Column, Table, TableRows, clean
 from tracelloc.views.naming import Namer
 
 if TYPE_CHECKING:
@@ -47,59 +45,26 @@ class Dialog(ModalScreen[T]):
     ]
 
 
-def key_lines(nodes: list[DOMNode], key_name: Any) -> Iterator[tuple[str, str]]:
-    """(keys, what they do), those of the innermost node first; keys of one action together."""
-    seen: set[str] = set()
-    for node in nodes:
-        actions: dict[str, tuple[list[str], Binding]] = {}
-        for binding in node._bindings.key_to_bindings.values():
-            for one in binding:
-                # Textual's own, such as the keys that scroll, need no mention.
-                if one.key in seen or one.system or not (one.tooltip or one.id):
-                    continue
-                text = one.tooltip or one.description
-                actions.setdefault(text, ([], one))[0].append(one.key)
-        for text, (keys, one) in actions.items():
-            seen.update(keys)
-            same = [replace(one, key=key, key_display=None) for key in keys]
-            yield " ".join(map(key_name, same)), text
+class QuitDialog(Dialog[str]):
+    """Asks whether what was traced may go; the result is what to do."""
 
+    QUIT: ClassVar[str] = "quit"
+    EXPORT: ClassVar[str] = "export"
+    BINDINGS = [  # noqa: RUF012 - as Textual has it
+        ("q,y,enter", f"dismiss('{QUIT}')", "Quit"),
+        ("e", f"dismiss('{EXPORT}')", "Export"),
+    ]
 
-class HelpScreen(Dialog[None]):
-    """Lists the keys of the focused widget, its screen and the application."""
-
-    BINDINGS = [("question_mark,q", "dismiss", "Close")]  # noqa: RUF012 - as Textual has it
-
-    def __init__(self, screen: Screen[Any]) -> None:
+    def __init__(self, elapsed_ns: int) -> None:
         super().__init__()
-        self._of = screen
+        self._elapsed_s = round(elapsed_ns / NS_PER_S)
 
     def compose(self) -> ComposeResult:
         """The box."""
-        focused = self._of.focused
-        nodes: list[DOMNode] = [] if focused is None else [focused]
-        nodes += [self._of, self.app]
-        self._lines: list[Hashable] = list(key_lines(nodes, self.app.get_key_display))
-        self._lines += [
-            Heading(""),
-            Heading("Mouse: click a column title to sort, a row to select it, again to open it"),
-            Heading("Rows stay where they are for half a second after a key."),
-            Heading("tracelloc help glossary explains the terms."),
-        ]
-        width = max(len(line[0]) for line in self._lines if isinstance(line, tuple))
-        columns = Column("keys", "", width), Column("what", "", 0, right=False)
         with Vertical(classes="box") as box:
-            box.border_title = "Keys (Esc close)"
-            yield Table(columns)
-
-    def on_mount(self) -> None:
-        """Fills the list."""
-
-        def cell(key: Hashable, column: str) -> Cell:
-            keys, what = cast(tuple[str, str], key)
-            return Text(keys, "bold") if column == "keys" else what
-
-        self.query_one(Table).show(TableRows(self._lines, cell))
+            box.border_title = "Quit?"
+            yield Label(f"{format_duration(self._elapsed_s)} of tracing have not been exported.")
+            yield Label("q quit · e export first · Esc go on tracing", classes="note")
 
 
 _FIELDS: Final = (
@@ -238,6 +203,10 @@ class FilterDialog(Dialog[None]):
             self.state.save_rules(self._added)
 
 
+_FORMATS: Final = sorted(EXPORTERS, key=lambda suffix: suffix != ".html")
+"""The page first: it needs no other program."""
+
+
 class CancelledError(Exception):
     """The user has left the dialog: nothing is to be written."""
 
@@ -263,8 +232,7 @@ class ExportDialog(Dialog[None]):
     def _suggestion(self) -> str:
         command = re.sub(r"[^\w.-]+", "-", self._snapshot.target.command) or "heap"
         moment = time.strftime("%H%M%S", time.localtime(self._snapshot.time_s))
-        first = next(iter(EXPORTERS))
-        return f"{command}-{self._snapshot.target.pid}-{moment}{first}"
+        return f"{command}-{self._snapshot.target.pid}-{moment}{_FORMATS[0]}"
 
     def on_mount(self) -> None:
         """Fills the list."""
@@ -272,7 +240,7 @@ class ExportDialog(Dialog[None]):
         def cell(suffix: Hashable, _column: str) -> str:
             return f"{suffix:<17} {EXPORTERS[str(suffix)].name}"
 
-        self.query_one(Table).show(TableRows(list(EXPORTERS), cell))
+        self.query_one(Table).show(TableRows(_FORMATS, cell))
 
     @on(Table.Moved)
     def _format_chosen(self, message: Table.Moved) -> None:

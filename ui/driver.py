@@ -6,8 +6,11 @@ wait for it for ever, and nothing would be detached or written any more.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TextIO
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final, TextIO
 
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -51,3 +54,55 @@ class TerminalDriver(LinuxDriver):
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._app.exit)
+
+
+# Mouse, focus and paste reports, window sizes and Kitty's keys off; the usual screen; a cursor.
+_PLAIN: Final = (
+    r"\033[?1000l\033[?1002l\033[?1003l\033[?1015l\033[?1006l\033[?1004l\033[?2004l"
+    r"\033[?2048l\033[?2026l\033[<u\033[?1049l\033[?25h\033[0m\r\n"
+)
+# The words arrive at a normal end; else the pipe ends without them.
+_GUARD: Final = """
+trap '' HUP INT QUIT TERM
+read -r word
+[ "$word" = done ] || { stty "$1" <&1; printf "$2"; printf 'tracelloc: killed\\r\\n'; }
+"""
+
+
+@contextmanager
+def restored_terminal() -> Iterator[None]:
+    """While this lasts, a shell waits to restore the terminal if this process is killed.
+
+    Nothing else can: SIGKILL runs no handler. A process whose controlling terminal this is not
+    may change its modes without being stopped, so the shell has a session of its own.
+    """
+    guard = _guard_of(sys.__stderr__)
+    try:
+        yield
+    finally:
+        if guard is not None and guard.stdin is not None:
+            try:
+                guard.stdin.write(b"done\n")
+                guard.stdin.close()
+            except OSError:
+                guard.kill()
+            guard.wait()
+
+
+def _guard_of(stream: TextIO | None) -> subprocess.Popen[bytes] | None:
+    """The shell; None if there is no terminal, or no shell."""
+    try:
+        assert stream is not None
+        descriptor = stream.fileno()
+        modes = subprocess.run(
+            ["stty", "-g"], stdin=descriptor, capture_output=True, check=True, text=True, timeout=5
+        ).stdout.strip()
+        return subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "sh", modes, _PLAIN],
+            stdin=subprocess.PIPE,
+            stdout=descriptor,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except (OSError, ValueError, AssertionError, subprocess.SubprocessError):
+        return None

@@ -57,7 +57,9 @@ class FlameView(NodesView):
     DEFAULT_CSS = f"""
     FlameView {{
         {_BOX_CSS}
-        & .flame--cursor {{ background: $foreground; color: $background; text-style: bold; }}
+        & .flame--cursor {{
+            background: $background; color: $foreground; text-style: bold reverse;
+        }}
         & .flame--match {{ text-style: bold underline; }}
         & .flame--above {{ background: $surface; color: $text-muted; }}
     }}

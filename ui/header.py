@@ -35,11 +35,13 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of
 
 _BAD = "bold red"
+ALERT = "bold reverse"
 _GAP = "   "
 _SOON_S = 3600.0
 """A forecast nearer than this stands out."""
@@ -68,7 +70,9 @@ class HeaderLines(Widget):
 
 def header(picture: Picture, facts: Facts, state: str, width: int, height: int) -> Text:
     """The lines of the header, each exactly as wide as it may be."""
-    lines = [_first(picture, facts, state, width)]
+    lines = [_alert(picture, width)] if picture.header.untraced is not None and height > 1 else []
+    lines.append(_first(picture, facts, state, width))
+    height -= len(lines) - 1
     parts = _figures(picture)
     if height >= 3:
         first = next(n for n in range(len(parts), 0, -1) if n == 1 or _fits(parts[:n], width))
@@ -76,9 +80,18 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
         lines.append(_justify(parts[first:], [], width))
     else:
         lines.append(_justify(parts, [], width))
-    text = Text("\n").join(lines[:height])
+    text = Text("\n").join(lines)
     text.no_wrap = True
     return text
+
+
+def _alert(picture: Picture, width: int) -> Text:
+    """What the screen can't show: most of the growth is elsewhere."""
+    untraced = picture.header.untraced
+    assert untraced is not None
+    choices = untraced.sentence, untraced.clause, untraced.short
+    words = next((text for text in choices if len(text) + 2 <= width), untraced.short)
+    return Text(fit(f" {words}", width), ALERT)
 
 
 def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
@@ -91,8 +104,9 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]
-    if snapshot.overhead.probe_share is not None:
-        right.append(Text(f"probes {format_percent(snapshot.overhead.probe_share, 0)} of target"))
+    cost = tracing_cost(snapshot)
+    if cost is not None:
+        right.append(Text(cost.short))
     if picture.header.ring_share >= 0.01:
         share = picture.header.ring_share
         right.append(Text(f"ring {format_percent(share, 0)} full", _BAD if share > 0.8 else ""))
@@ -101,7 +115,7 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     for drop in (2, 0):
         if _length(left) + _length(right) + 3 <= width:
             break
-        if drop < len(left) - 2:
+        if drop < len(left) - 1:
             del left[drop]
     while len(right) > 1 and _length(left) + _length(right) + 3 > width:
         del right[0]
@@ -191,6 +205,9 @@ def _resident(picture: Picture) -> Text:
     """Resident memory, and how much of what it has grown by is in traced blocks."""
     rss_bytes, account = picture.snapshot.rss_bytes, picture.header.account
     words = "RSS" if picture.snapshot.merged is None else "RSS sum"
+    memory = picture.snapshot.memory
+    if rss_bytes is None and memory is not None:
+        words, rss_bytes = "last RSS", memory.now.rss
     text = Text("RSS ended" if rss_bytes is None else f"{words} {format_size(rss_bytes)}")
     if account is not None and account.traced_share is not None:
         share = min(account.traced_share, 1.0)

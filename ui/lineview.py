@@ -6,6 +6,7 @@ cursor, knows the keys, and keeps fixed lines above and below the rows.
 
 from __future__ import annotations
 
+import textwrap
 import time
 from collections.abc import Callable, Container, Hashable, Iterable
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from textual.geometry import Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from tracelloc.text import printable
 
 HOLD_S: Final = 0.5
 """For how long rows don't move after a key or a click."""
@@ -64,6 +67,16 @@ class RowMessage(Message):
     def control(self) -> LineView[Any]:
         """The list that sent it."""
         return self.view
+
+
+COMPUTING: Final = "computing…"
+"""Shown until there is something to show."""
+_LONGEST_TEXT: Final = 2048
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """The text as lines of at most this width, harmless to draw."""
+    return textwrap.wrap(printable(text[:_LONGEST_TEXT]), max(width, 8))
 
 
 class LineView(Generic[Content], ScrollView, can_focus=True):
@@ -138,7 +151,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         return ()
 
     def empty_text(self) -> str:
-        """What to say where there are no rows."""
+        """What to say where there are no rows; it is wrapped."""
         return ""
 
     def moved(self) -> None:
@@ -277,8 +290,10 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
             if row == self.cursor and self.row_cursor:
                 name = "cursor" if self.is_active else "unfocused"
                 over = self.get_component_rich_style(f"lines--{name}", partial=True)
-        elif y == self.header_lines and not self.row_count():
-            pieces = [(self.empty_text(), "lines--note")]
+        elif y >= self.header_lines and not self.row_count():
+            lines = wrapped(self.empty_text(), width - 2)
+            if y - self.header_lines < len(lines):
+                pieces = [(f" {lines[y - self.header_lines]}", "lines--note")]
         segments = [self._segment(text, style, base, over) for text, style in pieces]
         return Strip(segments).adjust_cell_length(width, base + over)
 

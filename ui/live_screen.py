@@ -13,13 +13,17 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
 from tracelloc.snapshots.analysis import ALL
+from tracelloc.target.procfs import base_name
+from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows, lines_of
+from tracelloc.ui.functions import FUNCTIONS
+from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.lineview import LineView, bindings
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.plot import Plot, curves_of
 from tracelloc.ui.processview import PROCESSES
-from tracelloc.ui.stackviews import FRAME_COLUMNS, frame_rows, lines_of, verdict_line
+from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
@@ -66,7 +70,8 @@ LIVE_KEYS: Final = bindings(
          "Ended processes: one line each, or per parent"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
-        ("P", "app.ask('leave', True)", "Processes", "Back to the list of processes"),
+        ("P", "app.ask('choose_process')", "Processes",
+         "Choose another process; tracing goes on until then"),
         ("escape", "back", "Back", "One step back"),
     ),
     shown={"q", "question_mark", "slash", "f", "s", "b", "M", "space", "e"},
@@ -88,6 +93,8 @@ FLAT: int = 16
 SLIM: int = 60
 LOW: int = 32
 """Below so many lines the stack of the row has no room."""
+TALL: int = 50
+"""From so many lines on the plot and the stack of the row have more of them."""
 TINY: int = 9
 
 
@@ -96,6 +103,14 @@ class LiveScreen(Screen[None]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
+    KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
+        "Sort": ("Sort", "Reverse"),
+        "Compare": ("Set a mark", "Show what changed", "Freeze"),
+        "Views": ("Show ", "Invert", "All processes", "Ended"),
+        "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
+    }
+    """Keys by what they are for, by how their descriptions begin."""
 
     def __init__(self, state: State, facts: Facts) -> None:
         super().__init__()
@@ -128,6 +143,7 @@ class LiveScreen(Screen[None]):
         self.set_class(width < NARROW, "narrow")
         self.set_class(height < FLAT or width < SLIM, "flat")
         self.set_class(height < LOW, "low")
+        self.set_class(height >= TALL and width >= NARROW, "tall")
         self.set_class(height < TINY, "tiny")
 
     # --- pictures ---
@@ -143,6 +159,7 @@ class LiveScreen(Screen[None]):
         self.picture = picture
         snapshot = picture.snapshot
         with self.app.batch_update():
+            self.set_class(picture.header.untraced is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
             if snapshot.series is not None:
                 start_ns = snapshot.now_ns - snapshot.elapsed_ns
@@ -168,9 +185,26 @@ class LiveScreen(Screen[None]):
         if details is None:
             pane.show(TableRows((), lambda _key, _column: ""), at_once=True)
             return
-        pane.border_title = verdict_line(details, picture) or "stack of the selected row"
+        verdict = verdict_text(details, picture.snapshot)
+        pane.border_title = verdict if verdict.plain else "stack of the selected row"
         lines = lines_of(details.stack, details.figures.index, everything=False)
-        pane.show(frame_rows(lines), at_once=True)
+        notes = verdict_lines(details, max(pane.size.width - 2, 20))
+        pane.show(frame_rows(lines, *notes, *self._pane_notes(lines, picture)), at_once=True)
+
+    def _pane_notes(self, lines: list[FrameLine], picture: Picture) -> list[str]:
+        """The source line of the first frame, or how to get what is missing."""
+        assert picture.details is not None
+        source, target = self.state.source, picture.snapshot.target
+        frame = lines[first_line(lines)].frame if lines else None
+        if frame is not None and frame.file is not None and frame.line is not None:
+            try:
+                text = source.read_source(target, frame.file)[frame.line - 1]
+            except (OSError, IndexError):
+                pass
+            else:
+                return [f"{base_name(frame.file)}:{frame.line}: {text.strip()}"]
+        advice = source.symbol_advice(target, picture.details.stack)
+        return [] if advice is None else [advice]
 
     # --- views ---
 
@@ -209,6 +243,8 @@ class LiveScreen(Screen[None]):
         if not view.shows_stack:
             return None
         key = self.query_one(f"#{view.name}", LineView).key
+        if isinstance(key, GroupKey):
+            return key.stack
         return None if key is None else view.choose(key, self.settings)
 
     @on(LineView.Chosen)
@@ -216,7 +252,10 @@ class LiveScreen(Screen[None]):
         found = self.settings.view.choose(message.key, self.settings)
         if isinstance(found, Settings):
             # What only opens rows leaves its view on top.
-            opens = found.shows_ended != self.settings.shows_ended
+            now = self.settings
+            opens = (found.shows_ended, found.expanded, found.function) != (
+                now.shows_ended, now.expanded, now.function
+            )  # fmt: skip
             self._go_to(self.settings.view if opens else self.state.views[0], found)
         elif found is not None:
             self.state.open_details(found)
@@ -225,8 +264,10 @@ class LiveScreen(Screen[None]):
 
     def _columns(self) -> list[Column]:
         """Columns that the view on top can be sorted by."""
-        columns = self.view.columns if isinstance(self.view, Table) else ()
-        return [column for column in columns if column.sorts]
+        if not isinstance(self.view, Table):
+            return []
+        hidden = self.view.without
+        return [each for each in self.view.columns if each.sorts and each.key not in hidden]
 
     @on(Table.SortAsked)
     def _title_clicked(self, message: Table.SortAsked) -> None:
@@ -293,6 +334,8 @@ class LiveScreen(Screen[None]):
             self.state.change(limits=ALL)
         elif settings.baseline is not None:
             self.state.change(baseline=None)
+        elif settings.function is not None and settings.view is FUNCTIONS:
+            self.state.change(function=None)
         elif settings.view is not self.state.views[0]:
             self._go_to(self.state.views[0], settings)
         else:

@@ -17,7 +17,7 @@ from textual.binding import Binding, BindingType
 from tracelloc.heap.totals import I64
 from tracelloc.target.procfs import base_name
 from tracelloc.text import format_percent
-from tracelloc.ui.lineview import LineView
+from tracelloc.ui.lineview import COMPUTING, LineView
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.view import Source, View, ViewSelection
 from tracelloc.views.calltree import CallTree, LiveTree, Merger, Step
@@ -41,8 +41,10 @@ class Nodes:
         inverted: bool = False,
         sampled: bool = False,
         search: Search | None = None,
+        empty: str = "",
     ) -> None:
-        """``sampled``: figures are estimates. ``search``: marks functions."""
+        """``sampled``: figures are estimates. ``search`` marks functions. ``empty``: why it is."""
+        self.empty = empty
         self.tree = tree
         self.metric = metric
         self.about = "~" if sampled else ""
@@ -266,8 +268,8 @@ class NodesView(LineView[Nodes]):
         return self._data.stack_below(self.selected)
 
     def empty_text(self) -> str:
-        """Shown while no block is live."""
-        return " No live blocks match the limits."
+        """Why there is no tree."""
+        return self._data.empty or COMPUTING
 
     def action_open(self) -> None:
         """Chooses the stack, whatever Enter does with the function."""
@@ -298,6 +300,7 @@ def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
             inverted=settings.inverted,
             sampled=snapshot.sample_bytes is not None,
             search=Search(settings.search) if settings.search else None,
+            empty="" if len(selection.unsearched) else selection.why_empty,
         )
 
     return nodes

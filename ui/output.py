@@ -35,7 +35,8 @@ from tracelloc.ui.header import target_name
 from tracelloc.ui.lineview import LineView, Piece
 from tracelloc.ui.tableview import short_count
 from tracelloc.ui.view import Facts, Source, View, ViewSelection
-from tracelloc.views.processfacts import losses_line, memory_lines, overhead_line
+from tracelloc.views.cost import overhead_line
+from tracelloc.views.processfacts import losses_line, memory_lines
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
@@ -229,7 +230,7 @@ class OutputView(LineView[ProgramOutput]):
 
     def empty_text(self) -> str:
         """Shown until there is output."""
-        return " The program has written nothing yet."
+        return "The program has written nothing yet."
 
     async def _on_key(self, event: events.Key) -> None:
         if self._content is None or not (self.is_typing or event.key == "enter"):
@@ -312,7 +313,7 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
         yield f"stacks     through {printable(path)}: {method}"
     for line in memory_lines(snapshot):
         yield f"memory     {line}"
-    yield f"cost       {overhead_line(snapshot.overhead)}"
+    yield f"cost       {overhead_line(snapshot)}"
     yield f"missed     {losses_line(snapshot)}"
     for cause, count in snapshot.losses.by_cause.items():
         if count:

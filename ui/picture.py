@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,6 @@ from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.histograms import StackDetails, stack_details
 from tracelloc.snapshots.merge import TraceMerger
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Names, Search
 from tracelloc.ui.view import (
@@ -36,9 +34,15 @@ from tracelloc.verdict.judgement import CODE_OF, Judgement
 from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
 from tracelloc.views.processfacts import Account, Forecast, account, forecast
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
+from tracelloc.views.untraced import UntracedGrowth, untraced_growth
+from tracelloc.views.wrappers import measured_wrappers
 
 _RATE_NS: Final = 2 * NS_PER_S
 """Rates are those of the last seconds, this many at least once there are."""
+_WRAPPERS_S: Final = 5.0
+"""Time between looks for functions that wrap malloc."""
+_MOST_WEIGHED: Final = 1000
+"""Stacks that are looked at for this, the heaviest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,8 @@ class Header:
     frees_per_s: float
     account: Account | None
     """Where resident memory comes from."""
+    untraced: UntracedGrowth | None
+    """What most of its growth is, if that is not traced."""
     forecast: Forecast | None
     ring_share: float
 
@@ -101,6 +107,8 @@ class _Process:
     makers: dict[object, Callable[[ViewSelection], Any]] = field(default_factory=dict)
     """By what has made them."""
     view: View[Any] | None = None
+    wrappers_due_s: float = 0.0
+    """When functions are looked at next that may wrap malloc."""
 
 
 class Pictures:
@@ -197,6 +205,7 @@ class Pictures:
             stacks = stacks[np.isin(verdicts[stacks], wanted)]
         indices = stacks.tolist()
         process.names.update(snapshot, indices)
+        self._fold_wrappers(snapshot, process, indices)
         found = stacks
         if settings.search:
             found = stacks[process.names.found(Search(settings.search), indices)]
@@ -215,16 +224,35 @@ class Pictures:
             journal=self._journal,
         )
 
+    def _fold_wrappers(self, snapshot: Snapshot, process: _Process, indices: list[int]) -> None:
+        """Now and then, hides functions that turn out to wrap malloc."""
+        names, now_s = process.names, self._now_s()
+        if names.pending or now_s < process.wrappers_due_s or process.namer.waiting:
+            return
+        process.wrappers_due_s = now_s + _WRAPPERS_S
+        stats = snapshot.stack_stats(indices[:_MOST_WEIGHED])
+        found = measured_wrappers(
+            (process.namer.stack(snapshot, each.index), each.allocated_bytes, each.allocated_count)
+            for each in stats
+        )
+        filters = process.namer.filters
+        if new := sorted(found - filters.measured):
+            filters.hide_measured(found)
+            self._journal.say(f"hidden as wrappers of malloc: {', '.join(new)} (f: wrappers)")
+            names.update(snapshot, indices)
+
     def _header(self, snapshot: Snapshot, moments: Sequence[Mark]) -> Header:
         first = moments[0] if moments else analysis.mark(snapshot, "")
         moved = analysis.change(first, snapshot)
         if moved.elapsed_ns <= 0:
             moved = analysis.change(None, snapshot)
+        found = account(snapshot)
         return Header(
             count_growth=int(moved.live_count.sum()),
             allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
             frees_per_s=float(moved.per_second(moved.freed_count).sum()),
-            account=account(snapshot),
+            account=found,
+            untraced=untraced_growth(snapshot, found),
             forecast=forecast(snapshot),
             ring_share=self._ring_share,
         )
@@ -243,152 +271,3 @@ class Pictures:
             judgement=None if findings is None else findings.judgement(index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
         )
-
-
-class Refresher:
-    """Takes snapshots on time and makes pictures of them, and of the last one on demand.
-
-    ``publish`` is called from the thread with each picture; the next one is not begun
-    before ``shown`` says that the last one is on the screen. Whatever goes wrong is handed
-    to ``fail`` instead, and ends the thread.
-    """
-
-    def __init__(
-        self,
-        source: Source,
-        journal: Journal,
-        publish: Callable[[Picture], None],
-        fail: Callable[[BaseException], None],
-        interval_s: float | None,
-    ) -> None:
-        """``interval_s`` None: only on demand, for tests."""
-        self._pictures = Pictures(source, journal)
-        self._publish = publish
-        self._fail = fail
-        self._interval_s = interval_s
-        self._changed = threading.Condition()
-        self._settings: Settings | None = None
-        self._tick = False
-        self._frozen = False
-        self._final = False
-        self._closed = False
-        self._in_flight = False
-        self._busy = False
-        """Working, with nothing to show yet."""
-        self._naming = False
-        """The last picture lacks names that may come."""
-        self._done: Settings | None = None
-        """What the last picture was made for; None: it is out of date."""
-        self._jobs: list[Callable[[], None]] = []
-        self._thread = threading.Thread(target=self._work, name="refresher", daemon=True)
-
-    def start(self, settings: Settings) -> None:
-        """Makes the first picture at once."""
-        self._settings = settings
-        self._tick = True
-        self._thread.start()
-
-    def ask(self, settings: Settings, *, tick: bool = False) -> None:
-        """Wants a picture of these settings soon: of the last snapshot, or a new one."""
-        with self._changed:
-            self._settings = settings
-            self._tick |= tick
-            self._changed.notify_all()
-
-    def do(self, job: Callable[[], None]) -> None:
-        """Has something done by the thread, for what only it may touch."""
-        with self._changed:
-            self._jobs.append(job)
-            self._changed.notify_all()
-
-    def freeze(self, frozen: bool) -> None:
-        """Whether new snapshots are taken. Capture goes on."""
-        with self._changed:
-            self._frozen = frozen
-            self._changed.notify_all()
-
-    def stand(self) -> None:
-        """Nothing changes any more: snapshots are taken for what the last one lacks only."""
-        self._final = True
-        self.freeze(True)
-
-    def shown(self) -> None:
-        """The last picture is on the screen."""
-        with self._changed:
-            self._in_flight = False
-            self._changed.notify_all()
-
-    @property
-    def is_settled(self) -> bool:
-        """Whether all that was asked for is on the screen."""
-        with self._changed:
-            asked = self._jobs or self._tick or self._settings != self._done
-            return not asked and not self._in_flight and not self._busy
-
-    def close(self) -> None:
-        """Ends the thread."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _work(self) -> None:
-        try:
-            self._work_until_closed()
-        except BaseException as failure:  # noqa: BLE001 - shown by the thread that draws
-            if not self._closed:
-                self._fail(failure)
-
-    def _work_until_closed(self) -> None:
-        trace: TraceSnapshot | None = None
-        taken = NOTHING_ELSE
-        next_s = time.monotonic()
-        while True:
-            with self._changed:
-                self._busy = False
-                while not self._closed and not self._jobs and not self._is_due(next_s):
-                    self._changed.wait(self._left_s(next_s))
-                if self._closed:
-                    return
-                self._busy = True
-                jobs, self._jobs = self._jobs, []
-            for job in jobs:
-                job()
-            with self._changed:
-                if jobs:
-                    # What a job changed has to be drawn, as soon as there is room for it.
-                    self._done = None
-                if not self._is_due(next_s):
-                    continue
-                settings, tick, self._tick = self._settings, self._tick, False
-                assert settings is not None
-            now_s = time.monotonic()
-            left_s = self._left_s(next_s)
-            wanted = settings.view.wanted
-            stands = self._frozen and not self._final
-            lacks = taken | wanted != taken and not stands
-            is_time = left_s is not None and left_s <= 0
-            if trace is None or tick or lacks or (is_time and not self._frozen):
-                trace, taken = self._pictures.take(settings), wanted
-            # Ticks that were missed are not made up for.
-            if is_time:
-                next_s = now_s + (self._interval_s or 0.0)
-            picture = self._pictures.make(trace, settings)
-            self._naming = picture.is_naming
-            with self._changed:
-                self._done = settings
-                self._in_flight = True
-            self._publish(picture)
-
-    def _left_s(self, next_s: float) -> float | None:
-        """Until the next snapshot; None: none is to come by itself."""
-        if self._interval_s is None or (self._frozen and not self._naming):
-            return None
-        # While the last picture waits to be drawn, only that can be waited for.
-        return None if self._in_flight else max(0.0, next_s - time.monotonic())
-
-    def _is_due(self, next_s: float) -> bool:
-        if self._in_flight:
-            return False
-        return self._tick or self._settings != self._done or self._left_s(next_s) == 0.0

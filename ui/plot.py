@@ -49,13 +49,14 @@ Drawing = list[list[tuple[str, str]]]
 
 
 def nice_ceiling(value: float) -> float:
-    """The next round figure in binary units: 1, 2, 5, 10, … 500 times a power of 1024."""
+    """The next round figure in binary units: 1, 1.25, 1.5, 2, … 800 times a power of 1024."""
     if value <= 1:
         return 1.0
     unit = 1024.0 ** int(math.log(value, 1024))
-    for factor in (1, 2, 5, 10, 20, 50, 100, 200, 500):
-        if value <= factor * unit:
-            return factor * unit
+    for scale in (1, 10, 100):
+        for factor in (1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8):
+            if value <= factor * scale * unit:
+                return factor * scale * unit
     return unit * 1024
 
 

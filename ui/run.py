@@ -7,6 +7,7 @@ import os
 import signal
 import stat
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 from textual.app import App
@@ -17,6 +18,7 @@ from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
 from tracelloc.errors import TracellocError
+from tracelloc.filters import NamedStack
 from tracelloc.invoker import Invoker, invoker
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
@@ -24,14 +26,17 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
-from tracelloc.ui.driver import TerminalDriver
+from tracelloc.ui.contrast import keep_readable
+from tracelloc.ui.driver import TerminalDriver, restored_terminal
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.state import LEFT_TO_PICKER
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
 from tracelloc.views.processfacts import losses_line
+from tracelloc.views.symboladvice import SymbolAdvice
 
 _LARGEST_SOURCE_BYTES: Final = 4 << 20
+_MOST_SOURCES: Final = 8
+"""Source files that are kept; they may be changed while tracing goes on, but the program not."""
 
 
 class LiveSource:
@@ -46,6 +51,9 @@ class LiveSource:
         self.invoker = invoker
         self.terminal = terminal
         self.has_many = run.options.trace.follow
+        self.writes_files = bool(run.options.outputs)
+        self._advice = SymbolAdvice()
+        self._sources: dict[tuple[int, str], list[str] | OSError] = {}
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
@@ -63,15 +71,32 @@ class LiveSource:
         """How full the ring was at most since this was last asked."""
         return self._run.session.take_ring_share()
 
+    def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
+        """What would add names and lines that a stack lacks."""
+        return self._advice.of(target.pid, Path(f"/proc/{target.pid}/root"), stack)
+
     def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file, as the process sees it or as it lies here."""
-        last: OSError = FileNotFoundError(2, "No such file or directory")
-        for root in (f"/proc/{target.pid}/root", ""):
-            try:
-                return _lines(root + path)
-            except OSError as error:
-                last = error
-        raise last
+        key = target.pid, path
+        if key not in self._sources:
+            if len(self._sources) >= _MOST_SOURCES:
+                self._sources.clear()
+            self._sources[key] = _source(*key)
+        found = self._sources[key]
+        if isinstance(found, OSError):
+            raise found
+        return found
+
+
+def _source(pid: int, path: str) -> list[str] | OSError:
+    """The lines of a source file, or why they can't be read."""
+    last: OSError = FileNotFoundError(2, "No such file or directory")
+    for root in (f"/proc/{pid}/root", ""):
+        try:
+            return _lines(root + path)
+        except OSError as error:
+            last = error
+    return last
 
 
 def _lines(path: str) -> list[str]:
@@ -91,6 +116,7 @@ class PickerApp(App[int]):
 
     def __init__(self, note: str = "") -> None:
         super().__init__(driver_class=TerminalDriver)
+        keep_readable(self)
         self._note = note
 
     def on_mount(self) -> None:
@@ -109,8 +135,8 @@ class Screen:
         self._terminal = terminal
         self.app: LiveApp | None = None
         self.messages = _ScreenMessages(self)
-        self.wants_picker = False
-        """Whether the user has asked for another process."""
+        self.next_pid: int | None = None
+        """Another process that the user wants to see."""
 
     def show(self, run: Run) -> None:
         """Shows the trace until the user leaves."""
@@ -138,10 +164,11 @@ class Screen:
         if signals.is_ending:
             return
         try:
-            result = app.run()
+            with restored_terminal():
+                result = app.run()
         finally:
             self.app = None
-        self.wants_picker = result == LEFT_TO_PICKER
+        self.next_pid = result
         failure_of(app)
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
@@ -190,24 +217,25 @@ def run_screen(options: Options) -> int:
         os.environ.pop(name, None)
     if options.command:
         return _launch(options)
-    pid, note = options.pid, ""
+    pid, note, is_chosen = options.pid, "", options.pid is None
     while True:
         if pid is None:
-            pid = PickerApp(note).run()
+            with restored_terminal():
+                pid = PickerApp(note).run()
             if pid is None:
                 return 0
         screen = Screen()
         try:
             trace(options, start_of(replace(options, pid=pid)), screen)
         except TracellocError as error:
-            if options.pid is not None:
+            if not is_chosen:
                 raise
             # Whoever chose from the list is shown the list again, and why.
             pid, note = None, str(error)
             continue
-        if not screen.wants_picker:
+        if screen.next_pid is None:
             return 0
-        pid, note = None, ""
+        pid, is_chosen = screen.next_pid, True
 
 
 def _launch(options: Options) -> int:

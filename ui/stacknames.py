@@ -15,15 +15,14 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.demangle.short import shorten
 from tracelloc.filters.rules import LONGEST_SUBJECT
-from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.text import printable
 from tracelloc.ui.tableview import clean
-from tracelloc.views.naming import NamedStack, Namer, frame_name
+from tracelloc.views.naming import Namer, frame_name
+from tracelloc.views.titles import stack_title
 
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
@@ -84,7 +83,7 @@ class Names:
         stack = self._namer.stack(snapshot, index)
         self._seen[index] = version
         self._ids[index] = np.array(sorted({self._word(frame) for frame in stack.frames}), np.intp)
-        self.labels[index] = label(stack, index)
+        self.labels[index] = clean(stack_title(stack, index, with_line=True))
 
     def _word(self, frame: Frame) -> int:
         key = frame.symbol, frame.module, frame.file
@@ -119,30 +118,6 @@ class Names:
             if "[" in (line := labels.get(indices[at], "")):
                 result[at] = search.matches(line)
         return result
-
-
-def label(stack: NamedStack, index: int) -> str:
-    """``innermost of the program's own ← next function``."""
-    if not stack.frames:
-        return "[no call stack]" if index == NO_STACK else "[call stack lost]"
-    own: list[str] = []
-    runs: list[str] = []
-    for part in stack.parts():
-        if part.frame is None:
-            continue
-        if part.label is not None:
-            runs.append(f"[{part.label}]")
-            if not own:
-                continue
-            name = runs[-1]
-        else:
-            symbol = part.frame.symbol
-            name = frame_name(part.frame) if symbol is None else shorten(symbol)
-        if not own or own[-1] != name:
-            own.append(name)
-        if len(own) == 2:
-            break
-    return clean(" ← ".join(own or runs[:2]))
 
 
 def place(frame: Frame) -> str:

@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 from rich.text import Text
 
-from tracelloc.filters import Action, Match, On, Rule
-from tracelloc.filters.functions import function_name
-from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.analysis import BlockOrder, list_blocks
 from tracelloc.snapshots.blocks import BlockStat
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.symbols import Frame
-from tracelloc.target.procfs import base_name
 from tracelloc.text import (
     NS_PER_S,
     about_of,
     format_duration,
     format_percent,
     format_size,
-    plural,
 )
-from tracelloc.ui.picture import Details, Picture
-from tracelloc.ui.stacknames import Search, place
+from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
+from tracelloc.ui.lineview import wrapped
+from tracelloc.ui.picture import Details
+from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import (
     Cell,
     Column,
     Table,
     TableRows,
+    TitleCell,
     clean,
     short_count,
     signed_size,
@@ -43,22 +39,22 @@ from tracelloc.ui.tableview import (
 )
 from tracelloc.ui.view import Sorting, Source, View, ViewSelection
 from tracelloc.verdict.judgement import VERDICTS, Verdict
-from tracelloc.views.facts import format_frame
-from tracelloc.views.naming import NamedStack, frame_name
 from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
+_REASON_LINES: Final = 2
 MOST_ROWS: Final = 10_000
 """Rows of a table: nobody scrolls further, and searches look at everything."""
 STACK_COLUMNS: Final = (
+    Column("change", "change", 13),
     Column("bytes", "live", 13),
-    Column("share", "share", 6, from_width=96, sorts=False),
-    Column("count", "blocks", 9, from_width=84),
+    Column("share", "share", 6, from_width=132, sorts=False),
+    Column("count", "blocks", 9, from_width=96),
     Column("growth", "growth/min", 12),
     Column("verdict", "verdict", 9, right=False, from_width=72),
-    Column("rate", "alloc/s", 9, from_width=108),
-    Column("age", "mean age", 10, from_width=100),
-    Column("temporary", "temporary", 10, from_width=132),
-    Column("history", "history", 8, from_width=90, sorts=False),
+    Column("rate", "alloc/s", 9, from_width=124),
+    Column("age", "mean age", 10, from_width=118),
+    Column("temporary", "temporary", 10, from_width=160),
+    Column("history", "history", 8, from_width=146, sorts=False),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
 GROWING: Final = "bold red"
@@ -91,7 +87,7 @@ def verdict_cell(verdict: Verdict | None) -> Text:
 def name_cell(name: str, search: str) -> Cell:
     """The name with what was searched for marked."""
     if not search:
-        return name
+        return TitleCell(name)
     text = Text(name)
     for match in Search(search).pattern.finditer(name):
         if match.end() > match.start():
@@ -114,10 +110,29 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     labels, verdicts = selection.labels, selection.verdicts
     columns = _columns(selection)
 
+    def group_cell(key: GroupKey, column: str) -> Cell:
+        if column == "name":
+            return name_cell(key.title, settings.search)
+        if column in ("growth", "verdict"):
+            found = key.suspect.judgement.verdict
+            growth = int(snapshot.growth_per_min[list(key.members)].sum())
+            return verdict_cell(found) if column == "verdict" else growth_cell(growth, found)
+        if column == "history":
+            known = [stack for stack in key.members if stack < len(history)]
+            now = int(snapshot.totals.live_bytes[list(key.members)].sum())
+            return _history_cell(history[known].sum(axis=0).tolist(), now)
+        values, written = columns[column]
+        if column not in ADDED:
+            return written(values[key.stack].item())
+        return written(values[list(key.members)].sum().item())
+
     def cell(key: Hashable, column: str) -> Cell:
+        if isinstance(key, GroupKey):
+            return group_cell(key, column)
         assert isinstance(key, int)
         if column == "name":
-            return name_cell(labels.get(key, "…"), settings.search)
+            mark = "  └ " if key in grouping.inside else ""
+            return name_cell(mark + labels.get(key, "…"), settings.search)
         if column in ("growth", "verdict"):
             found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])
@@ -125,7 +140,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         if column == "history":
             held = history[key].tolist() if key < len(history) else []
             now = int(snapshot.totals.live_bytes[key])
-            return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
+            return _history_cell(held, now)
         values, written = columns[column]
         return written(values[key].item())
 
@@ -139,7 +154,19 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         # Equal ones stay in the order of their size.
         rows = rows[np.argsort(-values if sorting.descending else values, kind="stable")]
     order = rows[:MOST_ROWS].tolist()
-    return TableRows(order, cell, sorting.column, sorting.descending, selection.why_empty)
+    by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
+    grouping = grouped(selection, order) if by_verdict else Grouping(order)
+    why = "" if order else selection.why_empty
+    without = ("change",) if selection.change is None else ("share", "bytes")
+    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
+
+
+def _history_cell(held: list[int], now: int) -> Text:
+    return Text(sparkline(sample_evenly([*held, now], 8), 8), "dim")
+
+
+ADDED: Final = frozenset({"change", "bytes", "count", "share", "rate"})
+"""Columns whose figures add up over the stacks of a group; of others it has its first stack's."""
 
 
 def _columns(
@@ -150,9 +177,8 @@ def _columns(
     about = about_of(snapshot.sample_bytes)
     return {
         "verdict": (-suspect_ranks(snapshot) if change is None else change, str),
-        "bytes": (change, signed_size)
-        if change is not None
-        else (figures.live_bytes, lambda value: about + format_size(value)),
+        "change": (change if change is not None else figures.live_bytes, signed_size),
+        "bytes": (figures.live_bytes, lambda value: about + format_size(value)),
         "count": (figures.live_count, lambda value: f"{about}{value:,}"),
         "growth": (snapshot.growth_per_min, signed_size),
         "share": (figures.share, format_percent),
@@ -171,100 +197,10 @@ STACKS: Final = View(
     key="1",
     maker=lambda _source: stack_rows,
     widget=lambda: Table(STACK_COLUMNS),
-    choose=lambda stack, _settings: stack,
+    choose=lambda key, settings: toggled(key, settings) if isinstance(key, GroupKey) else key,
     sorting=Sorting("verdict"),
     shows_stack=True,
 )
-
-
-FRAME_COLUMNS: Final = (
-    Column("name", "function, innermost first", 0, right=False, sorts=False),
-    Column("place", "where", 28, right=False, from_width=70, sorts=False),
-    Column("module", "module", 16, right=False, from_width=110, sorts=False),
-)
-
-
-@dataclass(frozen=True, slots=True)
-class FrameLine:
-    """A row of a stack: a frame, a collapsed run, or a number of hidden frames."""
-
-    frame: Frame | None
-    text: str
-    is_hidden: bool = False
-    """Shown only because everything is."""
-
-
-def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:
-    """The rows of a stack. ``everything``: hidden frames as well."""
-    if not stack.frames:
-        return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
-    if everything:
-        return [
-            FrameLine(frame, _name(frame), hidden)
-            for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
-        ]
-    lines = []
-    for part in stack.parts():
-        if part.frame is None:
-            lines.append(FrameLine(None, f"({plural(part.count, 'frame')} hidden)", True))
-        elif part.label is not None:
-            frames = plural(part.count, "frame")
-            lines.append(FrameLine(part.frame, f"[{clean(part.label)}] ({frames})"))
-        else:
-            lines.append(FrameLine(part.frame, _name(part.frame)))
-    return lines
-
-
-def _name(frame: Frame) -> str:
-    name = clean(frame_name(frame))
-    if frame.symbol is None and frame.reason is not None:
-        return f"{name} [{frame.reason.value}]"
-    return f"{name} [inlined]" if frame.inlined else name
-
-
-def frame_rows(lines: list[FrameLine]) -> TableRows:
-    """The table of frames; the key is the number of the row."""
-
-    def cell(key: Hashable, column: str) -> Cell:
-        assert isinstance(key, int)
-        line = lines[key]
-        if column == "name":
-            return Text(line.text, "dim italic") if line.is_hidden else line.text
-        if line.frame is None:
-            return ""
-        if column == "module":
-            return clean(base_name(line.frame.module)) if line.frame.module else ""
-        where = place(line.frame)
-        return f"…{where[-27:]}" if len(where) > 28 else where
-
-    shown = (row for row, line in enumerate(lines) if not line.is_hidden)
-    return TableRows(range(len(lines)), cell, empty="", first=next(shown, 0))
-
-
-def stack_text(stack: NamedStack) -> str:
-    """All frames for the clipboard, one per line, as in text reports."""
-    return "\n".join(f"0x{frame.address:016x}: {format_frame(frame)}" for frame in stack.frames)
-
-
-def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
-    """Hides just this function, or takes its namespace (its file, in C) together.
-
-    None if the frame has neither a name nor a module.
-    """
-    action = Action.COLLAPSE if collapse else Action.HIDE
-    if frame.symbol is None:
-        if frame.module is None:
-            return None
-        name = base_name(frame.module)
-        label = name if collapse else None
-        return Rule(f"/{name}", Match.SUFFIX, On.MODULE, action, label)
-    name = function_name(frame.symbol)
-    if not collapse:
-        return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)
-    scope = re.match(r"<?((?:\w+::)+)", name)
-    if scope is not None:
-        return Rule(scope[1], Match.PREFIX, On.SYMBOL, action, scope[1].removesuffix("::"))
-    return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action, name)
 
 
 def verdict_text(details: Details, snapshot: Snapshot) -> Text:
@@ -286,11 +222,11 @@ def reasons(details: Details) -> list[str]:
     return [] if details.judgement is None else [details.judgement.evidence]
 
 
-def verdict_line(details: Details, picture: Picture) -> Text | None:
-    """Verdict and sentence in one line; None before there was time to look."""
+def verdict_lines(details: Details, width: int) -> list[str]:
+    """The sentence that says why, in lines; none before there was time to look."""
     if details.judgement is None:
-        return None
-    return Text.assemble(verdict_text(details, picture.snapshot), f": {details.judgement.evidence}")
+        return []
+    return wrapped(details.judgement.evidence, width)[:_REASON_LINES]
 
 
 MOST_BLOCKS: Final = 2_000

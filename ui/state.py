@@ -18,34 +18,44 @@ from tracelloc.filters.files import append_rules
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
-from tracelloc.text import plural
+from tracelloc.text import NS_PER_S, plural
 from tracelloc.ui.details import DetailScreen
-from tracelloc.ui.dialogs import ExportDialog, FilterDialog, HelpScreen, LimitsDialog
+from tracelloc.ui.dialogs import (
+    ExportDialog,
+    FilterDialog,
+    LimitsDialog,
+    QuitDialog,
+)
 from tracelloc.ui.flame import FLAME
+from tracelloc.ui.frames import stack_text
+from tracelloc.ui.functions import FUNCTIONS
+from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
-from tracelloc.ui.picture import Picture, Refresher
+from tracelloc.ui.picker import PickerScreen
+from tracelloc.ui.picture import Picture
 from tracelloc.ui.processview import PROCESSES, show_process
-from tracelloc.ui.stackviews import BLOCKS, STACKS, stack_text
+from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.profile import Metric
 
 VIEWS: Final[tuple[View[Any], ...]] = (
-    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT,
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, FUNCTIONS,
 )  # fmt: skip
 """All views, in the order of their tabs."""
 
 
-LEFT_TO_PICKER = "processes"
-"""Result of the application if another process is wanted."""
+_ASKED_FROM_S: Final = 60.0
+"""From this tracing time on, quitting asks first: what is not written is gone."""
 
 
 class State:
     """The state of the screen: settings, the newest picture, and every change of them."""
 
-    def __init__(self, app: App[str], source: Source, refresher: Refresher) -> None:
+    def __init__(self, app: App[int], source: Source, refresher: Refresher) -> None:
         self.app = app
         self.source = source
         self.views = tuple(view for view in VIEWS if view.exists(source))
@@ -240,6 +250,31 @@ class State:
             frames = plural(len(details.stack.frames), "frame")
             self.app.notify(f"Copied {frames}", timeout=2)
 
-    def leave(self, to_picker: bool = False) -> None:
-        """Ends the screen; then probes are detached and files written."""
-        self.app.exit(LEFT_TO_PICKER if to_picker else None)
+    def leave(self) -> None:
+        """Ends the screen, and asks first if minutes of tracing would be lost."""
+        is_asked = isinstance(self.app.screen, QuitDialog)
+        elapsed_ns = 0 if self.picture is None else self.picture.snapshot.elapsed_ns
+        if self.source.writes_files or is_asked or elapsed_ns < _ASKED_FROM_S * NS_PER_S:
+            self.app.exit()
+            return
+
+        def take(choice: str | None) -> None:
+            if choice == QuitDialog.QUIT:
+                self.app.exit()
+            elif choice == QuitDialog.EXPORT:
+                self.ask_export()
+
+        self.app.push_screen(QuitDialog(elapsed_ns), take)
+
+    def choose_process(self) -> None:
+        """Opens the list of processes; tracing goes on until another one is chosen."""
+        if self.source.terminal is not None:
+            self.app.notify("The program was started here and ends with the screen", timeout=3)
+            return
+        now = None if self.picture is None else self.picture.snapshot.target.pid
+
+        def take(pid: int | None) -> None:
+            if pid is not None and pid != now:
+                self.app.exit(pid)
+
+        self.app.push_screen(PickerScreen(note="tracing goes on, Esc goes back to it"), take)

@@ -16,11 +16,15 @@ from rich.cells import cell_len, set_cell_size
 from rich.text import Text
 
 from tracelloc.text import format_size, printable
-from tracelloc.ui.lineview import LineView, Piece, RowMessage
+from tracelloc.ui.lineview import COMPUTING, LineView, Piece, RowMessage
 
 LONGEST_NAME: Final = 2048
 """Characters of a name that are looked at for drawing: no terminal shows more."""
 CUT: Final = "…"
+_WORTH: Final = 11
+"""Cells that a caller needs, arrow included, for a cut name to say anything."""
+WIDE: Final = 150
+"""From so many cells on, columns of paths have more room."""
 _PER_CELL: Final = 4
 """Characters looked at for each cell that there is; more would be combining ones."""
 _EIGHTHS: Final = " ▏▎▍▌▋▊▉█"
@@ -112,6 +116,32 @@ class Bar(float):
     """A cell that is a bar as long as this share of its column."""
 
 
+class TitleCell(str):
+    """A cell such as ``function (file:line) ← caller``: what does not fit is left out whole."""
+
+    __slots__ = ()
+
+    def within(self, width: int) -> str:
+        """The longest beginning of the title that is worth its room."""
+        if len(self) <= width:
+            return str(self)
+        first, arrow, _ = self.partition(" ← ")
+        function, _, _ = first.partition(" (")
+        if arrow and len(first) + _WORTH <= width:
+            return str(self)
+        return first if len(first) <= width else function
+
+
+class PathCell(str):
+    """A cell whose end says most, such as a path: it is cut at its beginning."""
+
+    __slots__ = ()
+
+    def within(self, width: int) -> str:
+        """The last ``width`` characters."""
+        return str(self) if len(self) <= width else f"{CUT}{self[len(self) - width + 1 :]}"
+
+
 class Heading(str):
     """The key of a row that has no cells: it is drawn as it stands and can't be chosen."""
 
@@ -135,6 +165,8 @@ class Column:
     right: bool = True
     from_width: int = 0
     """Shown where the table has at least this many cells."""
+    wide: int = 0
+    """Width where the table has ``WIDE`` cells or more; 0: the usual one."""
     sorts: bool = True
     descending: bool = True
     """The order that is asked for first."""
@@ -170,7 +202,7 @@ class Table(LineView[TableRows]):
         super().__init__(id=id)
         self.columns = tuple(columns)
         self.header_lines = int(any(column.title for column in columns))
-        self._rows = TableRows((), lambda _key, _column: "")
+        self._rows = TableRows((), lambda _key, _column: "", empty=COMPUTING)
         self._key: Hashable | None = None
         self._at_top = True
         """The cursor has not been moved: it stays on the first row that is of interest."""
@@ -179,6 +211,11 @@ class Table(LineView[TableRows]):
     def key(self) -> Hashable | None:
         """Key of the row under the cursor; None on a heading and without rows."""
         return None if isinstance(self._key, Heading) else self._key
+
+    @property
+    def without(self) -> Collection[str]:
+        """Keys of columns that are left out."""
+        return self._rows.without
 
     @property
     def order(self) -> Sequence[Hashable]:
@@ -247,7 +284,7 @@ class Table(LineView[TableRows]):
 
     def empty_text(self) -> str:
         """Text for a table without rows."""
-        return crop(f" {self._rows.empty}", self.width)
+        return self._rows.empty
 
     def _shown_columns(self, width: int) -> list[tuple[Column, int]]:
         rows = self._rows
@@ -260,7 +297,11 @@ class Table(LineView[TableRows]):
         ]
         # The title of what they are sorted by is seen whole.
         by = rows.sorted_by
-        widths = [max(c.width, len(c.title) + 2 if c.key == by else 0) for c in shown]
+        wide = width >= WIDE
+        widths = [
+            max(c.wide if wide and c.wide else c.width, len(c.title) + 2 if c.key == by else 0)
+            for c in shown
+        ]
         left = width - sum(widths) - 2 * len(shown) + 1
         return [
             (column, room if column.width else max(1, left + room))
@@ -294,6 +335,8 @@ class Table(LineView[TableRows]):
             cell = self._rows.cells(key, column.key)
             if isinstance(cell, Bar):
                 yield bar(cell, room), "lines--bar"
+            elif isinstance(cell, TitleCell | PathCell):
+                yield fit(cell.within(room), room), None
             elif isinstance(cell, str):
                 yield (right if column.right else fit)(cell, room), None
             else:

@@ -14,7 +14,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tracelloc.filters import Filters
+from tracelloc.filters import Filters, NamedStack
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.totals import I64
 from tracelloc.invoker import Invoker
@@ -22,12 +22,15 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import ALL, Limits, Mark, StackFigures
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
+from tracelloc.text import format_size
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.verdict.judgement import Codes, Verdict
+from tracelloc.views.calltree import Step
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import NOTHING_YET
+from tracelloc.views.untraced import untraced_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class Source(Protocol):
 
     has_many: bool
     """Whether there may be several processes."""
+    writes_files: bool
+    """Whether files are written at the end."""
     terminal: ProgramTerminal | None
     """Terminal of a program that was started; None for a running process."""
     filters: Filters
@@ -72,6 +77,10 @@ class Source(Protocol):
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked, 0 to 1."""
+        ...
+
+    def symbol_advice(self, target: Target, stack: NamedStack) -> str | None:
+        """What would add names and lines that a stack lacks; None: nothing, or not known yet."""
         ...
 
     def read_source(self, target: Target, path: str) -> list[str]:
@@ -159,6 +168,10 @@ class Settings:
     """Number of the shown process in the trace; negative for several (``ALL_PROCESSES``)."""
     shows_ended: bool = False
     """Whether processes that have ended have a line each in the list of processes."""
+    expanded: frozenset[int] = frozenset()
+    """Groups of stacks whose rows are shown, as ``GroupKey.lead`` has them."""
+    function: Step | None = None
+    """The function whose callers and callees are shown."""
     sortings: Mapping[str, Sorting] = field(default_factory=dict)
     """Sorting by name of view, where it is not the default."""
     search: str = ""
@@ -271,9 +284,19 @@ class ViewSelection:
             return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:
             return "no blocks within the limits (L changes them, Esc removes them)"
-        if self.snapshot.events:
-            return "no traced block is live any more"
-        return NOTHING_YET
+        return self._why_all_empty
+
+    @property
+    def _why_all_empty(self) -> str:
+        """Why there are no rows where nothing was narrowed down."""
+        untraced = untraced_growth(self.snapshot)
+        if untraced is not None:
+            return f"no traced block is live: {untraced.sentence}"
+        if not self.snapshot.events:
+            return NOTHING_YET
+        rss_bytes = self.snapshot.rss_bytes
+        rss = "" if rss_bytes is None else f"; RSS {format_size(rss_bytes)} is older or elsewhere"
+        return f"no block allocated since tracing began is live any more{rss}"
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

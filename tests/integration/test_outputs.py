@@ -31,6 +31,10 @@ FRAME = re.compile(
     r" in (?P<module>/\S+)(?: \((?P<file>\S+):(?P<line>\d+)\))?"
 )
 GRAMMAR = {
+    "head": re.compile(
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ pid=(\d+) (\S+) live=\S+ blocks=\d+ growth=\S+/min "
+        r"rss=\S+ (growth_traced=\d+% )?events=\d+/s leaking=\? growing=\? lost=0"
+    ),
     "allocations": re.compile(
         rf"==> (\d+) top allocations out of ([\d,]+) for a total of ({SIZE})"
     ),
@@ -46,16 +50,13 @@ GRAMMAR = {
     "stack": re.compile(
         rf"  (?: {{3}}| {{2}}\d| \d\d|\d{{3}})\d: ({SIZE}) in ([\d,]+) allocations?"
     ),
-    "nobody": re.compile(
-        rf"==> no leak suspects yet, first verdict in {DURATION}"
-        r"|==> no allocations (seen yet: is the target idle\?|were seen)"
-    ),
+    "nobody": re.compile(r"==> no allocations (seen yet: is the target idle\?|were seen)"),
     "memory": re.compile(rf"==> RSS {SIZE}, [+-]?{SIZE} since tracing began.+"),
     "forecast": re.compile(
         rf"==> at {SIZE}/min of .+, the .+'s limit of {SIZE} is reached in {DURATION}"
     ),
     "overhead": re.compile(
-        r"==> [\d,]+ events/s(, probes take about \d+\.\d % of the target's CPU time)?"
+        r"==> [\d,]+ events/s(, probes use about \d+(\.\d)? % of one core; [^,]+)?"
         r"(, slow if called: .+)?"
     ),
     "losses": re.compile(
@@ -96,8 +97,9 @@ def chain_traced(
 def test_text(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     tracer = chain_traced(builder, targets, tmp_path, "--text", "--top", 3)
     report = parse_text(tracer.text())[-1]
+    assert report[0][1][1] == str(targets[0].pid)
     assert [kind for kind, _ in report] == [
-        "nobody",
+        "head",
         "allocations",
         *["block", *["frame"] * 6, "filtered"],  # calloc under recursion
         *["block", *["frame"] * 3, "filtered"],

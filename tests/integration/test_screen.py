@@ -42,7 +42,7 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.wait_for("no allocations seen yet")
         assert target.ask("go") == "done"
         terminal.wait_for(r"Heap +7\.58 KiB .* 4 blocks")
-        lines = terminal.wait_for(r"recurse ← main")
+        lines = terminal.wait_for(r"recurse .*← main")
         assert max(map(len, lines)) == 120, lines
         assert any(re.search(r"lost 0$", line) for line in lines)
 
@@ -52,7 +52,7 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.type("no such thing")
         terminal.wait_for("no stacks match")
         terminal.press("Escape")
-        terminal.wait_for("recurse ← main")
+        terminal.wait_for("recurse .*← main")
         terminal.press("Enter")
         terminal.wait_for(r"^ allocated \d")
         # The program's own source is there to be read.
@@ -63,12 +63,12 @@ def test_a_walk(target: Target, tmp_path: Path) -> None:
         terminal.press("5")
         terminal.wait_for(r"usable sizes \(glibc\): .* wasted .*, 4 read from the process")
         terminal.press("1")
-        terminal.wait_for("recurse ← main")
+        terminal.wait_for("recurse .*← main")
 
         terminal.press("b")
         terminal.wait_for("no live blocks allocated since the baseline")
         terminal.press("b")
-        terminal.wait_for("recurse ← main")
+        terminal.wait_for("recurse .*← main")
 
         terminal.press("e")
         suggestion = f"-{target.pid}-"
@@ -195,9 +195,21 @@ def test_picker_and_back(target: Target, tmp_path: Path) -> None:
         terminal.press("Enter")
         terminal.wait_for(rf"chain-\w+ \({target.pid}\)|\({target.pid}\)   libc")
         terminal.press("P")
-        terminal.wait_for("which process")
+        terminal.wait_for("which process.*Esc goes back")
         terminal.press("Escape")
+        terminal.wait_for(rf"\({target.pid}\)   libc")
+        terminal.press("q")
         assert terminal.wait_for_end() == 0
+
+
+def test_a_terminal_is_restored_if_we_are_killed(target: Target, tmp_path: Path) -> None:
+    """The shell that waits for it is gone after a normal end as well."""
+    with trace(target, tmp_path) as terminal:
+        terminal.wait_for("no allocations seen yet")
+        os.kill(process_of(terminal), signal.SIGKILL)
+        terminal.wait_for("tracelloc: killed")
+        assert terminal.wait_for_end() != 0
+    assert target.ask("go") == "done"
     assert target.end() == 0
 
 
@@ -210,7 +222,7 @@ def test_few_colours(target: Target, tmp_path: Path, environment: dict[str, str]
     with trace(target, tmp_path, environment=environment) as terminal:
         terminal.wait_for("no allocations seen yet")
         assert target.ask("go") == "done"
-        terminal.wait_for("recurse ← main")
+        terminal.wait_for("recurse .*← main")
         coloured = terminal.colours()
         assert "38;2;" not in coloured
         terminal.resize(60, 16)

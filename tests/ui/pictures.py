@@ -21,7 +21,7 @@ _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
 def picture(path: Path, *keys: str, size: tuple[int, int]) -> None:
     """Writes what is on the screen after these keys, as SVG."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, *keys)
         await pilot.pause()
         svg = app.export_screenshot(title="tracelloc")

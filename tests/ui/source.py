@@ -19,7 +19,7 @@ from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tracelloc.abi import Counter, EventKind, StackFlag
 from tracelloc.capture.overhead import Overhead
-from tracelloc.filters import Filters
+from tracelloc.filters import Filters, NamedStack
 from tracelloc.filters.files import shipped_rules
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
@@ -120,6 +120,8 @@ class FakeSource:
     others: tuple[Snapshot, ...] = ()
     """Other processes."""
     has_many: bool = False
+    writes_files: bool = True
+    advice: str | None = None
     terminal: ProgramTerminal | None = None
     taken: int = 0
     facts: Facts = field(
@@ -216,15 +218,19 @@ class FakeSource:
     def namer(self, _target: Target) -> Namer:
         return self._namer
 
+    def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:
+        """Advice that a test asks for."""
+        return self.advice
+
     def read_source(self, _target: Target, path: str) -> list[str]:
         if path == "/src/server.c":
             return [f"int line_{n};" for n in range(1, 200)]
         raise FileNotFoundError(2, "No such file or directory")
 
 
-def shop(directory: Path) -> FakeSource:
+def shop(directory: Path, kind: type[FakeSource] | None = None) -> FakeSource:
     """Two minutes of a server that leaks 160 bytes with each of 20 requests per second."""
-    source = FakeSource(STACKS, directory)
+    source = (kind or FakeSource)(STACKS, directory)
     cache = []
     source.allocate(LOG, 32 << 10)
     source.allocate(DNS, 5 << 10, tid=103)
@@ -246,10 +252,10 @@ LIVE = {
 }
 """Outstanding bytes by what the row says first."""
 
-Steps = Callable[[LiveApp, Pilot[str]], Awaitable[None]]
+Steps = Callable[[LiveApp, Pilot[int]], Awaitable[None]]
 
 
-async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
+async def settle(app: LiveApp, pilot: Pilot[int]) -> None:
     """Waits until everything that was asked for is drawn."""
     calm = 0
     for _ in range(5000):
@@ -264,14 +270,14 @@ async def settle(app: LiveApp, pilot: Pilot[str]) -> None:
     raise AssertionError("never settled")
 
 
-async def press(app: LiveApp, pilot: Pilot[str], *keys: str) -> None:
+async def press(app: LiveApp, pilot: Pilot[int], *keys: str) -> None:
     """Keys one by one, each with all its consequences."""
     for key in keys:
         app.simulate_key(key)
         await settle(app, pilot)
 
 
-async def tick(app: LiveApp, pilot: Pilot[str]) -> None:
+async def tick(app: LiveApp, pilot: Pilot[int]) -> None:
     """A new snapshot, as the clock would ask for one."""
     app.refresher.ask(app.state.settings, tick=True)
     await settle(app, pilot)

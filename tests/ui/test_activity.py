@@ -63,7 +63,7 @@ def line_of(app: LiveApp, word: str) -> str:
 
 
 def test_tree_by_each_metric(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "w")
         assert nodes_of(app).metric is Metric.BYTES, "elsewhere it leads to the tree"
         assert nodes_of(app).weight(ROOT) == sum(LIVE.values())
@@ -90,7 +90,7 @@ def test_tree_by_each_metric(source: FakeSource) -> None:
 
 
 def test_limits_leave_out_what_is_freed(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, *"4wwww")
         assert own(app, "render_page") == PAGE_BYTES
         limits = replace(app.state.settings.limits, min_size_bytes=4096)
@@ -107,7 +107,7 @@ def test_threads(source: FakeSource) -> None:
     block = source.allocate(LOG, 10_000, tid=101)
     source.apply([(2, block, 0, 0, 104)])
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert app.state.picture is not None
         assert app.state.picture.snapshot.threads is None, "nobody has asked for them"
         taken = source.taken
@@ -152,7 +152,7 @@ def test_threads(source: FakeSource) -> None:
 def test_threads_while_nothing_moves(source: FakeSource) -> None:
     """What was not asked for before is not there; the rest is as ever."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         taken = source.taken
         await press(app, pilot, "space", "7")
         assert source.taken == taken
@@ -169,11 +169,11 @@ def test_threads_while_nothing_moves(source: FakeSource) -> None:
 def test_header_says_when_most_was_held(source: FakeSource) -> None:
     source.now_ns += 34_000_000_000
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert "peak 581 KiB 35 s ago" in text_of(app)[1]
 
     assert round(PEAK_BYTES / 1024) == 581
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 @pytest.mark.parametrize(
@@ -185,7 +185,7 @@ def test_header_says_when_most_was_held(source: FakeSource) -> None:
     ],
 )
 def test_details(source: FakeSource, stack: int, words: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         app.state.open_details(stack)
         await tick(app, pilot)
         assert line_of(app, "at heap peak:") == f" {words}"
@@ -197,14 +197,14 @@ def test_temporary_column(source: FakeSource) -> None:
     block = source.allocate(LOG, 7)
     source.free(block)
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert "50.0 %" in line_of(app, "append_log")
         app.screen.action_sort_by("temporary")
         await tick(app, pilot)
         first = next(line for line in text_of(app) if line.startswith("›"))
         assert "append_log" in first
 
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 def test_estimates_are_marked(tmp_path: Path) -> None:
@@ -213,18 +213,18 @@ def test_estimates_are_marked(tmp_path: Path) -> None:
     source.free(source.allocate(PAGE, 1 << 20))
     source.pass_second()
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert "peak ~2.00 MiB" in text_of(app)[1]
         await press(app, pilot, *"4wwww")
         assert "~2.00 MiB" in line_of(app, "▾ shop-server")
         await press(app, pilot, "7")
         assert "~1.00 MiB" in line_of(app, "worker-1")
 
-    drive(source, steps, (160, 40))
+    drive(source, steps, (180, 40))
 
 
 def test_another_program_begins_anew(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, *"4wwww")
         source.table = LiveTable(source.table.stacks)
         source.table.cohorts.begin(source.now_ns)

@@ -14,8 +14,8 @@ from tracelloc.filters.rules import parse_rules
 from tracelloc.symbols import Frame
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen, source_text
+from tracelloc.ui.frames import rule_for
 from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.stackviews import rule_for
 from tracelloc.ui.tableview import Table
 
 
@@ -30,7 +30,7 @@ def shown(app: LiveApp) -> str:
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_picture(source: FakeSource, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
         # The line of keys comes by itself, a moment later.
         await pilot.pause()
@@ -40,9 +40,9 @@ def test_picture(source: FakeSource, size: tuple[int, int]) -> None:
 
 
 def test_figures_and_source(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
-        assert "record_request ← handle_request" in text_of(app)[0]
+        assert "record_request (server.c:32) ← handle_request" in text_of(app)[0]
         assert "375 KiB in 2,400 blocks" in shown(app)
         assert "allocated 2,400   freed 0 (0.0 %)" in shown(app)
         assert "worker-1 (101)" in shown(app)
@@ -64,7 +64,7 @@ def test_figures_and_source(source: FakeSource) -> None:
 
 
 def test_hidden_frames_on_demand(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "end", "enter")
         assert "(2 frames hidden)" in shown(app)
         assert "finish_grow" not in shown(app)
@@ -77,7 +77,7 @@ def test_hidden_frames_on_demand(source: FakeSource) -> None:
 
 
 def test_hide_undo_collapse_save(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "end", "enter")
         assert app.screen.query_one("#frames", Table).cursor == 1, "hidden frames are above"
         await press(app, pilot, "x")
@@ -90,7 +90,7 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
         assert "[dns::Message]" in shown(app)
         await press(app, pilot, "w", "escape")
         assert app.state.picture is not None
-        assert app.state.picture.labels[5] == "dns::Client::update_records ← [tokio]"
+        assert app.state.picture.labels[5] == "dns::Client::update_records (dns.rs:77) ← [tokio]"
 
     drive(source, steps)
     rules = parse_rules(source.invoker.filters.read_text(), "filters.toml").rules
@@ -100,7 +100,7 @@ def test_hide_undo_collapse_save(source: FakeSource) -> None:
 
 
 def test_added_rules_in_the_filter_dialog(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter", "x", "escape", "f", "end")
         assert "hide ^record_request$" in shown(app)
         await press(app, pilot, "w")
@@ -122,7 +122,7 @@ def test_copy_and_editor(
         lambda command, check: started.append(command) or type("R", (), {"returncode": 0}),
     )
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         from contextlib import nullcontext
 
         app.suspend = nullcontext  # type: ignore[assignment,method-assign]
@@ -142,7 +142,7 @@ def test_copy_and_editor(
 
 
 def test_help_and_export_from_here(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter", "question_mark")
         text = "\n".join(map(str, app.screen.query_one(Table).order))
         for binding in DetailScreen.BINDINGS:

@@ -92,7 +92,7 @@ LISTS = [view.name for view in VIEWS if view.name != "flame"]
 
 @pytest.mark.parametrize("name", LISTS)
 def test_views(source: FakeSource, name: str) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, next(view.key for view in VIEWS if view.name == name))
         rows = app.screen.query_one(f"#{name}", LineView)
         assert rows.has_focus
@@ -105,7 +105,7 @@ def test_views(source: FakeSource, name: str) -> None:
     "keys", [("f",), ("e", "tab"), ("t", "t", "g", "enter"), ("question_mark",)], ids=str
 )
 def test_dialogs_and_a_stack(source: FakeSource, keys: tuple[str, ...]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         live = app.screen
         await press(app, pilot, *keys)
         assert app.screen is not live
@@ -154,7 +154,7 @@ def test_flame_walks_boxes_with_the_same_keys() -> None:
 def test_mouse(source: FakeSource, name: str) -> None:
     """A click puts the cursor, two choose, the wheel scrolls and leaves the cursor alone."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         view = next(view for view in VIEWS if view.name == name)
         await press(app, pilot, view.key)
         rows = app.screen.query_one(f"#{name}", LineView)
@@ -246,9 +246,9 @@ def test_a_view_more_and_one_that_a_run_lacks(
     )
     monkeypatch.setattr("tracelloc.ui.state.VIEWS", (*views, more))
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         tabs = next(line for line in text_of(app) if "Allocators" in line)
-        assert "5 Sizes  7 Threads  8 Log  9 Processes  0 Output  x More" in tabs
+        assert "5 Sizes  7 Threads  8 Log  9 Processes  0 Output  F Functions  x More" in tabs
         await press(app, pilot, "6")
         assert app.state.settings.view.name == "stacks", "its key does nothing"
         await press(app, pilot, "x")

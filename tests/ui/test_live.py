@@ -24,12 +24,15 @@ from tests.ui.source import (
 )
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.target.found import MainLibrary, MallocLibrary
+from tracelloc.target.processlist import ProcessInfo, ProcessScan
 from tracelloc.target.residency import Limit, MemoryUsage, Resident
-from tracelloc.text import format_size
+from tracelloc.text import NS_PER_S, format_size
 from tracelloc.ui.app import LiveApp
 from tracelloc.ui.details import DetailScreen
+from tracelloc.ui.dialogs import ExportDialog, QuitDialog
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
+from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
+from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.stackviews import BLOCKS, GROWING, STACKS, growth_cell
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
@@ -48,7 +51,7 @@ def rows(app: LiveApp) -> list[str]:
     picture = app.state.picture
     assert picture is not None
     stacks = [view.choose(key, app.state.settings) for key in table.order]
-    return [picture.labels[stack].split(" ← ")[0] for stack in stacks]  # type: ignore[index]
+    return [picture.labels[stack].split(" (")[0] for stack in stacks]  # type: ignore[index]
 
 
 def line_with(app: LiveApp, words: str) -> str:
@@ -57,7 +60,7 @@ def line_with(app: LiveApp, words: str) -> str:
     return found[0]
 
 
-async def type_search(app: LiveApp, pilot: Pilot[str], words: str) -> None:
+async def type_search(app: LiveApp, pilot: Pilot[int], words: str) -> None:
     app.screen.query_one("#search", Input).value = words
     await settle(app, pilot)
 
@@ -69,7 +72,7 @@ BY_BYTES = ["record_request", "cache_lookup", "append_log", "dns::Message::decod
 def test_first_screen(source: FakeSource, size: tuple[int, int]) -> None:
     """Is the heap growing, how fast, which stack is it: without a key pressed."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await compare("live", app, pilot)
         assert rows(app) == BY_BYTES
 
@@ -77,10 +80,10 @@ def test_first_screen(source: FakeSource, size: tuple[int, int]) -> None:
 
 
 def test_figures(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for name, size in LIVE.items():
-            assert format_size(size) in line_with(app, f"{name} ←")
-        leak = line_with(app, "record_request ←")
+            assert format_size(size) in line_with(app, f"{name} (")
+        leak = line_with(app, "record_request (")
         # 20 blocks of 160 bytes each second.
         assert f"+{format_size(60 * 20 * 160)} ▲" in leak
         assert f"{SECONDS * 20:,}" in leak
@@ -104,7 +107,7 @@ ORDERS = {
 
 
 def test_sorting(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "A")
         for key, order in ORDERS.items():
             if app.state.settings.sorting.column != {"A": "age", "a": "count", "p": "growth"}.get(
@@ -135,7 +138,7 @@ def test_sorting(source: FakeSource) -> None:
 
 
 def test_views(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         said = {
             "2": "0x7f",
             "3": "▏record_request",
@@ -165,7 +168,7 @@ def test_waste(source: FakeSource) -> None:
     """glibc gives 8 bytes more for each of these blocks."""
     source.allocator = MainLibrary(MallocLibrary.GLIBC, "/usr/lib/libc.so.6", ())
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "5")
         assert "19.0 KiB wasted (3.4 %), 19.0 KiB more in headers" in line_with(app, "usable sizes")
         assert "18.8 KiB    4.8 %" in line_with(app, "128 - 255 B")
@@ -176,7 +179,7 @@ def test_waste(source: FakeSource) -> None:
 
 
 def test_search(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "slash", "c", "a")
         assert rows(app) == ["cache_lookup"]
         await type_search(app, pilot, "CACHE")
@@ -214,7 +217,7 @@ def test_search(source: FakeSource) -> None:
 def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
     """However fast: nothing of it becomes a command."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.press("slash", "a", "p", "p")
         await settle(app, pilot)
         assert app.state.settings.search == "app"
@@ -224,7 +227,7 @@ def test_slash_takes_what_is_typed_behind_it(source: FakeSource) -> None:
 
 
 def test_baseline(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "b")
         assert rows(app) == []
         assert "no live blocks allocated since the baseline" in "\n".join(text_of(app))
@@ -234,7 +237,7 @@ def test_baseline(source: FakeSource) -> None:
         source.pass_second()
         await tick(app, pilot)
         assert rows(app) == ["cache_lookup"]
-        assert "777 B" in line_with(app, "cache_lookup ←")
+        assert "777 B" in line_with(app, "cache_lookup (")
         assert "since baseline (b)" in line_with(app, "Allocators")
         await press(app, pilot, "2")
         assert rows(app) == ["cache_lookup"]
@@ -245,7 +248,7 @@ def test_baseline(source: FakeSource) -> None:
 
 
 def test_marks_and_differences(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "d")
         assert app.state.settings.difference is None
         await press(app, pilot, "M")
@@ -261,11 +264,11 @@ def test_marks_and_differences(source: FakeSource) -> None:
         await press(app, pilot, "d")
         assert "change m2 → now" in line_with(app, "Allocators")
         assert rows(app) == ["cache_lookup"]
-        assert "+2.93 KiB" in line_with(app, "cache_lookup ←")
+        assert "+2.93 KiB" in line_with(app, "cache_lookup (")
         await press(app, pilot, "d")
         assert "change m1 → m2" in line_with(app, "Allocators")
         assert rows(app) == ["record_request"]
-        assert "+1000 B" in line_with(app, "record_request ←")
+        assert "+1000 B" in line_with(app, "record_request (")
         await press(app, pilot, "d")
         assert app.state.settings.difference is None
         assert len(rows(app)) == 4
@@ -276,7 +279,7 @@ def test_marks_and_differences(source: FakeSource) -> None:
 
 
 def test_only_some_verdicts(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for said, found in {
             "leaking or growing": ["record_request"],
             "cache-or-pool": ["cache_lookup"],
@@ -302,7 +305,7 @@ def test_only_some_verdicts(source: FakeSource) -> None:
 def test_suspects_come_first(source: FakeSource) -> None:
     """What holds most is on top of those that are none, however large."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         source.allocate(LOG, 10 << 20)
         await tick(app, pilot)
         assert rows(app)[:2] == ["record_request", "append_log"]
@@ -327,7 +330,7 @@ def test_where_memory_comes_from_and_when_it_ends(source: FakeSource) -> None:
         history=tuple((60 * n * 10**9, (20 + n) << 20) for n in range(4)),
     )
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await tick(app, pilot)
         # 532 KiB of 1 MiB; a MiB a minute into 40 MiB.
         line = line_with(app, "Heap")
@@ -346,7 +349,7 @@ def test_what_fills_is_not_shown_as_a_leak() -> None:
 
 
 def test_pause(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "space")
         assert "FROZEN" in text_of(app)[0]
         await press(app, pilot, "space")
@@ -356,7 +359,7 @@ def test_pause(source: FakeSource) -> None:
 
 
 def test_invert(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "i")
         assert app.state.settings.view is TREE
         assert "callers ↓" in line_with(app, "share")
@@ -369,7 +372,7 @@ def test_invert(source: FakeSource) -> None:
 
 
 def test_threads(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "m")
         assert "thread 101" in line_with(app, "Allocators")
         assert rows(app) == ["record_request", "append_log"]
@@ -389,7 +392,7 @@ def test_threads(source: FakeSource) -> None:
 
 
 def test_limits(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "L", *"100s", "enter")
         assert app.state.settings.limits.min_age_ns == 100 * 10**9
         assert "age ≥ 1 m 40 s" in line_with(app, "Allocators")
@@ -411,7 +414,7 @@ def test_limits(source: FakeSource) -> None:
 
 
 def test_filters(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "n")
         assert "finish_grow" in rows(app)[-1]
         assert "filters off (n)" in line_with(app, "Allocators")
@@ -435,7 +438,7 @@ def test_filters(source: FakeSource) -> None:
 def test_export(source: FakeSource, tmp_path: Path) -> None:
     path = tmp_path / "out.folded"
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "e")
         assert app.screen.query_one("#path", Input).value.startswith("shop-server-2954-")
         app.screen.query_one("#path", Input).value = str(tmp_path / "none" / "x.folded")
@@ -454,7 +457,7 @@ def test_export(source: FakeSource, tmp_path: Path) -> None:
 
 
 def test_help_shows_every_key(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "question_mark")
         shown = "\n".join(map(str, app.screen.query_one(Table).order))
         for binding in (*LIVE_KEYS, *view_keys(app.state.views)):
@@ -474,20 +477,64 @@ def test_palette(source: FakeSource) -> None:
     assert {"Theme", "Baseline", "Export", "Flame"} <= names
 
 
-async def _nothing(app: LiveApp, pilot: Pilot[str]) -> None:
+async def _nothing(app: LiveApp, pilot: Pilot[int]) -> None:
     pass
 
 
-@pytest.mark.parametrize(("key", "result"), [("q", None), ("ctrl+c", None), ("P", "processes")])
-def test_leaving(source: FakeSource, key: str, result: str | None) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+@pytest.mark.parametrize("key", ["q", "ctrl+c"])
+def test_leaving(source: FakeSource, key: str) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await pilot.press(key)
 
-    assert drive(source, steps).return_value == result
+    app = drive(source, steps)
+    assert app.return_value is None
+    assert app.failure is None
+
+
+@pytest.mark.parametrize("keys", ["q q", "q enter", "ctrl+c ctrl+c"])
+def test_leaving_asks_once_where_much_would_be_lost(source: FakeSource, keys: str) -> None:
+    source.writes_files = False
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        assert app.state.picture is not None
+        assert app.state.picture.snapshot.elapsed_ns > 60 * NS_PER_S
+        first, second = keys.split()
+        await press(app, pilot, first)
+        assert isinstance(app.screen, QuitDialog)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, LiveScreen)
+        await press(app, pilot, first, "e") if first == "q" else await press(app, pilot, first)
+        if first == "q":
+            assert isinstance(app.screen, ExportDialog)
+            await press(app, pilot, "escape", first)
+        await pilot.press(second)
+
+    drive(source, steps)
+
+
+def test_another_process_is_chosen_while_tracing_goes_on(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = ProcessInfo(77, "srv", "/usr/bin/srv", "root", 1 << 20, 0, "malloc", None, known=True)
+    monkeypatch.setattr(ProcessScan, "refresh", lambda _self: [other])
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "P")
+        assert isinstance(app.screen, PickerScreen)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, LiveScreen)
+        await press(app, pilot, "P")
+        picker = app.screen
+        assert isinstance(picker, PickerScreen)
+        while picker.current is None:
+            await pilot.pause(0.01)
+        await pilot.press("enter")
+
+    assert drive(source, steps).return_value == 77
 
 
 def test_copy(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "y")
         assert "record_request+0x4/0x10 in /opt/shop/server (/src/server.c:32)" in app.clipboard
 
@@ -495,7 +542,7 @@ def test_copy(source: FakeSource) -> None:
 
 
 def test_back_says_how_to_quit(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "4", "escape")
         assert app.state.settings.view is STACKS
         await press(app, pilot, "escape")

@@ -61,7 +61,7 @@ def test_processes_stand_below_their_parents(source: FakeSource) -> None:
 
 
 def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9")
         text = text_of(app)
         assert any("● shop-server" in line for line in text)
@@ -82,7 +82,7 @@ def test_one_process_is_shown_and_the_others_are_a_key_away(source: FakeSource) 
 
 
 def test_what_is_no_longer_there_gives_way_to_the_first(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9", "end", "enter")
         source.others = ()
         await tick(app, pilot)
@@ -93,7 +93,7 @@ def test_what_is_no_longer_there_gives_way_to_the_first(source: FakeSource) -> N
 
 
 def test_processes_are_sorted(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9")
         table = app.screen.query_one("#processes", Table)
         assert list(table.order) == [ALL_PROCESSES, RUNNING_PROCESSES, 0, 1, 2, 3, 4, 5]
@@ -106,7 +106,7 @@ def test_processes_are_sorted(source: FakeSource) -> None:
 
 
 def test_without_them_there_are_no_such_tabs(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9", "0")
         assert app.state.settings.view is VIEWS[0]
         assert not any("Processes" in line for line in text_of(app))
@@ -127,7 +127,7 @@ def test_output_is_followed_and_typed_into(source: FakeSource, terminal: Program
     os.write(terminal._its, b"\x1b[32mhello\x1b[0m\nname? ")
     await_output(terminal, b"name? ")
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "0")
         assert any(line.startswith("name?") for line in text_of(app))
         view = app.screen.query_one(OutputView)
@@ -146,7 +146,7 @@ def test_who_reads_is_not_moved(source: FakeSource, terminal: ProgramTerminal) -
     os.write(terminal._its, b"".join(b"line %d\n" % n for n in range(100)))
     await_output(terminal, b"line 99\r\n")
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "0")
         view = app.screen.query_one(OutputView)
         assert view.cursor == 99

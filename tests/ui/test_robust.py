@@ -35,7 +35,7 @@ def source(tmp_path: Path) -> FakeSource:
 
 @pytest.mark.parametrize("size", [(20, 5), (1, 1), (40, 10), (300, 80)], ids=str)
 def test_odd_sizes(source: FakeSource, size: tuple[int, int]) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for key in EVERY_VIEW:
             await press(app, pilot, key)
             assert harmless(app)
@@ -55,7 +55,7 @@ def test_a_screen_that_goes_before_it_is_drawn(
     async def nothing(_screen: DetailScreen) -> None:
         """What Textual does for a screen that is removed: what waits is never called."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "enter")
         monkeypatch.setattr(DetailScreen, "_invoke_and_clear_callbacks", nothing)
         source.allocate(LEAK, 160)
@@ -69,7 +69,7 @@ def test_a_screen_that_goes_before_it_is_drawn(
 
 
 def test_resize(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for width, height in ((60, 20), (120, 40), (20, 5), (80, 24)):
             await pilot.resize_terminal(width, height)
             assert app.size == Size(width, height)
@@ -97,7 +97,7 @@ def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
         source.allocate(stack, 1000 * stack)
     source.pass_second()
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for key in EVERY_VIEW:
             await press(app, pilot, key)
             assert harmless(app), text_of(app)
@@ -118,7 +118,7 @@ def test_hostile_names(tmp_path: Path, size: tuple[int, int]) -> None:
 
 
 def test_nothing_yet(tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert any("no allocations seen yet" in line for line in text_of(app))
         for key in (*EVERY_VIEW, "1", "enter", "b", "M", "d", "y", "m", "space"):
             await press(app, pilot, key)
@@ -130,7 +130,7 @@ def test_nothing_yet(tmp_path: Path) -> None:
 def test_losses_are_loud(source: FakeSource) -> None:
     source.lost = 3
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert re.search(r"lost 3, [\d,]+ to [\d,]+ blocks live", text_of(app)[0])
 
     drive(source, steps)
@@ -139,7 +139,7 @@ def test_losses_are_loud(source: FakeSource) -> None:
 def test_the_end_of_the_target(source: FakeSource) -> None:
     stopped: list[int] = []
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         source.allocate(LEAK, 160)
         source.rss_bytes = None
         app.end("process 2954 has ended", lambda: stopped.append(1))
@@ -168,7 +168,7 @@ def test_the_end_of_the_target(source: FakeSource) -> None:
 
 
 def test_a_failure_ends_it_and_is_raised(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         source.failure = TargetError("it broke")
         app.refresher.ask(app.state.settings, tick=True)
         for _ in range(1000):
@@ -223,7 +223,7 @@ def test_readers_are_heard(source: FakeSource) -> None:
 
 
 def test_messages(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         app.say("[b]/tmp/x[/b]\x1b[31m")
         for _ in range(1000):
             await settle(app, pilot)
@@ -327,7 +327,7 @@ def test_pictures_say_what_they_cost(source: FakeSource) -> None:
     assert picture.names_pending == 0
 
 
-async def _tick_twice(app: LiveApp, pilot: Pilot[str]) -> None:
+async def _tick_twice(app: LiveApp, pilot: Pilot[int]) -> None:
     await tick(app, pilot)
     await tick(app, pilot)
 

@@ -75,7 +75,7 @@ def row(app: LiveApp, name: str) -> str:
 
 
 def test_the_first_row_is_all_of_them(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         assert "shop-server (2954) 1 of 6 (T: all)" in text_of(app)[0]
         await press(app, pilot, "9")
         table = app.screen.query_one("#processes", Table)
@@ -105,7 +105,7 @@ def test_the_first_row_is_all_of_them(source: FakeSource) -> None:
 
 
 def test_a_key_goes_round(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9", "end", "up", "enter")
         number = app.state.settings.process
         assert number > 0
@@ -120,7 +120,7 @@ def test_a_key_goes_round(source: FakeSource) -> None:
         ]  # fmt: skip
         assert any("T " in line and "All processes" in line for line in help_of(app, pilot))
 
-    def help_of(app: LiveApp, pilot: Pilot[str]) -> list[str]:
+    def help_of(app: LiveApp, pilot: Pilot[int]) -> list[str]:
         return [f"{b.key} {b.tooltip}" for b in app.screen._bindings.key_to_bindings["T"]]
 
     drive(source, steps, SIZE)
@@ -129,7 +129,7 @@ def test_a_key_goes_round(source: FakeSource) -> None:
 def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
     source.others = ()
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "T", "9")
         assert app.state.settings.process == 0
         assert app.screen.query_one("#processes", Table).order == [0]
@@ -139,7 +139,7 @@ def test_one_process_has_no_row_for_all(source: FakeSource) -> None:
 
 
 def test_every_view_is_of_all_that_run(source: FakeSource) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "T", "T")
         assert "3 running processes" in text_of(app)[0]
         assert format_size(RUNNING_LEAK) in row(app, "record_request")
@@ -171,7 +171,7 @@ def test_every_view_is_of_all_that_run(source: FakeSource) -> None:
 
 
 def test_search_details_limits_and_marks(source: FakeSource, tmp_path: Path) -> None:
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "T", "M")
         await press(app, pilot, "slash", *"record", "enter", "enter")
         text = text_of(app)
@@ -215,7 +215,7 @@ def test_who_has_ended_takes_one_line(source: FakeSource) -> None:
     # The one that is shown is not hidden; two are left.
     assert lines(process=4) == [*together, *running, (1, "worker"), (1, "2 ended (E opens)")]
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         await press(app, pilot, "9")
         assert format_size(50_021) in row(app, "3 ended (E opens)")
         await press(app, pilot, "end", "enter")
@@ -245,7 +245,7 @@ def test_who_leaks_or_has_children_is_seen(source: FakeSource, tmp_path: Path) -
 def test_the_pane_shows_the_row_that_is_there_now(source: FakeSource) -> None:
     """Whatever numbers stacks have: those of the server, or of all."""
 
-    async def steps(app: LiveApp, pilot: Pilot[str]) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         for _ in range(4):
             details = picture_of(app).details
             assert details is not None

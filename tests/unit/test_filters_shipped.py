@@ -98,7 +98,7 @@ def test_a_programs_own_functions_stay(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "main", "start", "clone_order", "malloc_wrapper", "xmalloc", "my_malloc", "mallocate",
+        "main", "start", "clone_order", "malloc_wrapper", "malloc_stats_of", "mallocate",
         "tc_init", "uv_map", "mi_new_customer", "g_shop_new", "g_malloced", "Query::run()",
         "core::Engine::init(int)", "alloc::Pool::grow() const", "tracing::Span::begin(char const*)",
         "http::server::Connection::read(int)", "futures::Market::price() [clone .cold]",

@@ -12,7 +12,6 @@ from tracelloc.target.found import (
     found_json,
     found_lines,
     found_of,
-    managed_heap,
     why_no_allocator,
 )
 
@@ -48,13 +47,6 @@ def test_found_of_the_c_library() -> None:
     (found,) = found_of(discover([Module(("0", 1), path, path, open_elf(path))]))
     assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
     assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
-
-
-def test_managed_heaps() -> None:
-    assert managed_heap(["/lib/libc.so.6", "/usr/bin/nodemon"]) is None
-    said = managed_heap(["/lib/libc.so.6", "/opt/java/lib/server/libjvm.so"])
-    assert said is not None
-    assert "libjvm.so manages Java's objects by itself" in said
 
 
 def test_why_there_is_no_allocator(builder: Builder) -> None:

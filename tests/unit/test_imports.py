@@ -21,7 +21,7 @@ print(*sorted(sys.modules), file=sys.stderr)
 """
 TRACE = """
 import sys
-import tracelloc.command.run, tracelloc.command.lifecycle
+import tracelloc.command.reports, tracelloc.command.lifecycle
 print(*sorted(sys.modules), file=sys.stderr)
 """
 

@@ -17,7 +17,8 @@ from tracelloc.command import run as run_module
 from tracelloc.command.lifecycle import Signals
 from tracelloc.command.options import parse_options
 from tracelloc.command.outputs import Messages
-from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Reports, Run
+from tracelloc.command.reports import Reports
+from tracelloc.command.run import HURRY_PATIENCE_S, LAST_PATIENCE_S, Run
 from tracelloc.filters import Filters
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.harness import PATIENCE_S
-from tracelloc.command.run import first_wait_s
+from tracelloc.command.reports import first_wait_s
 from tracelloc.startup import StatusLine
 
 

@@ -70,6 +70,7 @@ def snapshot_of(
         time_s=1_700_000_000.25,
         target=Target(42, "app\x1b[31m"),
         started_ns=1,
+        cpu_cores=0.5,
         overhead=Overhead(1234.4, 0.0912, ("reallocarray in libc.so.6",)),
     )
 
@@ -103,7 +104,7 @@ def test_empty_views() -> None:
     snapshot = snapshot_of(LiveTable(Stacks()))
     namer = Namer(FakeSymbolizer({}), Filters())
     lines = list(text_report(snapshot, namer, 2, 5))
-    assert lines[:2] == [
+    assert lines[1:3] == [
         "==> no allocations seen yet: is the target idle?",
         "==> 0 top allocations out of 0 for a total of 0 B",
     ]
@@ -114,7 +115,11 @@ def test_empty_views() -> None:
 def test_text(table: LiveTable) -> None:
     namer = Namer(FakeSymbolizer(NAMES), Filters())
     snapshot = snapshot_of(table, 2)
-    lines = list(text_report(snapshot, namer, 2))
+    head, *lines = text_report(snapshot, namer, 2)
+    assert head == (
+        "2023-11-14T22:13:20Z pid=42 app\\x1b[31m live=716B blocks=5 growth=+4.20KiB/min "
+        "events=1234/s leaking=? growing=? lost=3"
+    )
     assert lines[:10] == [
         "==> 2 top allocations out of 5 for a total of 716 B",
         "    0x0000000000002000: 300 B (1 s old)",
@@ -129,7 +134,8 @@ def test_text(table: LiveTable) -> None:
     ]
     assert lines[10] == "     0: 400 B in 2 allocations"
     assert lines[-3] == (
-        "==> 1,234 events/s, probes take about 9.1 % of the target's CPU time, "
+        "==> 1,234 events/s, probes use about 4.6 % of one core; the program needs 1.1 times the "
+        "CPU time, "
         "slow if called: reallocarray in libc.so.6"
     )
     assert lines[-2] == (
@@ -144,7 +150,8 @@ def test_sampled_figures_are_marked() -> None:
     table = LiveTable(Stacks(), sample_bytes=1000)
     table.apply(records([(EventKind.ALLOC, 16, 100, 1, 1), (EventKind.ALLOC, 32, 100, 1, 1)]))
     snapshot = snapshot_of(table, 1, 0)
-    lines = list(text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0))
+    head, *lines = text_report(snapshot, Namer(FakeSymbolizer({}), Filters()), 1, 0)
+    assert " live=~2.05KiB blocks=~21 " in head
     # 2 / (1 - exp(-0.1)) = 21.0 blocks of 100 bytes.
     sampled = " (sampled, one in 1000 B)"
     assert lines[0] == f"==> 1 top allocations out of ~21 for a total of ~2.05 KiB{sampled}"

@@ -235,7 +235,10 @@ def _add_reports(group: Any) -> None:
         f"{DEFAULT_POLICY.between}), or within TIME, such as 20ms", type=_soon,
         default=DEFAULT_POLICY)
     add("--age AGE", "list the largest live blocks that are at least this old", type=duration_type)
-    add("--interval S", "time between reports (default 1s)", type=duration_type, default=1.0)
+    add("--interval S", "time between reports (1s; in files and pipes 60s)", type=duration_type)
+    add("--every-report", "repeat in each text report what has not changed (default: only the "
+        "first and the last one are whole, and one every 6 hours)")
+    add("--json-full", "repeat a stack's frames in each JSON report (default: as above)")
     add("--count N", "end after N reports", type=positive_type)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=duration_type)
@@ -302,7 +305,9 @@ def _add_names(group: Any) -> None:
         "still apply")
     add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
         "(repeatable)", type=type_of(_directories), **_SEVERAL)
-    add("--short-names", "omit template arguments and parameters from function names")
+    add("--short-names", "omit template arguments and parameters from function names, in files "
+        "and JSON, too")
+    add("--long-names", "show them in text reports")
 
 
 def _add_rest(group: Any) -> None:

@@ -71,10 +71,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         raise UsageError(
             "-p and -n trace a running process, -- CMD starts one", hint="leave out one of them"
         )
-    longest_s = max(given.interval, given.duration or 0, given.age or 0)
+    longest_s = max(given.interval or 0, given.duration or 0, given.age or 0)
     least, most, sample = given.min_size, given.max_size, given.sample
     for wrong, message in (
-        (given.interval < 0.01, "--interval must be at least 10ms"),
+        (given.interval is not None and given.interval < 0.01, "--interval must be at least 10ms"),
         (longest_s > _LONGEST_S, "times must be below a hundred years"),
         (given.duration == 0, "--duration must be more than 0"),
         (
@@ -101,6 +101,10 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
         (
             given.max_memory is not None and given.max_memory < _LEAST_MEMORY,
             "--max-memory must be at least 128MiB",
+        ),
+        (
+            given.short_names and given.long_names,
+            "--short-names and --long-names exclude each other",
         ),
         (given.as_root and not command, "--as-root is for -- CMD"),
         (

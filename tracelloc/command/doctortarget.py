@@ -11,9 +11,10 @@ from tracelloc.errors import TracellocError
 from tracelloc.placement import Plan, plan
 from tracelloc.symbols.inventory import ModuleReport, take_inventory
 from tracelloc.target.allocators import EVERYTHING, Module, discover
-from tracelloc.target.found import found_of, main_library, managed_heap, unseen_lines
+from tracelloc.target.found import found_of, main_library, unseen_lines
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import VDSO, Process, base_name
+from tracelloc.target.runtimes import runtimes_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import plural
 from tracelloc.tracing.probeset import find_allocators
@@ -39,9 +40,8 @@ def target_findings(pid: int) -> Iterator[Finding]:
         yield from _probes(process, plan(discover(modules)))
         yield from _followers(process)
         yield from _unwinding(space.modules)
-        managed = managed_heap(module.path for module in space.modules)
-        if managed is not None:
-            yield Finding(_MISSING, "runtime", managed, "tracelloc help recipes")
+        for runtime in runtimes_of(space.modules):
+            yield Finding(_MISSING, "runtime", runtime.heap, runtime.advice)
         yield from _names(take_inventory(process))
     except TracellocError as error:
         yield Finding(_FAILS, "process", error.message, error.hint)

@@ -47,7 +47,12 @@ class Options:
     """Sections that reports have beside the usual ones."""
     top: int
     min_age_ns: int | None
-    interval_s: float
+    interval_s: float | None
+    """Time between reports; None: it depends on where they go."""
+    is_every_full: bool
+    """Reports repeat what has not changed."""
+    long_names: bool
+    """Text reports have template arguments and parameters."""
     count: int | None
     duration_s: float | None
     max_memory: int | None
@@ -101,6 +106,8 @@ def options_of(line: CommandLine) -> Options:
         top=given.top,
         min_age_ns=None if given.age is None else round(given.age * NS_PER_S),
         interval_s=given.interval,
+        is_every_full=given.every_report or given.json_full,
+        long_names=given.long_names,
         count=given.count,
         duration_s=given.duration,
         max_memory=given.max_memory,

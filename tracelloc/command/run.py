@@ -8,37 +8,29 @@ endpoint and the push.
 from __future__ import annotations
 
 import gc
-import math
 import select
-import sys
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, Protocol
 
-from tracelloc.command.commandline import Mode
 from tracelloc.command.customallocators import load_custom_allocators
 from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.options import Options
-from tracelloc.command.outputs import Messages, open_report, write_files
+from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.invoker import invoker
-from tracelloc.report.content import ReportStyle
-from tracelloc.report.trace import progress_line, trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
-from tracelloc.target.found import found_lines, managed_heap
+from tracelloc.target.found import found_lines
 from tracelloc.text import printable, progress_of
 from tracelloc.tracing.memorybudget import MemoryBudget
 from tracelloc.tracing.session import Session
 from tracelloc.unwinding.source import NO_INFORMATION
-from tracelloc.views.naming import REPORT_PATIENCE_S, Namers, Symbolizers
-from tracelloc.views.processfacts import losses_line
+from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.watching import Watch
 from tracelloc.watchrules import FAILED_STATUS
 
@@ -46,7 +38,6 @@ LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
 HURRY_PATIENCE_S: Final = 4.0
 """How long they wait for them while somebody waits for us to end."""
-_LEAST_PATIENCE_S: Final = 0.25
 
 
 class FrontEnd(Protocol):
@@ -165,9 +156,10 @@ class Run:
         root = self.session.root
         self.messages.say(f"tracing {root.target.pid} ({printable(root.target.command)})…")
         self.say_what_is_traced()
-        managed = managed_heap(module.path for module in root.space.modules)
-        if managed is not None:
-            self.messages.say(f"warning: {managed}")
+        for runtime in root.runtimes():
+            self.messages.say(
+                f"warning: {runtime.heap}: only memory from malloc is seen; {runtime.advice}"
+            )
         for path, method in root.source.methods().items():
             if self.options.trace.capture.use_rows and method.startswith(NO_INFORMATION):
                 self.messages.say(f"stacks through {printable(path)}: {method}")
@@ -250,114 +242,3 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
                 sharing.close()
         run.finish(front)
     return FAILED_STATUS if watch.broken is not None else 0
-
-
-def first_wait_s(interval_s: float, gone_s: float) -> float:
-    """How long the first report is waited for, ``gone_s`` after the command began.
-
-    Its interval is counted from there, as people wait since then; half of it at least is traced.
-    """
-    return max(interval_s - gone_s, interval_s / 2)
-
-
-class Reports:
-    """A front-end for logs, pipes and people who watch."""
-
-    def __init__(self, path: Path | None, *, has_stdout: bool, began_s: float) -> None:
-        """Reports go to a file, if one is given, else to standard output if that is free.
-
-        ``began_s``: when the command began, by ``time.monotonic``. Raises UsageError if the
-        file can't be written.
-        """
-        self._began_s = began_s
-        self.messages = Messages()
-        self._count = 0
-        self._is_open = True
-        self._name = "standard output" if has_stdout else "standard error"
-        self._stream = sys.stdout.buffer if has_stdout else sys.stderr.buffer
-        if path is not None:
-            self._name, self._stream = str(path), open_report(path)
-
-    def show(self, run: Run) -> None:
-        """Reports until tracing is to end."""
-        options, signals = run.options, run.signals
-        start = time.monotonic()
-        end = math.inf if options.duration_s is None else start + options.duration_s
-        next_report = start + first_wait_s(options.interval_s, start - self._began_s)
-        ahead = (start + next_report) / 2
-        while not signals.is_ending:
-            now = time.monotonic()
-            if now >= end:
-                return
-            if now >= ahead:
-                self._look_up_ahead(run)
-                ahead = math.inf
-            if now >= next_report:
-                if self._tick(run):
-                    return
-                # Reports that took too long are left out, not made up for.
-                missed = (time.monotonic() - next_report) // options.interval_s
-                next_report += options.interval_s * (1 + max(0.0, missed))
-                continue
-            until = min(ahead, next_report, end)
-            ends, signalled = run.session.end_fd, signals.fileno()
-            ready, _, _ = select.select([ends, signalled], [], [], max(0.0, until - now))
-            if signalled in ready:
-                signals.clear()
-            run.answer_signals()
-            if ends in ready:
-                self.messages.say(f"process {run.session.root.target.pid} has ended")
-                return
-
-    def _look_up_ahead(self, run: Run) -> None:
-        """Has names looked up that the first report will need, so that it is not late."""
-        if run.options.mode.reports:
-            for one in run.snapshots.take(0.0).processes:
-                indices = [stat.index for stat in one.top_stacks(run.options.top)]
-                run.namers.of(one.target).prepare(one, indices, 0.0)
-
-    def _tick(self, run: Run) -> bool:
-        """One report, in time: names that are not known by then say so. Whether tracing ends."""
-        patience_s = max(_LEAST_PATIENCE_S, run.options.interval_s / 2)
-        run.namers.patience_s = (
-            HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)
-        )
-        trace = run.snapshot()
-        run.say_what_is_traced()
-        if run.options.mode.reports:
-            self._report(run, trace, is_last=False)
-        else:
-            lost = trace.root.losses.events
-            self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
-        return run.look(trace) or self._is_done(run)
-
-    def _is_last(self, run: Run) -> bool:
-        return run.options.count == self._count + 1
-
-    def _is_done(self, run: Run) -> bool:
-        count = run.options.count
-        return not self._is_open or (count is not None and self._count >= count)
-
-    def finish(self, run: Run, trace: TraceSnapshot) -> None:
-        """The last report, with all processes that there were."""
-        if run.options.mode.reports:
-            if not self._is_done(run):
-                self._report(run, trace, is_last=True)
-        else:
-            self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
-
-    def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
-        options = run.options
-        style = ReportStyle(options.top, options.min_age_ns, options.show, options.trace.follow)
-        report = trace_json if options.mode is Mode.JSON else trace_text
-        text = report(trace, run.namers, style, run.marks, ended=is_last)
-        try:
-            self._stream.write(text.encode(errors="backslashreplace"))
-            self._stream.flush()
-        except BrokenPipeError:
-            self._is_open = False
-        except OSError as error:
-            self._is_open = False
-            run.note_trouble(TracellocError(f"{self._name} cannot be written: {error.strerror}"))
-        else:
-            self._count += 1

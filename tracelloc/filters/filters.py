@@ -22,6 +22,8 @@ from tracelloc.target.procfs import is_c_library
 REVEALED: Final = 3
 """Frames that are shown of a stack of which every frame would be hidden."""
 
+WRAPPERS: Final = "wrappers"
+"""The group of functions that wrap malloc."""
 _MOST_VERDICTS: Final = 1 << 17
 """Names whose verdicts are remembered: programs that write code may have any number."""
 
@@ -111,6 +113,7 @@ class Filters:
         self._rules: list[Rule] = []
         self._groups: dict[str, bool] = {}
         self._added: list[Rule] = []
+        self._measured: frozenset[str] = frozenset()
         self._program: list[_Test] | None = None
         self._verdicts: dict[tuple[str | None, str | None, str | None], _Verdict] = {}
         self._stacks: dict[int, NamedStack] = {}
@@ -133,6 +136,7 @@ class Filters:
         copy._rules = list(self._rules)
         copy._groups = dict(self._groups)
         copy._added = list(self._added)
+        copy._measured = self._measured
         copy.enabled = self.enabled
         return copy
 
@@ -150,6 +154,17 @@ class Filters:
     def groups(self) -> dict[str, bool]:
         """Every group of any rule, and whether it is enabled."""
         return dict(self._groups)
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Functions that are hidden as wrappers of malloc by how they are used."""
+        return self._measured
+
+    def hide_measured(self, names: frozenset[str]) -> None:
+        """Hides these functions as part of the group of wrappers, unless a rule decides."""
+        if not names <= self._measured:
+            self._measured |= names
+            self._change()
 
     def add(self, rule: Rule) -> None:
         """Adds a rule after all others. Raises UsageError for a bad regular expression."""
@@ -230,7 +245,8 @@ class Filters:
             subject = subjects[on]
             if subject is not None and matches(subject):
                 return verdict
-        return _UNMATCHED
+        is_wrapper = symbol in self._measured and self._groups.get(WRAPPERS, True)
+        return _HIDE if is_wrapper else _UNMATCHED
 
     def _add_group(self, rule: Rule) -> None:
         if rule.group:

@@ -7,17 +7,19 @@ the contents are written as text or as JSON.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from tracelloc.heap.totals import I64
+from tracelloc.report.earlier import EarlierProcessReports
 from tracelloc.snapshots.snapshot import Snapshot, StackStat
-from tracelloc.text import about_of, format_percent, format_size, plural
+from tracelloc.text import about_of, format_percent, format_size, plural, printable
 from tracelloc.views.facts import stack_facts, stack_lines
 from tracelloc.views.naming import Namer
+from tracelloc.views.titles import stack_title
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +34,8 @@ class ReportStyle:
     """Sections beside the usual ones."""
     has_many: bool = False
     """Several processes may be traced: each has a heading, and all of them a total."""
+    long_names: bool = True
+    """Text has functions with template arguments and parameters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class Request:
     style: ReportStyle
     mark: Snapshot | None = None
     """Snapshot of the mark that growth is counted from."""
+    earlier: EarlierProcessReports = field(default_factory=EarlierProcessReports)
+    """What earlier reports have said of the process."""
 
     @property
     def about(self) -> str:
@@ -67,6 +73,18 @@ class Entry:
     """Stands before the text; None: the entry's number."""
     more: Sequence[str] = ()
     """Further lines, before those of the stack."""
+    state: Hashable = None
+    """What has to change for the entry to be said again; None: the text."""
+
+    def stack_lines(self, given: Request) -> Iterator[str]:
+        """Lines of the stack, or one on when an earlier report had them."""
+        stack, earlier = given.namer.stack(given.snapshot, self.stack), given.earlier
+        at = earlier.frames_at(self.stack, stack)
+        if at is None or earlier.is_full:
+            yield from stack_lines(stack, self.stack, long_names=given.style.long_names)
+        else:
+            title = printable(stack_title(stack, self.stack, with_line=True))
+            yield f"        {title} (frames at {at})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +96,21 @@ class SectionContent:
     key: str | None = None
     """The field of the entries; None: there is none."""
     listed: Sequence[Entry] = ()
+    said_again_if: Hashable = None
+    """What has to change for it to be in a later report; None: its lines or entries."""
+    has_changing_title: bool = False
+    """Totals of the process, which change all the time, are in the lines: entries alone decide."""
+
+    @property
+    def state(self) -> Hashable:
+        """Differs from before if the section has to be in this report."""
+        if self.said_again_if is not None:
+            return self.said_again_if
+        entries = tuple(
+            (entry.stack, entry.text) if entry.state is None else entry.state
+            for entry in self.listed
+        )
+        return entries if self.has_changing_title else (tuple(self.lines), entries)
 
     @property
     def stacks(self) -> Set[int]:
@@ -94,21 +127,24 @@ class SectionContent:
         for number, entry in enumerate(self.entries(given)):
             yield f"{f'  {number:>4}' if entry.label is None else entry.label}: {entry.text}"
             yield from entry.more
-            yield from stack_lines(given.namer.stack(given.snapshot, entry.stack), entry.stack)
+            yield from entry.stack_lines(given)
 
     def json(self, given: Request) -> dict[str, Any]:
         """Returns the section as JSON fields."""
         if self.key is None:
             return self.facts
         entries = [
-            {
-                **entry.facts,
-                "stack_id": entry.stack,
-                "stack": stack_facts(given.namer.stack(given.snapshot, entry.stack)),
-            }
+            {**entry.facts, "stack_id": entry.stack, **_frames(entry, given)}
             for entry in self.entries(given)
         ]
         return {**self.facts, self.key: entries}
+
+
+def _frames(entry: Entry, given: Request) -> dict[str, Any]:
+    """The field ``stack``; nothing if an earlier report had these frames."""
+    stack = given.namer.stack(given.snapshot, entry.stack)
+    at = given.earlier.frames_at(entry.stack, stack)
+    return {"stack": stack_facts(stack)} if at is None or given.earlier.is_full else {}
 
 
 def share_of_allocations(stat: StackStat, count: int) -> str:

@@ -6,13 +6,16 @@ threads says who allocates, who frees, and what goes from one to another.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
+from tracelloc.report.loglines import head_line
 from tracelloc.report.optional import SECTIONS
+from tracelloc.report.suspects import suspects_part, symbols_part
 from tracelloc.report.top import (
     allocations_part,
     allocators_part,
@@ -33,79 +36,38 @@ from tracelloc.snapshots.histograms import (
 )
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
-from tracelloc.verdict.judgement import Suspect
-from tracelloc.views.facts import summary, suspect_facts, thread_facts
+from tracelloc.views.cost import overhead_line
+from tracelloc.views.facts import summary, thread_facts
 from tracelloc.views.processfacts import (
+    account,
     losses_line,
     memory_lines,
-    overhead_line,
     waste_line,
     waste_text,
     why_uncertain,
 )
-from tracelloc.views.suspects import (
-    headline,
-    name_suspects,
-    nobody_line,
-    sentences,
-    stacks_to_name,
-    summary_line,
-    suppressed_line,
-    suspects_of,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class _SuspectsPart(SectionContent):
-    """Entries say who calls what the stacks of a suspect share: they need names."""
-
-    suspects: Sequence[Suspect] = ()
-
-    @property
-    def stacks(self) -> Set[int]:
-        """Stacks that need names, those of each suspect's group included."""
-        return stacks_to_name(self.suspects)
-
-    def entries(self, given: Request) -> Sequence[Entry]:
-        """One per suspect, the best first."""
-        snapshot = given.snapshot
-        return [
-            Entry(
-                named.suspect.stack,
-                headline(named.judgement, snapshot.now_ns, about=given.about),
-                suspect_facts(named),
-                more=[f"      {sentence}" for sentence in sentences(named)],
-            )
-            for named in name_suspects(snapshot, given.namer, self.suspects)
-        ]
-
-
-def suspects_part(given: Request) -> SectionContent:
-    """The leak suspects, or that there are none, and what is suppressed."""
-    snapshot = given.snapshot
-    shown, findings = suspects_of(snapshot, given.style.top), snapshot.findings
-    lines = [suppressed_line(snapshot), nobody_line(snapshot)]
-    if findings is not None and findings.suspects:
-        lines.append(summary_line(findings.suspects, len(shown), findings.suspects_left_out))
-    found = [f"==> {line}" for line in lines if line is not None]
-    return _SuspectsPart(found, key="suspects", suspects=shown)
 
 
 def memory_part(given: Request) -> SectionContent:
     """Lines on memory, and on programs that were executed."""
     snapshot = given.snapshot
     lines = list(memory_lines(snapshot))
+    found = account(snapshot)
+    is_traced = found is None or found.is_mostly_traced
+    state = is_traced, len(lines), snapshot.target.exec_count
     if snapshot.target.exec_count:
         programs = plural(snapshot.target.exec_count, "program")
         lines.append(f"{programs} executed since, now {printable(snapshot.target.command)}")
-    return SectionContent([f"==> {line}" for line in lines])
+    return SectionContent([f"==> {line}" for line in lines], said_again_if=state)
 
 
 def losses_part(given: Request) -> SectionContent:
     """Lines on the overhead of tracing and on what it missed."""
     snapshot = given.snapshot
+    losses = snapshot.losses
     return SectionContent(
-        [f"==> {overhead_line(snapshot.overhead)}", f"==> {losses_line(snapshot)}"]
+        [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
+        said_again_if=(losses.events, losses.overflows, tuple(snapshot.overhead.slow_probes)),
     )
 
 
@@ -279,6 +241,7 @@ REPORT: Final = (
     ReportSection(threads_part, "threads"),
     ReportSection(memory_part),
     ReportSection(mappings_part, "mappings", json_place=1),
+    ReportSection(symbols_part),
     ReportSection(losses_part),
 )
 """In the order in which text has them."""
@@ -298,19 +261,48 @@ def parts_of(given: Request) -> list[tuple[ReportSection, SectionContent]]:
 
 
 def report_lines(given: Request) -> Iterator[str]:
-    """The report as lines of text, the last one empty."""
-    for _, part in parts_of(given):
-        yield from part.text(given)
-    yield ""
+    """The report as lines of text, the last one of a full report empty.
+
+    What has not changed since an earlier report is left out, but for the first line.
+    """
+    yield head_line(given)
+    for section, part in parts_of(given):
+        if given.earlier.is_news(section, part.state):
+            yield from part.text(given)
+    if given.earlier.is_full:
+        yield ""
 
 
 def report_facts(given: Request) -> dict[str, Any]:
-    """The report for JSON: the summary, then the fields of its sections."""
+    """The report for JSON: the summary, then the fields of its sections.
+
+    What hardly ever changes is left out where an earlier report had it.
+    """
     report = summary(given.snapshot)
+    for key in ("malloc_libraries", "slow_probes"):
+        if not given.earlier.is_news(key, json.dumps(report[key])):
+            del report[key]
+    if not given.earlier.is_full:
+        report["lost"] = {cause: count for cause, count in report["lost"].items() if count}
     for section, part in sorted(parts_of(given), key=_json_order):
         fields = part.json(given)
         report |= fields if section.name is None else {section.name: fields}
-    return report
+    return report if given.earlier.is_full else _shortened(report)
+
+
+def _shortened(report: dict[str, Any]) -> dict[str, Any]:
+    """The report without nulls and what earlier ones said of suspects' groups and memory."""
+    report["memory"].pop("explanation", None)
+    for suspect in report["suspects"]:
+        if suspect["group"] is not None and "stack" not in suspect:
+            suspect["group"] = {"stacks": suspect["group"]["stacks"]}
+    return {key: _without_nulls(value) for key, value in report.items() if value is not None}
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(each) for key, each in value.items() if each is not None}
+    return [_without_nulls(each) for each in value] if isinstance(value, list) else value
 
 
 def _json_order(found: tuple[ReportSection, SectionContent]) -> tuple[bool, int]:

@@ -15,7 +15,13 @@ _TEMPORARY = "temporary allocation"
 def allocations_part(given: Request) -> SectionContent:
     """The largest live blocks."""
     blocks = given.snapshot.top_blocks
-    return SectionContent([_title(blocks, "", given)], {}, "top_allocations", _entries(blocks))
+    return SectionContent(
+        [_title(blocks, "", given)],
+        {},
+        "top_allocations",
+        _entries(blocks),
+        has_changing_title=True,
+    )
 
 
 def old_allocations_part(given: Request) -> SectionContent | None:
@@ -29,6 +35,7 @@ def old_allocations_part(given: Request) -> SectionContent | None:
         {"old_bytes": old.size_bytes, "old_allocations": old.count},
         "top_old_allocations",
         _entries(old),
+        has_changing_title=True,
     )
 
 
@@ -49,9 +56,10 @@ def _entries(blocks: BlockSelection) -> list[Entry]:
             {
                 "address": block.address,
                 "size_bytes": block.size_bytes,
-                "age_s": block.age_ns / NS_PER_S,
+                "age_s": round(block.age_ns / NS_PER_S, 3),
             },
             label=f"    0x{block.address:016x}",
+            state=(block.address, block.size_bytes, block.stack),
         )
         for block in blocks.largest
     ]
@@ -74,7 +82,7 @@ def allocators_part(given: Request) -> SectionContent:
         for stat in stats
     ]
     title = f"==> {len(stats)} top allocators out of {given.snapshot.live_stacks:,}:"
-    return SectionContent([title], {}, "top_allocators", entries)
+    return SectionContent([title], {}, "top_allocators", entries, has_changing_title=True)
 
 
 def since_mark_part(given: Request) -> SectionContent | None:

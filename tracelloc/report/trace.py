@@ -7,6 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tracelloc.report.content import ReportStyle, Request
+from tracelloc.report.earlier import EarlierReports
+from tracelloc.report.loglines import stamp_of
 from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
@@ -17,12 +19,18 @@ Marks = Mapping[int, Snapshot]
 
 
 def trace_text(
-    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
+    trace: TraceSnapshot,
+    namers: Namers,
+    style: ReportStyle,
+    marks: Marks,
+    *,
+    ended: bool,
+    earlier: EarlierReports | None = None,
 ) -> str:
     """The report as text. ``ended``: with processes that have ended."""
     lines = []
-    for given in _requests(trace, namers, style, marks, ended):
-        if style.has_many:
+    for given in _requests(trace, namers, style, marks, ended=ended, earlier=earlier):
+        if style.has_many and given.earlier.is_full:
             lines.append(_heading(given.snapshot))
         lines += report_lines(given)
     if style.has_many:
@@ -31,11 +39,17 @@ def trace_text(
 
 
 def trace_json(
-    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, *, ended: bool
+    trace: TraceSnapshot,
+    namers: Namers,
+    style: ReportStyle,
+    marks: Marks,
+    *,
+    ended: bool,
+    earlier: EarlierReports | None = None,
 ) -> str:
     """The report as one JSON object per line. ``ended``: with processes that have ended."""
     objects = []
-    for given in _requests(trace, namers, style, marks, ended):
+    for given in _requests(trace, namers, style, marks, ended=ended, earlier=earlier):
         report = report_facts(given)
         if style.has_many:
             report["ended"] = given.snapshot.target.has_ended
@@ -64,12 +78,20 @@ def _traced_line(snapshot: Snapshot) -> str:
 
 
 def _requests(
-    trace: TraceSnapshot, namers: Namers, style: ReportStyle, marks: Marks, ended: bool
+    trace: TraceSnapshot,
+    namers: Namers,
+    style: ReportStyle,
+    marks: Marks,
+    *,
+    ended: bool,
+    earlier: EarlierReports | None,
 ) -> Iterator[Request]:
+    earlier = EarlierReports() if earlier is None else earlier
     shown = trace.processes if ended or len(trace.processes) == 1 else trace.living
     for one in shown:
-        mark = marks.get(one.target.number)
-        yield Request(one, namers.of(one.target), style, mark)
+        number, namer = one.target.number, namers.of(one.target)
+        said = earlier.of(number, stamp_of(one))
+        yield Request(one, namer, style, marks.get(number), said)
 
 
 def _heading(snapshot: Snapshot) -> str:

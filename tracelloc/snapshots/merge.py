@@ -177,12 +177,14 @@ class TraceMerger:
         for part in running:
             np.add.at(growth, part.at, part.one.growth_per_min[part.rows])
         sizes = [rss for one in ones if (rss := _rss_bytes(one)) is not None]
+        cores = [part.one.cpu_cores for part in running if part.one.cpu_cores is not None]
         history = _history(parts, count)
         past = zip(*history.total(), strict=True)
         return Snapshot(
             target=Target(0, ""),
             time_s=ones[0].time_s,
             started_ns=start_ns,
+            cpu_cores=sum(cores) if cores else None,
             rss_bytes=sum(sizes) if sizes else None,
             totals=totals,
             growth_per_min=growth,
@@ -198,6 +200,7 @@ class TraceMerger:
                 int(totals.live_count.sum()), int(totals.live_bytes.sum()), ()
             ),
             old_blocks=None,
+            runtimes=tuple(dict.fromkeys(r for one in ones for r in one.runtimes)),
             allocators=tuple(dict.fromkeys(a for one in ones for a in one.allocators)),
             mappings=_mappings(parts),
             live_history=tuple((time_ns - start_ns, held) for time_ns, held in past),

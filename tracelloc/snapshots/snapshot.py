@@ -30,6 +30,7 @@ from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whol
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.found import FoundLibrary
 from tracelloc.target.residency import MemoryUsage
+from tracelloc.target.runtimes import Runtime
 from tracelloc.verdict.findings import Findings
 
 
@@ -113,6 +114,8 @@ class ProcessStatus:
     started_ns: int
     """When its tracing began, CLOCK_MONOTONIC."""
     overhead: Overhead
+    cpu_cores: float | None = None
+    """Processors that it uses, probes included, over some seconds; None until it is known."""
     rss_bytes: int | None = None
     """Resident memory; None once it has ended."""
     memory: MemoryUsage | None = None
@@ -120,6 +123,8 @@ class ProcessStatus:
     series: Points | None = None
     allocators: tuple[FoundLibrary, ...] = ()
     """What is traced."""
+    runtimes: tuple[Runtime, ...] = ()
+    """Runtimes in the process that have a heap of their own."""
     mappings: Mappings | None = None
     """What it has mapped by itself; None: not traced."""
     findings: Findings | None = None

@@ -107,17 +107,6 @@ def _precedence(pair: tuple[FoundLibrary, MallocLibrary]) -> tuple[bool, bool, b
 _MOST_NAMES: Final = 3
 """Names in a line that are not probed, for each reason."""
 
-_MANAGED: Final = {
-    "libjvm.so": "Java's objects",
-    "libcoreclr.so": ".NET's objects",
-    "libart.so": "Java's objects",
-    "libruby": "small objects of Ruby's",
-    "libnode.so": "JavaScript's objects",
-    "node": "JavaScript's objects",
-    "libphp": "PHP's objects",
-}
-"""Files, by the beginning of their names, that manage a heap of their own."""
-
 
 @dataclass(frozen=True, slots=True)
 class FoundLibrary:
@@ -169,19 +158,6 @@ def unseen_lines(found: Iterable[FoundLibrary]) -> Iterator[str]:
         more = len(names) - _MOST_NAMES
         shown = ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
         yield printable(f"{shown} in {base_name(file)}: {reason}")
-
-
-def managed_heap(paths: Iterable[str]) -> str | None:
-    """A warning if one of these files manages memory by itself; None if none is known to."""
-    for path in paths:
-        name = base_name(path)
-        for start, whose in _MANAGED.items():
-            if name == start or (start.startswith("lib") and name.startswith(start)):
-                return (
-                    f"{printable(name)} manages {whose} by itself: only memory that native "
-                    "code asks for is seen"
-                )
-    return None
 
 
 def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple[str, str]:

@@ -269,10 +269,10 @@ class Process:
         return AddressMap(parse_maps(self.maps_text()).values())
 
     def rss_bytes(self) -> int | None:
-        """Resident memory, or None once the process is gone."""
+        """Resident memory, or None once the process is gone: a zombie has none."""
         try:
             pages = int(self._read("statm", self.thread_id).split()[1])
-            return pages * os.sysconf("SC_PAGE_SIZE")
+            return pages * os.sysconf("SC_PAGE_SIZE") or None
         except (TargetError, IndexError):
             return None
 

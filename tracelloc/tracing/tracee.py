@@ -19,10 +19,12 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
-from tracelloc.target.procfs import is_runtime
+from tracelloc.target.procfs import FileId, is_runtime
 from tracelloc.target.residency import MemoryUsage, Residency
+from tracelloc.target.runtimes import Runtime, runtimes_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.cpumeter import CpuMeter
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.probeset import ProbeSet
@@ -102,6 +104,9 @@ class Tracee:
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
+        self._cpu = CpuMeter()
+        self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
+        """Files of code, and the runtimes that are among them."""
         self.judged_ns = 0
         """When some of its stacks were looked at last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
@@ -210,6 +215,8 @@ class Tracee:
         self.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
+        if self._cpu.is_due(now_ns):
+            self._cpu.note(now_ns, self.process.cpu_ns())
         if self.series.is_due(now_ns):
             self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
 
@@ -278,6 +285,14 @@ class Tracee:
             self.thread_names.all() if wanted.threads or wanted.blocks else {},
         )
 
+    def runtimes(self) -> tuple[Runtime, ...]:
+        """Runtimes in the process that have a heap of their own."""
+        modules = self.space.modules
+        ids = tuple(module.file_id for module in modules)
+        if self._runtimes is None or self._runtimes[0] != ids:
+            self._runtimes = ids, runtimes_of(modules)
+        return self._runtimes[1]
+
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """What snapshots say beside the heap."""
         mappings = None
@@ -289,10 +304,12 @@ class Tracee:
             target=self.target,
             started_ns=self.started_ns,
             overhead=Overhead(rate, probe_share, self.probes.slow_probes),
+            cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
             series=self.series.points(),
             allocators=self.probes.found,
+            runtimes=self.runtimes(),
             mappings=mappings,
             findings=self.findings,
             stack_methods=self.source.methods(),

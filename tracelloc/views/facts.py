@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.demangle.short import shorten
 from tracelloc.filters import NamedStack
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.snapshots.snapshot import Snapshot
@@ -18,6 +19,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S, plural, printable
+from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.sharedframes import PartShare
 from tracelloc.views.suspects import NamedSuspect
@@ -41,14 +43,15 @@ _FLOW: Final = (
 
 def summary(snapshot: Snapshot) -> dict[str, Any]:
     """The report without its lists: figures of the whole target."""
-    totals = snapshot.totals
+    totals, share = snapshot.totals, snapshot.overhead.probe_share
+    cost = tracing_cost(snapshot)
     return {
         "time": round(snapshot.time_s, 6),
         "pid": snapshot.target.pid,
         "command": snapshot.target.command,
         "ppid": snapshot.target.parent_pid,
         "exec_count": snapshot.target.exec_count,
-        "elapsed_s": snapshot.elapsed_ns / NS_PER_S,
+        "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
         "sample_bytes": snapshot.sample_bytes,
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
@@ -64,7 +67,8 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "overflow_map_events": snapshot.losses.spilled_events,
         "events_per_s": round(snapshot.overhead.events_per_s, 1),
         "malloc_libraries": found_json(snapshot.allocators),
-        "probe_share": snapshot.overhead.probe_share,
+        "probe_share": None if share is None else round(share, 4),
+        "probe_cores": None if cost is None else round(cost.cores, 4),
         "slow_probes": list(snapshot.overhead.slow_probes),
         "lost": snapshot.losses.by_cause,
         "truncated_stacks": snapshot.truncated_stacks,
@@ -202,7 +206,7 @@ def target_facts(snapshot: Snapshot) -> dict[str, Any]:
     return facts
 
 
-def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
+def stack_lines(stack: NamedStack, index: int, *, long_names: bool = True) -> Iterator[str]:
     """Lines of the stack with this index, innermost frame first; hidden runs as a number."""
     if not stack.frames:
         reason = "could not be taken" if index == NO_STACK else "was lost"
@@ -213,7 +217,7 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
             yield f"         ({plural(part.count, 'frame')} hidden)"
             continue
         if part.label is None:
-            text = format_frame(part.frame)
+            text = format_frame(part.frame, long_names=long_names)
         else:
             text = f"[{printable(part.label)}] ({plural(part.count, 'frame')})"
         # What stands for missing frames has no address.
@@ -221,14 +225,14 @@ def stack_lines(stack: NamedStack, index: int) -> Iterator[str]:
         yield f"        {address}{text}"
 
 
-def format_frame(frame: Frame) -> str:
+def format_frame(frame: Frame, *, long_names: bool = True) -> str:
     """Formats a frame: ``name+0x32/0x76 in FILE (file:line)``.
 
     Without a name it is ``???``; without a file, the reason is given.
     Functions that were inlined have no offset: ``name [inlined] in FILE (file:line)``.
     """
     if frame.symbol is not None:
-        name = printable(frame.symbol)
+        name = printable(frame.symbol if long_names else shorten(frame.symbol))
         if frame.offset is not None:
             name += f"+0x{frame.offset:x}"
             name += f"/0x{frame.size:x}" if frame.size is not None else ""

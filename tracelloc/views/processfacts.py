@@ -18,7 +18,6 @@ from typing import Any, Final
 import numpy as np
 
 from tracelloc.abi import Counter
-from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.totals import Totals
 from tracelloc.snapshots.blocks import UsableSizes
 from tracelloc.snapshots.histograms import TotalWaste, Waste, total_waste
@@ -67,6 +66,11 @@ class Account:
     traced_share: float | None
     """Traced bytes as a share of the growth; None if there is hardly any growth."""
     sentence: str
+
+    @property
+    def is_mostly_traced(self) -> bool:
+        """Whether the blocks tell where most of the growth comes from."""
+        return self.traced_share is None or self.traced_share >= _MOSTLY_TRACED
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,24 +311,6 @@ _LOSS_TEXTS = {
     Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
-_MOST_SLOW = 4
-"""Names of slow probes in a line."""
-
-
-def overhead_line(overhead: Overhead) -> str:
-    """One line on the overhead of tracing, and on slow probes."""
-    parts = [f"{overhead.events_per_s:,.0f} events/s"]
-    if overhead.probe_share is not None:
-        parts.append(
-            f"probes take about {format_percent(overhead.probe_share)} of the target's CPU time"
-        )
-    if overhead.slow_probes:
-        shown = [printable(name) for name in overhead.slow_probes[:_MOST_SLOW]]
-        more = len(overhead.slow_probes) - len(shown)
-        if more:
-            shown.append(f"and {more} more")
-        parts.append(f"slow if called: {', '.join(shown)}")
-    return ", ".join(parts)
 
 
 def losses_line(snapshot: Snapshot) -> str:

@@ -92,8 +92,14 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
 
 
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Per stack the place of its suspect in their order; those of no suspect come after all."""
-    suspects = suspects_of(snapshot)
+    """Per stack the place of its suspect: leaks first, by their rates; others come after all."""
+    suspects = sorted(
+        suspects_of(snapshot),
+        key=lambda suspect: (
+            suspect.judgement.verdict is not Verdict.LEAKING,
+            -suspect.judgement.rate_bytes_per_min,
+        ),
+    )
     ranks = np.full(len(snapshot.totals), len(suspects), np.int64)
     for rank, suspect in enumerate(suspects):
         ranks[[member.stack for member in suspect.members]] = rank
@@ -135,18 +141,13 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
         yield from named.shared.sentences()
 
 
-def summary_line(suspects: Sequence[Suspect], shown: int, left_out: int) -> str:
-    """Formats ``7 leak suspects (2 leaking, 5 growing), showing 3``.
-
-    ``left_out``: how many more there are, growing ones that are known by number only.
-    """
-    count = len(suspects) + left_out
-    leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in suspects)
-    by_verdict = {Verdict.LEAKING: leaking, Verdict.GROWING: count - leaking}
-    kinds = [(n, verdict.value) for verdict, n in by_verdict.items() if n]
-    words = ", ".join(word if len(kinds) == 1 else f"{n:,} {word}" for n, word in kinds)
-    showing = f", showing {shown}" if shown < count else ""
-    return f"{plural(count, 'leak suspect')} ({words}){showing}"
+def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
+    """How many suspects (leak, grow); None before the first verdict."""
+    findings = snapshot.findings
+    if findings is None or findings.moment.watched_s < P.first_verdict_s:
+        return None, None
+    leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in findings.suspects)
+    return leaking, len(findings.suspects) - leaking + findings.suspects_left_out
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:
@@ -161,14 +162,8 @@ def suppressed_line(snapshot: Snapshot) -> str | None:
     )
 
 
-def nobody_line(snapshot: Snapshot) -> str | None:
-    """One line if there is no suspect, or nothing at all; None before the first look."""
-    if not snapshot.events:
-        return "no allocations were seen" if snapshot.target.has_ended else NOTHING_YET
-    findings = snapshot.findings
-    if findings is None or findings.suspects:
+def silence_line(snapshot: Snapshot) -> str | None:
+    """One line if nothing was allocated at all."""
+    if snapshot.events:
         return None
-    left_s = P.first_verdict_s - findings.moment.watched_s
-    if left_s > 0:
-        return f"no leak suspects yet, first verdict in {format_duration(max(1, round(left_s)))}"
-    return "no leak suspects so far"
+    return "no allocations were seen" if snapshot.target.has_ended else NOTHING_YET

@@ -1,0 +1,92 @@
+"""Everything can be read, in every theme and without colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+from textual.pilot import Pilot
+from textual.theme import BUILTIN_THEMES
+
+from tests.ui.source import drive, press, shop
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.contrast import LEAST, contrast, luminance, readable
+
+THEMES = [name for name in BUILTIN_THEMES if not name.startswith("ansi")]
+ANSI = [name for name in BUILTIN_THEMES if name.startswith("ansi")]
+SCREENS = ("1", "3", "4", "6", "question_mark", "enter")
+
+
+class Collector(LineFilter):
+    """Keeps what the filters before it leave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[tuple[str, float]] = set()
+        self.segments: list[Segment] = []
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        for text, style, _ in segments:
+            front = None if style is None else style.color
+            if front is None or front.triplet is None or not any(map(str.isalnum, text)):
+                continue
+            assert style is not None
+            back = style.bgcolor
+            behind = background.rgb if back is None or back.triplet is None else tuple(back.triplet)
+            self.seen.add((text, contrast(tuple(front.triplet), behind)))
+        self.segments += segments
+        return segments
+
+
+def look(directory: Path, theme: str, *, monochrome: bool = False) -> Collector:
+    """What all kinds of screens draw."""
+    found = Collector()
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        app.theme = theme
+        app._filters.append(found)
+        for key in SCREENS:
+            await press(app, pilot, key)
+            app.screen.refresh(layout=True)
+            await pilot.pause()
+            await press(app, pilot, *(["escape"] if key == "question_mark" else []))
+
+    drive(shop(directory), steps, (100, 40))
+    return found
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_text_stands_out_from_what_is_behind_it(tmp_path: Path, theme: str) -> None:
+    seen = look(tmp_path, theme).seen
+    assert len(seen) > 100
+    # Rounded colours may miss it by a hair.
+    assert [(text, ratio) for text, ratio in seen if ratio < LEAST - 0.05] == []
+
+
+def test_without_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    seen = look(tmp_path, "textual-dark").seen
+    assert [(text, ratio) for text, ratio in seen if ratio < LEAST - 0.05] == []
+
+
+@pytest.mark.parametrize("theme", ANSI)
+def test_with_the_terminals_own_colours_what_is_chosen_is_reversed(
+    tmp_path: Path, theme: str
+) -> None:
+    segments = look(tmp_path, theme).segments
+    marked = {text for text, style, _ in segments if style is not None and style.reverse}
+    assert " 1 Allocators " in marked
+    assert any("record_request" in text for text in marked)
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast((0, 0, 0), (255, 255, 255)) == pytest.approx(21)
+    assert contrast((119, 119, 119), (255, 255, 255)) == pytest.approx(4.48, abs=0.01)
+    assert luminance((255, 0, 0)) == pytest.approx(0.2126)
+    assert readable((59, 59, 59), (30, 30, 30)) != (59, 59, 59)
+    for behind in ((30, 30, 30), (128, 128, 128), (250, 240, 230), (0, 0, 255)):
+        for front in ((59, 59, 59), (255, 0, 0), (0, 128, 0), behind):
+            assert contrast(readable(front, behind), behind) >= LEAST

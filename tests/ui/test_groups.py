@@ -1,0 +1,68 @@
+"""Stacks that leak as one are one row, which Enter expands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from tests.ui.screens import text_of
+from tests.ui.source import LEAK, LOG, FakeSource, drive, press, shop
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.groups import GroupKey
+from tracelloc.ui.tableview import PathCell, Table, TitleCell
+from tracelloc.verdict.judgement import Member
+
+
+class GroupingSource(FakeSource):
+    """A shop two of whose stacks grow together."""
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        trace = super().take(wanted)
+        findings = trace.root.findings
+        assert findings is not None
+        (found,) = findings.suspects
+        members = tuple(Member(index, 0.5, 1e5) for index in (found.stack, LOG))
+        group = replace(found, members=members)
+        grouped = replace(findings, suspects=(group,))
+        return replace(trace, processes=(replace(trace.root, findings=grouped),))
+
+
+def test_a_group_is_one_row_that_expands(tmp_path: Path) -> None:
+    source = shop(tmp_path, GroupingSource)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        def order() -> list[object]:
+            return list(app.screen.query_one("#stacks", Table).order)
+
+        def line(words: str) -> str:
+            return next(line for line in text_of(app) if words in line)
+
+        first = order()[0]
+        assert isinstance(first, GroupKey)
+        assert set(first.members) == {LEAK, LOG}
+        assert len(order()) == 3
+        assert "407 KiB" in line("▸ record_request (2 stacks)")
+        assert "1 growing" in text_of(app)[1]
+        await press(app, pilot, "enter")
+        assert order()[1:3] == [LEAK, LOG]
+        assert "375 KiB" in line("└ record_request")
+        assert "32.0 KiB" in line("└ append_log")
+        await press(app, pilot, "down", "enter", "escape", "up", "enter")
+        assert len(order()) == 3
+        await press(app, pilot, "t")
+        assert not any(isinstance(key, GroupKey) for key in order())
+
+    drive(source, steps)
+
+
+def test_cells_leave_out_what_does_not_fit_whole() -> None:
+    name = TitleCell("record_request (server.c:32) ← handle_request")
+    assert name.within(60) == name
+    assert name.within(40) == name, "enough of the caller is seen"
+    assert name.within(30) == "record_request (server.c:32)"
+    assert name.within(20) == "record_request"
+    assert PathCell("/usr/src/shop/server.c:32").within(12) == "…server.c:32"

@@ -1,0 +1,50 @@
+"""The help: keys by what they are for, verdicts and terms; and the column of differences."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from tests.ui.screens import text_of
+from tests.ui.source import CACHE, drive, press, shop, tick
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.tableview import Table
+
+
+def test_keys_are_grouped_and_terms_explained(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "question_mark")
+        assert "Search names, files, modules (regex)" in "\n".join(text_of(app))
+        keys = list(app.screen.query_one(Table).order)
+        texts = [" ".join(key) if isinstance(key, tuple) else str(key) for key in keys]
+        for words in ("Find", "Sort", "Compare", "Verdicts", "Glossary"):
+            assert words in texts
+        assert any(text.startswith("leaking") and "as above" in text for text in texts)
+        assert any("a free of a block from before tracing began" in text for text in texts)
+        assert len(set(map(str, keys))) >= len(keys) - 4, "headings' blanks apart, rows are unique"
+        await press(app, pilot, "end")
+        assert "verdict" in "\n".join(text_of(app))
+
+    drive(shop(tmp_path), steps)
+
+
+def test_differences_have_a_column_of_their_own(tmp_path: Path) -> None:
+    source = shop(tmp_path)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "M")
+        source.pass_second()
+        source.allocate(CACHE, 3000)
+        await tick(app, pilot)
+        await press(app, pilot, "d")
+        titles = next(line for line in text_of(app) if "growth/min" in line)
+        assert "change" in titles
+        assert "live" not in titles
+        assert "share" not in titles
+        await press(app, pilot, "d")
+        titles = next(line for line in text_of(app) if "growth/min" in line)
+        assert "change" not in titles
+        assert "live" in titles
+
+    drive(source, steps, (160, 40))

@@ -1,0 +1,44 @@
+"""The cost of tracing in units that can be weighed, steady over some seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.leaks import watched
+from tracelloc.capture.overhead import Overhead
+from tracelloc.tracing.cpumeter import CpuMeter
+from tracelloc.views.cost import overhead_line, tracing_cost
+
+SECOND = 1_000_000_000
+
+
+def test_processors_in_use_over_ten_seconds() -> None:
+    meter = CpuMeter()
+    assert meter.cores is None
+    meter.note(0, 0)
+    assert meter.cores is None
+    assert not meter.is_due(SECOND - 1)
+    assert meter.is_due(SECOND)
+    for second in range(1, 40):
+        meter.note(second * SECOND, second * SECOND // 4 + (SECOND // 10 if second % 2 else 0))
+        assert meter.cores == pytest.approx(0.25, abs=0.11)
+    meter.note(40 * SECOND, None)
+    assert meter.cores == pytest.approx(0.25, abs=0.02)
+
+
+def test_a_large_share_of_hardly_anything_is_no_harm() -> None:
+    idle = replace(watched(100.0).snapshot(), cpu_cores=0.002, overhead=Overhead(90.0, 0.8, ()))
+    cost = tracing_cost(idle)
+    assert cost is not None
+    assert cost.short == "probes 0.2 % of a core (CPU ×5.0)"
+    assert overhead_line(idle).endswith(
+        "probes use about 0.2 % of one core; the program needs 5.0 times the CPU time"
+    )
+    assert tracing_cost(replace(idle, cpu_cores=None)) is None
+    mostly = tracing_cost(replace(idle, overhead=Overhead(90.0, 1.0, ())))
+    assert mostly is not None
+    assert mostly.short.endswith("(CPU ×10 or more)")
+    busy = replace(idle, cpu_cores=1.5, overhead=Overhead(9e4, 0.05, ()))
+    assert "probes 7.5 % of a core (CPU ×1.05)" in str(tracing_cost(busy).short)  # type: ignore[union-attr]

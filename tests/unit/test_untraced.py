@@ -1,0 +1,95 @@
+"""What is said where most of a process's growth can't be seen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+
+from tests.unit.leaks import watched
+from tests.unit.reports import text_report
+from tests.unit.test_memory import MIB, with_memory
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.target.allocators import Module
+from tracelloc.target.runtimes import Runtime, runtimes_of
+from tracelloc.views.untraced import untraced_growth
+
+
+class Elf:
+    is_go = False
+
+
+def runtimes(*paths: str, is_go: bool = False) -> tuple[Runtime, ...]:
+    elf = Elf()
+    elf.is_go = is_go
+    return runtimes_of(
+        Module(("0", n), path, path, cast("object", elf)) for n, path in enumerate(paths)
+    )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("/opt/java/lib/server/libjvm.so", "Java"),
+        ("/usr/share/dotnet/shared/libcoreclr.so", ".NET"),
+        ("/usr/lib/libruby-3.1.so.3.1.2", "Ruby"),
+        ("/usr/lib/x86_64-linux-gnu/libnode.so.108", "JavaScript"),
+        ("/usr/bin/node", "JavaScript"),
+        ("/usr/lib/apache2/modules/libphp8.2.so", "PHP"),
+        ("/usr/bin/php8.2", "PHP"),
+        ("/usr/sbin/php-fpm8.2", "PHP"),
+        ("/usr/lib/erlang/erts-13.1.5/bin/beam.smp", "Erlang"),
+        ("/usr/bin/python3.11", "Python"),
+        ("/usr/lib/x86_64-linux-gnu/libpython3.11.so.1.0", "Python"),
+    ],
+)
+def test_runtimes_are_known_by_their_files(path: str, name: str) -> None:
+    assert [runtime.name for runtime in runtimes("/lib/libc.so.6", path)] == [name]
+
+
+def test_others_are_none() -> None:
+    assert runtimes("/lib/libc.so.6", "/usr/bin/nodemon", "/usr/bin/phpunit", "/opt/srv") == ()
+    assert [runtime.name for runtime in runtimes("/opt/srv", is_go=True)] == ["Go"]
+    assert runtimes("/opt/libcgo.so.1", is_go=True) == ()
+
+
+def grown(by: str, size_bytes: int) -> Snapshot:
+    """The program of known truth, whose memory has grown by so much of a kind."""
+    snapshot = with_memory(400.0)
+    assert snapshot.memory is not None
+    start = snapshot.memory.start
+    now = replace(start, **{by: getattr(start, by) + size_bytes})
+    return replace(snapshot, memory=replace(snapshot.memory, now=now))
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("anonymous", "--mmap traces mappings"),
+        ("files", "pages of mapped files became resident"),
+        ("shared", "shared memory has grown"),
+    ],
+)
+def test_what_has_grown_instead_is_said_first(by: str, words: str) -> None:
+    snapshot = grown(by, 100 * MIB)
+    found = untraced_growth(snapshot)
+    assert found is not None
+    assert found.share < 0.05
+    assert found.sentence.startswith("only ")
+    assert words in found.sentence
+    lines = list(text_report(snapshot, watched(400.0).namer, 1))
+    assert lines[1] == f"==> {found.sentence}"
+
+
+def test_a_runtime_says_how_its_heap_is_seen() -> None:
+    snapshot = replace(grown("anonymous", 100 * MIB), runtimes=runtimes("/usr/sbin/php-fpm8.2"))
+    found = untraced_growth(snapshot)
+    assert found is not None
+    assert "USE_ZEND_ALLOC=0" in found.sentence
+    assert found.short.endswith("of growth traced: start it with USE_ZEND_ALLOC=0")
+
+
+def test_growth_that_is_traced_or_small_needs_no_words() -> None:
+    assert untraced_growth(grown("anonymous", MIB)) is None
+    assert untraced_growth(watched(400.0).snapshot()) is None

@@ -1,0 +1,69 @@
+"""Wrappers of malloc that no rule knows: found by many callers and unlike sizes."""
+
+from __future__ import annotations
+
+from tracelloc.filters import Action, Filters, NamedStack, Rule
+from tracelloc.symbols import Frame
+from tracelloc.views.titles import stack_title
+from tracelloc.views.wrappers import measured_wrappers
+
+
+def frame(name: str) -> Frame:
+    return Frame(16, name, name, 4, 16, "/opt/srv", 16, file="/src/srv.c", line=7)
+
+
+def stack(*names: str, hidden: int = 1) -> NamedStack:
+    frames = [frame(name) for name in names]
+    return NamedStack(frames, [n < hidden for n in range(len(frames))])
+
+
+def calls(
+    count: int, *, sizes: int, name: str = "take_memory"
+) -> list[tuple[NamedStack, int, int]]:
+    return [
+        (stack("malloc", name, f"caller_{n}", "main"), 16 << (n % sizes), 1) for n in range(count)
+    ]
+
+
+def test_many_callers_with_unlike_sizes_call_a_wrapper() -> None:
+    assert measured_wrappers(calls(12, sizes=8)) == {"take_memory"}
+
+
+def test_a_function_that_makes_one_kind_of_object_is_none() -> None:
+    assert not measured_wrappers(calls(40, sizes=1, name="new_session"))
+    assert not measured_wrappers(calls(7, sizes=8))
+
+
+def test_what_serves_one_caller_mostly_is_none() -> None:
+    own = (stack("malloc", "take_memory", "caller_0", "main"), 1 << 20, 9)
+    assert not measured_wrappers([*calls(12, sizes=8), own])
+
+
+def test_recursion_and_unnamed_frames_are_no_callers() -> None:
+    nameless = [
+        (
+            NamedStack([frame("take"), Frame(9, None, None, None, None, None, None)], [False] * 2),
+            n,
+            1,
+        )
+        for n in range(40)
+    ]
+    assert not measured_wrappers(nameless)
+    assert not measured_wrappers([(stack("malloc", "f", "f", "f"), 8, 1)] * 20)
+
+
+def test_filters_hide_them_unless_a_rule_shows_them() -> None:
+    frames = [frame(name) for name in ("take_memory", "caller", "main")]
+    filters = Filters()
+    version = filters.version
+    filters.hide_measured(frozenset({"take_memory"}))
+    assert filters.version > version
+    assert list(filters.apply(frames).hidden) == [True, False, False]
+    assert list(filters.copy().apply(frames).hidden) == [True, False, False]
+    filters.add(Rule("take_memory", action=Action.SHOW))
+    assert list(filters.apply(frames).hidden) == [False] * 3
+
+
+def test_a_row_is_named_by_function_and_line() -> None:
+    assert stack_title(stack("malloc", "f", "g"), 1) == "f ← g"
+    assert stack_title(stack("malloc", "f", "g"), 1, with_line=True) == "f (srv.c:7) ← g"

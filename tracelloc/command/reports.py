@@ -1,0 +1,180 @@
+"""The front-end for logs, pipes and people who watch: reports on time, or lines of progress."""
+
+from __future__ import annotations
+
+import math
+import select
+import sys
+import time
+from pathlib import Path
+from typing import Final
+
+from tracelloc.command.commandline import Mode
+from tracelloc.command.outputs import Messages, open_report
+from tracelloc.command.run import HURRY_PATIENCE_S, Run
+from tracelloc.errors import TracellocError
+from tracelloc.report.content import ReportStyle
+from tracelloc.report.earlier import EarlierReports
+from tracelloc.report.trace import progress_line, trace_json, trace_text
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.views.naming import REPORT_PATIENCE_S
+from tracelloc.views.processfacts import losses_line
+
+_LEAST_PATIENCE_S: Final = 0.25
+_TERMINAL_INTERVAL_S: Final = 1.0
+LOG_INTERVAL_S: Final = 60.0
+"""Time between reports that go to a file or a pipe, if the user does not say."""
+_LOOK_S: Final = 1.0
+"""Time between looks at rules, and until the first report, if the user does not say."""
+
+
+def first_wait_s(interval_s: float, gone_s: float) -> float:
+    """How long the first report is waited for, ``gone_s`` after the command began.
+
+    Its interval is counted from there, as people wait since then; half of it at least is traced.
+    """
+    return max(interval_s - gone_s, interval_s / 2)
+
+
+class Reports:
+    """A front-end for logs, pipes and people who watch."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        *,
+        has_stdout: bool,
+        began_s: float,
+        is_every_full: bool = False,
+    ) -> None:
+        """Reports go to a file, if one is given, else to standard output if that is free.
+
+        ``began_s``: when the command began, by ``time.monotonic``. ``is_every_full``: reports
+        repeat what has not changed. Raises UsageError if the file can't be written.
+        """
+        self._began_s = began_s
+        self._earlier = EarlierReports(is_every_full=is_every_full)
+        self.messages = Messages()
+        self._count = 0
+        self._is_open = True
+        self._name = "standard output" if has_stdout else "standard error"
+        self._stream = sys.stdout.buffer if has_stdout else sys.stderr.buffer
+        if path is not None:
+            self._name, self._stream = str(path), open_report(path)
+
+    def show(self, run: Run) -> None:
+        """Reports until tracing is to end."""
+        options, signals = run.options, run.signals
+        start = time.monotonic()
+        end = math.inf if options.duration_s is None else start + options.duration_s
+        interval_s, look_s = self._interval_s(run), self._look_s(run)
+        next_report = next_look = start + first_wait_s(look_s, start - self._began_s)
+        ahead = (start + next_report) / 2
+        while not signals.is_ending:
+            now = time.monotonic()
+            if now >= end:
+                return
+            if now >= ahead:
+                self._look_up_ahead(run)
+                ahead = math.inf
+            if now >= next_look:
+                if self._tick(run, is_report=now >= next_report):
+                    return
+                if now >= next_report:
+                    next_report = _next_s(next_report, interval_s)
+                next_look = min(_next_s(next_look, look_s), next_report)
+                if not run.watch.has_rules:
+                    next_look = next_report
+                continue
+            until = min(ahead, next_look, end)
+            ends, signalled = run.session.end_fd, signals.fileno()
+            ready, _, _ = select.select([ends, signalled], [], [], max(0.0, until - now))
+            if signalled in ready:
+                signals.clear()
+            run.answer_signals()
+            if ends in ready:
+                self.messages.say(f"process {run.session.root.target.pid} has ended")
+                return
+
+    def _interval_s(self, run: Run) -> float:
+        """Time between reports: on a terminal somebody waits, in a log they add up."""
+        if run.options.interval_s is not None:
+            return run.options.interval_s
+        stream = self._stream if run.options.mode.reports else sys.stderr
+        return _TERMINAL_INTERVAL_S if stream.isatty() else LOG_INTERVAL_S
+
+    def _look_s(self, run: Run) -> float:
+        """Time until the first report, and between looks at rules."""
+        return _LOOK_S if run.options.interval_s is None else run.options.interval_s
+
+    def _look_up_ahead(self, run: Run) -> None:
+        """Has names looked up that the first report will need, so that it is not late."""
+        if run.options.mode.reports:
+            for one in run.snapshots.take(0.0).processes:
+                indices = [stat.index for stat in one.top_stacks(run.options.top)]
+                run.namers.of(one.target).prepare(one, indices, 0.0)
+
+    def _tick(self, run: Run, *, is_report: bool = True) -> bool:
+        """One report, in time: names that are not known by then say so. Whether tracing ends.
+
+        Without a report, rules alone are looked at.
+        """
+        patience_s = max(_LEAST_PATIENCE_S, self._look_s(run) / 2)
+        run.namers.patience_s = (
+            HURRY_PATIENCE_S if self._is_last(run) else min(patience_s, REPORT_PATIENCE_S)
+        )
+        trace = run.snapshot()
+        run.say_what_is_traced()
+        if not is_report:
+            return run.look(trace)
+        if run.options.mode.reports:
+            self._report(run, trace, is_last=False)
+        else:
+            lost = trace.root.losses.events
+            self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost")
+        return run.look(trace) or self._is_done(run)
+
+    def _is_last(self, run: Run) -> bool:
+        return run.options.count == self._count + 1
+
+    def _is_done(self, run: Run) -> bool:
+        count = run.options.count
+        return not self._is_open or (count is not None and self._count >= count)
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """The last report, with all processes that there were."""
+        if run.options.mode.reports:
+            if not self._is_done(run):
+                self._report(run, trace, is_last=True)
+        else:
+            self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+
+    def _report(self, run: Run, trace: TraceSnapshot, *, is_last: bool) -> None:
+        options = run.options
+        style = ReportStyle(
+            options.top,
+            options.min_age_ns,
+            options.show,
+            has_many=options.trace.follow,
+            long_names=options.long_names,
+        )
+        self._earlier.begin(is_last=is_last or self._is_last(run))
+        report = trace_json if options.mode is Mode.JSON else trace_text
+        text = report(trace, run.namers, style, run.marks, ended=is_last, earlier=self._earlier)
+        try:
+            self._stream.write(text.encode(errors="backslashreplace"))
+            self._stream.flush()
+        except BrokenPipeError:
+            self._is_open = False
+        except OSError as error:
+            self._is_open = False
+            trouble = TracellocError(f"{self._name} cannot be written: {error.strerror}")
+            run.note_trouble(trouble)
+        else:
+            self._count += 1
+
+
+def _next_s(due_s: float, interval_s: float) -> float:
+    """When the next one is due: what took too long is left out, not made up for."""
+    missed = (time.monotonic() - due_s) // interval_s
+    return due_s + interval_s * (1 + max(0.0, missed))

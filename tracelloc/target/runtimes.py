@@ -1,0 +1,113 @@
+"""Language runtimes that manage a heap of their own, which malloc's probes do not see."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.target.allocators import Module
+from tracelloc.target.procfs import base_name
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """A runtime with a heap of its own."""
+
+    name: str
+    heap: str
+    """What is in that heap: a clause."""
+    advice: str
+    """What shows it."""
+    short_advice: str
+    """The advice in a few words."""
+
+
+_JVM: Final = Runtime(
+    "Java",
+    "the JVM keeps Java's objects in a heap of its own",
+    "jcmd PID GC.class_histogram lists them; native memory of the JVM is traced",
+    "jcmd PID GC.class_histogram",
+)
+_NODE: Final = Runtime(
+    "JavaScript",
+    "V8 keeps JavaScript's objects in a heap of its own",
+    "a heap snapshot shows them (node --heapsnapshot-signal=SIGUSR2); buffers and native code are "
+    "traced",
+    "node --heapsnapshot-signal",
+)
+_PHP: Final = Runtime(
+    "PHP",
+    "PHP's Zend allocator takes memory in chunks of 2 MiB",
+    "start PHP with USE_ZEND_ALLOC=0 in its environment: each block then comes from malloc",
+    "start it with USE_ZEND_ALLOC=0",
+)
+_KNOWN: Final = (
+    (r"libjvm\.so", _JVM),
+    (r"libart\.so", _JVM),
+    (
+        r"libcoreclr\.so",
+        Runtime(
+            ".NET",
+            ".NET keeps its objects in a heap of its own",
+            "dotnet-gcdump collect -p PID shows them; native memory is traced",
+            "dotnet-gcdump collect -p PID",
+        ),
+    ),
+    (
+        r"libruby(?:-?[\d.]+)?\.so[.\d]*|ruby[\d.]*",
+        Runtime(
+            "Ruby",
+            "Ruby keeps small objects in pages of slots",
+            "ObjectSpace.trace_object_allocations shows them; larger strings and arrays are traced",
+            "ObjectSpace.trace_object_allocations",
+        ),
+    ),
+    (r"libnode\.so[.\d]*|node|nodejs", _NODE),
+    (r"libphp[\d.]*\.so|php(?:-fpm|-cgi)?[\d.]*", _PHP),
+    (
+        r"beam(?:\.smp|\.debug\S*)?",
+        Runtime(
+            "Erlang",
+            "Erlang's allocators take memory in large carriers",
+            "start it with ERL_FLAGS='+Mea min': blocks then come from malloc; "
+            "recon_alloc:memory/1 shows the carriers",
+            "start it with ERL_FLAGS='+Mea min'",
+        ),
+    ),
+    (
+        r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*",
+        Runtime(
+            "Python",
+            "Python keeps objects of up to 512 bytes in arenas of its own",
+            "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
+            "in its environment, each comes from malloc and has a stack",
+            "tracelloc objects -p PID",
+        ),
+    ),
+)
+_GO: Final = Runtime(
+    "Go",
+    "the Go runtime manages its memory",
+    "Go's own profiler shows it (net/http/pprof); what C code asks for through cgo is traced",
+    "use net/http/pprof",
+)
+
+
+def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
+    """The runtimes of a process, by the files it has mapped."""
+    found: dict[Runtime, None] = {}
+    for module in modules:
+        runtime = _by_name(base_name(module.path))
+        if runtime is None and ".so" not in base_name(module.path) and module.elf.is_go:
+            runtime = _GO
+        if runtime is not None:
+            found[runtime] = None
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _by_name(name: str) -> Runtime | None:
+    return next((runtime for names, runtime in _KNOWN if re.fullmatch(names, name)), None)

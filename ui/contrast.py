@@ -1,0 +1,93 @@
+"""Text that can be read in every theme: its contrast with what is behind it is at least 4.5.
+
+That is what WCAG 2.1 asks for (success criterion 1.4.3, level AA). Themes choose muted and signal
+colours for looks; a filter over what is drawn moves those that fall short towards black or white.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+from rich.color import Color
+from rich.color_triplet import ColorTriplet
+from rich.segment import Segment
+from rich.style import Style
+from textual.app import App
+from textual.color import Color as TextualColor
+from textual.filter import LineFilter
+
+LEAST: Final = 4.5
+_STEPS: Final = 16
+_Triplet = tuple[int, int, int]
+
+
+def luminance(colour: _Triplet) -> float:
+    """Relative luminance of an sRGB colour, 0 to 1, as WCAG defines it."""
+    linear = [
+        part / 255 / 12.92 if part <= 10 else ((part / 255 + 0.055) / 1.055) ** 2.4
+        for part in colour
+    ]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: _Triplet, other: _Triplet) -> float:
+    """Contrast ratio of two colours, 1 to 21."""
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def readable(colour: _Triplet, behind: _Triplet) -> _Triplet:
+    """The colour, moved as far towards black or white as it has to be."""
+    if contrast(colour, behind) >= LEAST:
+        return colour
+    end = max(0, 255, key=lambda level: contrast((level, level, level), behind))
+    for step in range(1, _STEPS + 1):
+        moved = (
+            round(colour[0] + (end - colour[0]) * step / _STEPS),
+            round(colour[1] + (end - colour[1]) * step / _STEPS),
+            round(colour[2] + (end - colour[2]) * step / _STEPS),
+        )
+        if contrast(moved, behind) >= LEAST:
+            return moved
+    return end, end, end
+
+
+@functools.lru_cache(1 << 12)
+def _readable_style(style: Style, background: _Triplet) -> Style:
+    front, back = style.color, style.bgcolor
+    if front is None or front.triplet is None or (back is not None and back.triplet is None):
+        # The terminal's own colours: nobody knows them here.
+        return style
+    behind: _Triplet = background
+    if back is not None and back.triplet is not None:
+        behind = back.triplet.red, back.triplet.green, back.triplet.blue
+    own = front.triplet.red, front.triplet.green, front.triplet.blue
+    moved = readable(own, behind)
+    if moved == own:
+        return style
+    return style + Style(color=Color.from_triplet(ColorTriplet(*moved)))
+
+
+class ContrastFilter(LineFilter):
+    """Makes text readable; lines and bars are left as they are."""
+
+    def apply(self, segments: list[Segment], background: TextualColor) -> list[Segment]:
+        """Segments with colours that can be told from what is behind them."""
+        behind = background.rgb
+        return [
+            segment
+            if segment.style is None or not _has_text(segment.text)
+            else Segment(segment.text, _readable_style(segment.style, behind), segment.control)
+            for segment in segments
+        ]
+
+
+@functools.lru_cache(1 << 12)
+def _has_text(text: str) -> bool:
+    return any(letter.isalnum() for letter in text)
+
+
+def keep_readable(app: App[int]) -> None:
+    """Adds the filter after those that an application begins with."""
+    app._filters.append(ContrastFilter())

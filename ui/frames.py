@@ -1,0 +1,120 @@
+"""One call stack as rows of a table and as text, and rules made of its frames."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
+
+from rich.text import Text
+
+from tracelloc.filters import Action, Match, On, Rule
+from tracelloc.filters.functions import function_name
+from tracelloc.heap.stacks import NO_STACK
+from tracelloc.symbols import Frame
+from tracelloc.target.procfs import base_name
+from tracelloc.text import plural
+from tracelloc.ui.stacknames import place
+from tracelloc.ui.tableview import Cell, Column, PathCell, TableRows, clean
+from tracelloc.views.facts import format_frame
+from tracelloc.views.naming import NamedStack, frame_name
+
+FRAME_COLUMNS: Final = (
+    Column("name", "function, innermost first", 0, right=False, sorts=False),
+    Column("place", "where", 28, right=False, from_width=70, wide=56, sorts=False),
+    Column("module", "module", 16, right=False, from_width=110, wide=28, sorts=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLine:
+    """A row of a stack: a frame, a collapsed run, or a number of hidden frames."""
+
+    frame: Frame | None
+    text: str
+    is_hidden: bool = False
+    """Shown only because everything is."""
+
+
+def lines_of(stack: NamedStack, index: int, *, everything: bool) -> list[FrameLine]:
+    """The rows of a stack. ``everything``: hidden frames as well."""
+    if not stack.frames:
+        return [FrameLine(None, "[no call stack]" if index == NO_STACK else "[call stack lost]")]
+    if everything:
+        return [
+            FrameLine(frame, _name(frame), hidden)
+            for frame, hidden in zip(stack.frames, stack.hidden, strict=True)
+        ]
+    lines = []
+    for part in stack.parts():
+        if part.frame is None:
+            lines.append(FrameLine(None, f"({plural(part.count, 'frame')} hidden)", True))
+        elif part.label is not None:
+            frames = plural(part.count, "frame")
+            lines.append(FrameLine(part.frame, f"[{clean(part.label)}] ({frames})"))
+        else:
+            lines.append(FrameLine(part.frame, _name(part.frame)))
+    return lines
+
+
+def _name(frame: Frame) -> str:
+    name = clean(frame_name(frame))
+    if frame.symbol is None and frame.reason is not None:
+        return f"{name} [{frame.reason.value}]"
+    return f"{name} [inlined]" if frame.inlined else name
+
+
+def frame_rows(lines: list[FrameLine], *notes: str) -> TableRows:
+    """The table of frames, with notes below; the key is the number of the row.
+
+    The cursor begins on the first frame that is shown for itself and has source lines.
+    """
+
+    def cell(key: Hashable, column: str) -> Cell:
+        assert isinstance(key, int)
+        line = lines[key]
+        if column == "name":
+            return Text(line.text, "dim italic") if line.is_hidden else line.text
+        if line.frame is None:
+            return ""
+        if column == "module":
+            return clean(base_name(line.frame.module)) if line.frame.module else ""
+        return PathCell(place(line.frame))
+
+    footer = [lambda _key, note=note: f" {note}" for note in notes]
+    return TableRows(range(len(lines)), cell, first=first_line(lines), footer=footer)
+
+
+def first_line(lines: list[FrameLine]) -> int:
+    """The row of the first frame that is shown for itself and has source lines; else without."""
+    shown = [row for row, line in enumerate(lines) if not line.is_hidden and line.frame is not None]
+    frames = [(row, lines[row].frame) for row in shown]
+    with_file = (row for row, frame in frames if frame is not None and frame.file is not None)
+    return next(with_file, shown[0] if shown else 0)
+
+
+def stack_text(stack: NamedStack) -> str:
+    """All frames for the clipboard, one per line, as in text reports."""
+    return "\n".join(f"0x{frame.address:016x}: {format_frame(frame)}" for frame in stack.frames)
+
+
+def rule_for(frame: Frame, *, collapse: bool) -> Rule | None:
+    """Hides just this function, or takes its namespace (its file, in C) together.
+
+    None if the frame has neither a name nor a module.
+    """
+    action = Action.COLLAPSE if collapse else Action.HIDE
+    if frame.symbol is None:
+        if frame.module is None:
+            return None
+        name = base_name(frame.module)
+        label = name if collapse else None
+        return Rule(f"/{name}", Match.SUFFIX, On.MODULE, action, label)
+    name = function_name(frame.symbol)
+    if not collapse:
+        return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action)
+    scope = re.match(r"<?((?:\w+::)+)", name)
+    if scope is not None:
+        return Rule(scope[1], Match.PREFIX, On.SYMBOL, action, scope[1].removesuffix("::"))
+    return Rule(f"^{re.escape(name)}$", Match.REGEX, On.SYMBOL, action, name)

@@ -1,0 +1,201 @@
+"""The view of functions: what each one allocated itself, and what was allocated below it.
+
+Enter on a function shows who calls it and whom it calls, with the bytes that pass through each.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.totals import I64
+from tracelloc.target.procfs import base_name
+from tracelloc.text import about_of, format_percent, format_size
+from tracelloc.ui.stacknames import Search
+from tracelloc.ui.stackviews import MOST_ROWS, growth_cell, name_cell
+from tracelloc.ui.tableview import Cell, Column, Heading, Table, TableRows, clean, short_count
+from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
+from tracelloc.views.calltree import Step, shown_frames
+from tracelloc.views.naming import NamedStack
+
+COLUMNS: Final = (
+    Column("own", "own", 11),
+    Column("bytes", "own + callees", 13),
+    Column("share", "share", 7, sorts=False),
+    Column("growth", "growth/min", 12),
+    Column("count", "blocks", 9, from_width=84),
+    Column("name", "function", 0, right=False, descending=False),
+    Column("module", "module", 18, right=False, from_width=100, wide=40, sorts=False),
+)
+_NO_IDS: Final = np.zeros(0, np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionKey:
+    """Key of a row: a function, or what it is to the one that is expanded."""
+
+    step: Step
+    role: str = ""
+    size_bytes: int = field(default=0, compare=False)
+    """Bytes that pass between the two; of a caller or callee only."""
+
+
+@dataclass(slots=True)
+class _Path:
+    """A stack as numbers of functions, innermost first; recursion is in ``unique`` once."""
+
+    stack: NamedStack
+    ids: Sequence[int]
+    unique: I64
+
+
+class Functions:
+    """Figures per function, kept from one picture to the next while stacks keep their names."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._numbers: dict[Step, int] = {}
+        self._paths: dict[int, _Path] = {}
+
+    def number(self, step: Step) -> int:
+        """The number of a function."""
+        found = self._numbers.get(step)
+        if found is None:
+            found = self._numbers[step] = len(self.steps)
+            self.steps.append(step)
+        return found
+
+    def path(self, selection: ViewSelection, index: int) -> _Path:
+        """A stack as numbers."""
+        stack = selection.namer.stack(selection.snapshot, index)
+        known = self._paths.get(index)
+        if known is None or known.stack is not stack:
+            ids = [self.number(Step(name, frame.module)) for name, frame in shown_frames(stack)]
+            unique = np.array(sorted(set(ids)), np.int64) if ids else _NO_IDS
+            known = self._paths[index] = _Path(stack, ids, unique)
+        return known
+
+    def sums(self, paths: Sequence[_Path], weights: I64) -> tuple[I64, I64]:
+        """(own, own and callees') per function: a stack counts once however often it recurs."""
+        own, total = np.zeros((2, len(self.steps)), np.int64)
+        first = np.array([path.ids[0] if path.ids else -1 for path in paths], np.int64)
+        np.add.at(own, first[first >= 0], weights[first >= 0])
+        if paths:
+            lengths = [len(path.unique) for path in paths]
+            every = np.concatenate([path.unique for path in paths])
+            np.add.at(total, every, np.repeat(weights, lengths))
+        return own, total
+
+    def neighbours(
+        self, paths: Sequence[_Path], weights: Sequence[int], number: int
+    ) -> tuple[Counter[int], Counter[int]]:
+        """(callers, callees) of a function with the bytes of stacks that pass between them."""
+        callers: Counter[int] = Counter()
+        callees: Counter[int] = Counter()
+        for path, weight in zip(paths, weights, strict=True):
+            if number in path.ids:
+                pairs = {*zip(path.ids, path.ids[1:], strict=False)}
+                callees.update({inner: weight for inner, outer in pairs if outer == number})
+                callers.update({outer: weight for inner, outer in pairs if inner == number})
+        return callers, callees
+
+
+class _Rows:
+    """The rows of one picture."""
+
+    def __init__(self, functions: Functions, selection: ViewSelection) -> None:
+        snapshot, figures, stacks = selection.snapshot, selection.figures, selection.unsearched
+        self._functions = functions
+        self._settings = selection.settings
+        self._paths = [functions.path(selection, index) for index in stacks.tolist()]
+        self._weights = figures.live_bytes[stacks]
+        own, self._total = functions.sums(self._paths, self._weights)
+        _, growth = functions.sums(self._paths, snapshot.growth_per_min[stacks])
+        _, count = functions.sums(self._paths, figures.live_count[stacks])
+        self._columns = {"own": own, "bytes": self._total, "growth": growth, "count": count}
+        self._about = about_of(snapshot.sample_bytes)
+        self._whole = max(int(self._weights.sum()), 1)
+
+    def cell(self, key: Hashable, column: str) -> Cell:
+        """What stands in a column of the row."""
+        assert isinstance(key, FunctionKey)
+        number, about = self._functions.number(key.step), self._about
+        if column in ("name", "module"):
+            return self._name(key) if column == "name" else clean(base_name(key.step.module or ""))
+        size_bytes = key.size_bytes if key.role else int(self._total[number])
+        if column in ("share", "bytes"):
+            share = format_percent(size_bytes / self._whole)
+            return share if column == "share" else about + format_size(size_bytes)
+        value = int(self._columns[column][number])
+        if column == "growth":
+            return "" if key.role else growth_cell(value, None)
+        return "" if key.role else about + _WRITTEN[column](value)
+
+    def _name(self, key: FunctionKey) -> Cell:
+        is_open = self._settings.function == key.step and not key.role
+        mark = "  " if key.role else "▾ " if is_open else ""
+        return name_cell(f"{mark}{clean(key.step.name)}", self._settings.search)
+
+    def _numbers(self) -> list[int]:
+        """Functions in their order."""
+        steps, settings = self._functions.steps, self._settings
+        numbers: list[int] = np.flatnonzero(self._total).tolist()
+        if settings.search:
+            matches = Search(settings.search).matches
+            numbers = [number for number in numbers if matches(steps[number].name)]
+        sorting = settings.sorting
+        if sorting.column == "name":
+            return sorted(numbers, key=lambda n: steps[n].name, reverse=sorting.descending)
+        values = self._columns[sorting.column]
+        sign = -1 if sorting.descending else 1
+        return sorted(numbers, key=lambda number: sign * int(values[number]))
+
+    def keys(self) -> Iterator[Hashable]:
+        """Keys of the rows, those of callers and callees included."""
+        steps = self._functions.steps
+        for number in self._numbers()[:MOST_ROWS]:
+            yield FunctionKey(steps[number])
+            if self._settings.function == steps[number]:
+                weights = self._weights.tolist()
+                around = self._functions.neighbours(self._paths, weights, number)
+                for title, found in zip(("callers", "callees"), around, strict=True):
+                    yield Heading(f"{' ' * 60}  {title}{'' if found else ': none'}")
+                    for other, size_bytes in found.most_common():
+                        yield FunctionKey(steps[other], title, size_bytes)
+
+
+_WRITTEN: Final[dict[str, Callable[[int], str]]] = {"own": format_size, "count": short_count}
+
+
+def function_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
+    """Makes a row per function; the key is a ``FunctionKey``."""
+    functions = Functions()
+
+    def rows(selection: ViewSelection) -> TableRows:
+        made, sorting = _Rows(functions, selection), selection.settings.sorting
+        keys = list(made.keys())
+        why = "" if keys else selection.why_empty
+        return TableRows(keys, made.cell, sorting.column, sorting.descending, why)
+
+    return rows
+
+
+def _expanded(key: FunctionKey, settings: Settings) -> Settings:
+    """Shows the callers and callees of the function, or no more of them."""
+    is_shown = settings.function == key.step and not key.role
+    return replace(settings, function=None if is_shown else key.step)
+
+
+FUNCTIONS: Final = View(
+    name="functions",
+    title="Functions",
+    key="F",
+    maker=function_rows,
+    widget=lambda: Table(COLUMNS),
+    choose=_expanded,
+    sorting=Sorting("bytes"),
+)

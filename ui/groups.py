@@ -1,0 +1,89 @@
+"""Rows of stacks that leak or grow together: one row, which Enter expands."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from tracelloc.ui.tableview import clean
+from tracelloc.ui.view import Settings, ViewSelection
+from tracelloc.verdict.judgement import Suspect
+from tracelloc.views.naming import frame_name
+from tracelloc.views.sharedframes import shared_function
+from tracelloc.views.suspects import suspects_of
+from tracelloc.views.titles import source_place
+
+_MOST_NAMED: Final = 64
+"""Groups that are named by what their stacks share; there is no room for more."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupKey:
+    """Key of the row of a group."""
+
+    lead: int
+    """What it is known by: the shared frame's address, or its first stack."""
+    members: tuple[int, ...] = field(compare=False)
+    """Stacks that are listed, the largest share first."""
+    title: str = field(compare=False)
+    suspect: Suspect = field(compare=False)
+
+    @property
+    def stack(self) -> int:
+        """The stack that is shown for the group."""
+        return self.members[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Grouping:
+    """Keys of rows, and which stacks are rows of an expanded group."""
+
+    order: Sequence[Hashable]
+    inside: frozenset[int] = frozenset()
+
+
+def grouped(selection: ViewSelection, order: Sequence[int]) -> Grouping:
+    """Puts the stacks of each group that are listed into one row, where the first of them is."""
+    listed = set(order)
+    expanded = selection.settings.expanded
+    keys: dict[int, GroupKey] = {}
+    for suspect in suspects_of(selection.snapshot):
+        members = tuple(each.stack for each in suspect.members if each.stack in listed)
+        if len(members) > 1:
+            lead = members[0] if suspect.frame is None else suspect.frame
+            title = _title(selection, suspect, len(members), named=len(keys) < _MOST_NAMED)
+            mark = "▾" if lead in expanded else "▸"
+            key = GroupKey(lead, members, f"{mark} {title}", suspect)
+            keys |= dict.fromkeys(members, key)
+    if not keys:
+        return Grouping(order)
+    rows: list[Hashable] = []
+    seen: set[int] = set()
+    inside: set[int] = set()
+    for stack in order:
+        found = keys.get(stack)
+        if found is None:
+            rows.append(stack)
+        elif found.lead not in seen:
+            seen.add(found.lead)
+            rows.append(found)
+            if found.lead in expanded:
+                rows.extend(found.members)
+                inside.update(found.members)
+    return Grouping(rows, frozenset(inside))
+
+
+def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:
+    """``make_pair (4 stacks, pair.c:41)``."""
+    shared = shared_function(selection.snapshot, selection.namer, suspect) if named else None
+    if shared is None:
+        name, _, _ = selection.labels.get(suspect.stack, "…").partition(" ← ")
+        return f"{name.partition(' (')[0]} ({count} stacks)"
+    place = source_place(shared.frame)
+    return clean(f"{frame_name(shared.frame)} ({count} stacks{f', {place}' if place else ''})")
+
+
+def toggled(key: GroupKey, settings: Settings) -> Settings:
+    """Settings with the group expanded, or collapsed again."""
+    return replace(settings, expanded=settings.expanded ^ {key.lead})
