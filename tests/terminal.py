@@ -90,6 +90,19 @@ class Terminal:
         search = re.compile(pattern).search
         return self.wait_until(lambda lines: any(map(search, lines)), pattern)
 
+    def leave(self, pattern: str) -> None:
+        """Quits the screen, which asks once when it has traced for a minute, until this shows."""
+        self.press("q")
+        lines = self.wait_for(rf"{pattern}|q quit · e export first")
+        if not any(re.search(pattern, line) for line in lines):
+            self.press("q")
+            self.wait_for(pattern)
+
+    def quit(self) -> int:
+        """Quits the screen. The exit status."""
+        self.leave(r"^ended with \d+$")
+        return self.wait_for_end()
+
     def wait_for_end(self) -> int:
         """The exit status."""
         lines = self.wait_for(r"^ended with \d+$")

@@ -248,7 +248,7 @@ def _justify(left: list[Text], right: list[Text], width: int) -> Text:
 
 
 class TabLine(Widget):
-    """Tabs that take one line. At narrow widths the others show their numbers only."""
+    """Tabs that take one line. At narrow widths the last ones show their keys only."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"tabs--active", "tabs--note"}
 
@@ -277,7 +277,8 @@ class TabLine(Widget):
         tight = [(view, label if view is self._active else label[:-1]) for view, label in full]
         bare = [(view, label if view is self._active else f" {view.key} ") for view, label in full]
         room = width - min(len(self._notes) + 3, 40) if self._notes else width
-        for labels in (full, tight):
+        shorter = (tight[:whole] + bare[whole:] for whole in range(len(full), 0, -1))
+        for labels in (full, *shorter):
             if sum(len(label) for _, label in labels) <= room:
                 return labels
         return bare
