@@ -34,7 +34,7 @@ MODULES = [
 
 def recorded(path: str) -> list[str]:
     lines = (DATA / path).read_text().splitlines()
-    assert lines[0].startswith("# Recorded: ")
+    assert lines[0].startswith(("# Recorded: ", "# From memory: "))
     return lines[1:]
 
 
