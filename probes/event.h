@@ -143,7 +143,8 @@ enum function_kind {
  * on where in its page the probe is.
  */
 #define COOKIE_KIND 0xf
-#define COOKIE_THROWS 0x10
+#define COOKIE_THROWS 0x10 /* of an exit, too: 1 << COOKIE_THROWS_SHIFT */
+#define COOKIE_THROWS_SHIFT 4
 #define COOKIE_ARGUMENT_SHIFT 8
 #define COOKIE_ARGUMENT_BITS 4
 #define COOKIE_PLACE_SHIFT 32

@@ -22,12 +22,14 @@
  * Sessions
  *   Since Linux 6.13 one probe can be for a function's entry and its return: what the program
  *   says at the entry decides whether there will be a return. Calls inside others have none.
+ *   Where two processes are traced in one file, the kernel asks the probes of both for each call
+ *   in either, and takes silence for a wish to see the return.
  *
  * Functions that may throw
  *   A return probe puts another return address on the stack, through which no exception
  *   gets: the target would end. Functions that may throw (C++'s operator new) therefore
- *   have the program on each of their ret instructions instead. Their return address
- *   stays on the stack and in the record; a call that ends by an exception reaches none of
+ *   have the program on each of their ret instructions instead, and no session: it would be
+ *   another process's wish. Their return address stays on the stack and in the record; a call that ends by an exception reaches none of
  *   them, which `exception_enter` notices.
  *
  * Frees inside frees
@@ -557,7 +559,7 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 		use_thread_stack(ctx); \
 		if (!words) \
 			return 0; \
-		no_return = words->sessions & 1; \
+		no_return = words->sessions & ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
 		if (!words->live) \
 			return no_return; \
 		call = find_call(id); \
@@ -566,11 +568,10 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 			call = end_call(ctx, cookie, call); \
 			if (call) \
 				end(ctx, words, id, call); \
-			return *(volatile u64 *)&words->sessions & 1; \
+			return *(volatile u64 *)&words->sessions & \
+			       ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
 		} \
-		if (begin(ctx, words, id, cookie, call) && !(cookie & COOKIE_THROWS)) \
-			return 0; \
-		return no_return; \
+		return begin(ctx, words, id, cookie, call) ? 0 : no_return; \
 	}
 
 CALL_PROGRAM(allocator_call, begin_allocation, end_allocation)

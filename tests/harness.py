@@ -156,11 +156,13 @@ class Tracelloc:
             # Else they are among the messages: standard output is the program's.
             self._reports = self.out.with_suffix(".report")
             arguments = ("--report", self._reports, *arguments)
+        # Where arguments of a module's own come first, options follow them.
+        own = 2 if module == "tests.mutant" else 0
         if "--json" in arguments:
             # Tests read single reports; what these leave out has tests of its own.
-            arguments = ("--json-full", *arguments)
+            arguments = (*arguments[:own], "--json-full", *arguments[own:])
         if "--interval" not in arguments:
-            arguments = ("--interval", "1s", *arguments)
+            arguments = (*arguments[:own], "--interval", "1s", *arguments[own:])
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
                 tracelloc_command(*arguments, module=module),

@@ -115,7 +115,7 @@ def test_closed_stdout(target: Target, tmp_path: Path) -> None:
     with tracer:
         read_line(tracer.stderr, "tracelloc")
         assert target.ask("go") == "done"
-        assert tracer.stdout.readline().startswith(b"==> ")
+        assert f" pid={target.pid} ".encode() in tracer.stdout.readline()
         tracer.stdout.close()
         messages = tracer.stderr.read().decode()
     assert tracer.returncode == 0

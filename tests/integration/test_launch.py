@@ -131,7 +131,7 @@ def test_signals_pass(tmp_path: Path, number: signal.Signals) -> None:
     await_file(tmp_path / "pid")
     assert tracer.stop(number) == 9
     assert tracer.out.read_text() == "got\n"
-    assert tracer.text().startswith("==> ")
+    assert "==> " in tracer.text()
 
 
 def await_file(path: Path) -> str:
@@ -283,7 +283,7 @@ def test_ended_while_it_starts(tmp_path: Path, number: signal.Signals, delay_s: 
         # The interpreter itself was still starting.
         return
     assert "Traceback" not in said
-    assert "bug" not in said
+    assert "this is a bug" not in said
     if mark.exists() and mark.read_text():
         assert not Path(f"/proc/{mark.read_text().strip()}").exists()
 

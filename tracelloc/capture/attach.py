@@ -62,6 +62,10 @@ _CLOSERS: Final = ThreadPoolExecutor(64, thread_name_prefix="detach")
 """Threads that close descriptors, made when they are needed."""
 
 
+PLAIN: Final = "/plain"
+"""Behind a program's name: loaded for links that are no sessions."""
+
+
 def attach_type(method: Method, program: str) -> int:
     """The expected_attach_type that the program of this name must be loaded with."""
     if method is Method.SESSION and program in _SESSION_PROGRAMS:
@@ -167,7 +171,7 @@ class Attachment:
 
     def _attach_links(self, pid: int) -> None:
         def kind(probe: _Probe) -> tuple[bool, str, str]:
-            return not probe.is_return, probe.point.open_path, probe.point.program
+            return not probe.is_return, probe.point.open_path, probe.program(self.method)
 
         # Sorting is stable, and keeps exits before entries.
         probes = _probes(self.points, self.method)
@@ -182,8 +186,8 @@ class Attachment:
         offsets = words(*(probe.point.offset for probe in probes))
         cookies = words(*(probe.cookie for probe in probes))
         attributes = _LinkAttr(
-            prog_fd=self._program(first.program),
-            attach_type=attach_type(self.method, first.program),
+            prog_fd=self._program(probes[0].program(self.method)),
+            attach_type=attach_type(self.method, probes[0].program(self.method)),
             path=ctypes.addressof(path_bytes),
             offsets=ctypes.addressof(offsets),
             cookies=ctypes.addressof(cookies),
@@ -246,6 +250,17 @@ class _Probe:
     @property
     def cookie(self) -> int:
         return abi.FunctionCode.RETURN if self.is_return else self.point.cookie
+
+    def program(self, method: Method) -> str:
+        """The name of its program.
+
+        A function that may throw is in no session: where another one is traced, too, that has
+        the kernel put a return probe there, which no exception gets through.
+        """
+        name = self.point.program
+        throws = self.point.cookie & abi.COOKIE_THROWS
+        is_session = attach_type(method, name) == _UPROBE_SESSION
+        return name + PLAIN if throws and is_session else name
 
 
 def _probes(points: Iterable[ProbePoint], method: Method) -> list[_Probe]:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
-from tracelloc.capture.attach import Attachment, attach_type
+from tracelloc.capture.attach import PLAIN, Attachment, attach_type
 from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry, take_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
@@ -261,7 +261,9 @@ class Capture:
     @property
     def programs(self) -> dict[str, int]:
         """The descriptors of the programs for uprobes, by name."""
-        return {name: fd for name, fd in self.loaded.items() if name in self._names}
+        return {
+            name: fd for name, fd in self.loaded.items() if name.removesuffix(PLAIN) in self._names
+        }
 
     @property
     def loaded(self) -> dict[str, int]:
@@ -269,7 +271,9 @@ class Capture:
         return self._bpf.loaded
 
     def program(self, name: str) -> int:
-        """The descriptor of a loaded program."""
+        """The descriptor of a program; plain ones are loaded when they are needed."""
+        if name.endswith(PLAIN) and name not in self.loaded:
+            self._bpf.load(name, KPROBE, attach_type(self.method, name))
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:

@@ -91,11 +91,12 @@ class Programs:
     def load(self, name: str, kind: int, attach_type: int = 0) -> int:
         """Loads a program, for this expected_attach_type, and returns its descriptor.
 
-        One that was loaded under the name before is dropped; what it is attached to keeps
-        it. Raises UnsupportedError or PrivilegeError.
+        ``name``: what follows a slash tells it from the program of the same name. One that
+        was loaded under the name before is dropped; what it is attached to keeps it. Raises
+        UnsupportedError or PrivilegeError.
         """
         places = dict(enumerate(self._maps.values()))
-        code = with_maps(self._probes.programs[name], places)
+        code = with_maps(self._probes.programs[name.partition("/")[0]], places)
         attributes = _LoadAttr(
             prog_type=kind,
             insn_cnt=len(code) // 8,

@@ -26,6 +26,8 @@ from tracelloc.target.procfs import base_name
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+_EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
+"""Only functions that may throw have probes at their exits."""
 _LONGEST_FUNCTION: Final = 64 << 10
 """Bytes of a function that is looked through for branches."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
@@ -55,7 +57,7 @@ class ProbePoint:
     @property
     def is_exit(self) -> bool:
         """Whether calls of functions that may throw end there."""
-        return self.cookie == abi.FunctionCode.EXIT
+        return self.cookie == _EXIT_COOKIE
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,7 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
         )
     offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
     exits = [
-        replace(entry, offset=offset, cookie=abi.FunctionCode.EXIT, is_single_stepped=True)
+        replace(entry, offset=offset, cookie=_EXIT_COOKIE, is_single_stepped=True)
         for offset in offsets
         if offset is not None
     ]

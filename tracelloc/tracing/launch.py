@@ -28,6 +28,8 @@ from tracelloc.tracing.session import Session
 _ATTENDED_S: Final = 10.0
 """How long a program waits whenever it loads a library, at most. Its signals take a detour
 meanwhile, and no debugger can be attached."""
+_SIGNALS_S: Final = 0.2
+"""How often signals are looked for while the program begins."""
 _QUIET_S: Final = 2.0
 """Once it has loaded nothing for so long, it is left alone."""
 
@@ -58,7 +60,9 @@ class Launch:
         """Lets the program begin, and waits until it is traced. Raises TracellocError."""
         STARTUP.end()  # the terminal is the program's from here on
         self.program.go()
-        self._is_there.wait()
+        # A signal that another thread is given does not end the wait: it is seen now and then.
+        while not self._is_there.wait(_SIGNALS_S):
+            pass
         if self._trouble is not None:
             raise self._trouble
         self.session.begin_upkeep()
