@@ -84,8 +84,14 @@ def test_every_function_of_malloc(
         ("mimalloc", 0),
     ],
 )
+@pytest.mark.parametrize("more", [(), ("--follow",)], ids=["alone", "with-descendants"])
 def test_operators_that_throw(
-    builder: Builder, targets: list[Target], tmp_path: Path, allocator: str, limit_mib: int
+    builder: Builder,
+    targets: list[Target],
+    tmp_path: Path,
+    allocator: str,
+    limit_mib: int,
+    more: tuple[str, ...],
 ) -> None:
     """C++ under each of them lives on, traced, when it catches std::bad_alloc."""
     meek = ["meek"] if allocator == "mimalloc" else []
@@ -94,12 +100,12 @@ def test_operators_that_throw(
     beside, target = (Target(command, env=preloaded(allocator)) for _ in range(2))
     targets.extend([beside, target])
     other = Tracelloc("-p", beside.pid, "--json", directory=tmp_path)
-    tracer = Tracelloc("-p", target.pid, "--json", directory=tmp_path)
+    tracer = Tracelloc("-p", target.pid, "--json", *more, directory=tmp_path)
     target.ask("go")
     books = json.loads(target.ask("again"))
     assert tracer.stop() == 0
     assert other.stop() == 0
-    report = tracer.last()
+    report = tracer.last_of(target.pid)
     assert books["caught"] > 20 or meek
     assert_no_loss(report)
     assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])

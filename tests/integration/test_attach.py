@@ -14,10 +14,12 @@ from contextlib import closing
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
+from tests.integration.test_allocators import preloaded
 from tracelloc.capture import attach, system
 from tracelloc.capture.method import Method
 from tracelloc.errors import TracellocError
 from tracelloc.target.procfs import Process
+from tracelloc.target.signatures import ALLOCATOR_PROGRAM
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 
@@ -121,6 +123,18 @@ def test_the_best_way_is_taken(target: Target) -> None:
     with closing(attach_to(Process(target.pid), TraceConfig())) as session:
         best = Method.SESSION if HAS_SESSIONS else Method.MULTI if HAS_MULTI else Method.PERF
         assert session.method is best
+
+
+@pytest.mark.skipif(not HAS_SESSIONS, reason="sessions came with Linux 6.13")
+def test_operators_are_in_no_session(builder: Builder, targets: list[Target]) -> None:
+    """Their program is the same one, and all else stays in sessions."""
+    target = Target([builder.cpp("operators", "-pthread"), 0], env=preloaded("tcmalloc"))
+    targets.append(target)
+    with closing(attach_to(Process(target.pid), TraceConfig())) as session:
+        assert session.method is Method.SESSION
+        programs = session._capture.programs
+    plain = ALLOCATOR_PROGRAM + attach.PLAIN
+    assert {plain, ALLOCATOR_PROGRAM} < programs.keys()
 
 
 def test_refusal_leaves_nothing(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
+from tracelloc.capture.attach import PLAIN
 from tracelloc.capture.child import Child, ChildEndedError
 from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info, statistics
@@ -94,6 +95,7 @@ class Meter:
         return min(1.0, spent_ns / cpu_ns)
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
+        program = program.removesuffix(PLAIN)
         entry_ns = costs.stepped_ns if program in self._stepped else costs.cheap_ns
         # Every other run is at a return.
         return (entry_ns + costs.return_ns) / 2 if program in self._returning else entry_ns
@@ -162,10 +164,10 @@ class OverheadWatch:
         self,
         processes: Callable[[], Iterable[Process]],
         method: Method,
-        programs: Mapping[str, int],
+        programs: Callable[[], Mapping[str, int]],
         points: Iterable[ProbePoint],
     ) -> None:
-        """Begins at once. See ``Meter``."""
+        """Begins at once. See ``Meter``; ``programs``: those that are loaded now."""
         self.probe_share: float | None = None
         """Share of the targets' CPU time, 0 to 1; None until it is known."""
         self._processes = processes
@@ -187,14 +189,14 @@ class OverheadWatch:
     def _watch(self) -> None:
         # Where it can't be measured, there is no estimate: never a reason to fail.
         with suppress(OSError, ChildEndedError, TracellocError):
-            costs = measure_traps(self._method, self._programs.__getitem__)
+            costs = measure_traps(self._method, lambda name: self._programs()[name])
             while not self._stopping.is_set():
                 self._measure_once(costs)
                 self._stopping.wait(_GAP_S)
 
     def _measure_once(self, costs: TrapCosts) -> None:
         with statistics():
-            meter = Meter(self._processes, self._programs, self._points)
+            meter = Meter(self._processes, self._programs(), self._points)
             self._stopping.wait(_STRETCH_S)
             share = meter.share(costs)
         if share is not None:

@@ -96,13 +96,14 @@ class Programs:
         UnsupportedError or PrivilegeError.
         """
         places = dict(enumerate(self._maps.values()))
-        code = with_maps(self._probes.programs[name.partition("/")[0]], places)
+        written = name.partition("/")[0]
+        code = with_maps(self._probes.programs[written], places)
         attributes = _LoadAttr(
             prog_type=kind,
             insn_cnt=len(code) // 8,
             insns=_address(code),
             license=_address(_LICENSE),
-            prog_name=name.encode()[: NAME_BYTES - 1],
+            prog_name=written.encode()[: NAME_BYTES - 1],
             expected_attach_type=attach_type,
         )
         try:

@@ -48,7 +48,7 @@ class Upkeep:
         self._overhead = OverheadWatch(
             lambda: [tracee.process for tracee in self._processes.living],
             self._capture.method,
-            self._capture.programs,
+            lambda: self._capture.programs,
             root.probes.points,
         )
         if self._capture.method.has_links and not self._config.follow:
