@@ -233,7 +233,7 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     snapshot = picture.snapshot
     least = "at least " if snapshot.losses.overflows or snapshot.merged is not None else ""
     growth = figures.growth_bytes_per_min
-    name = Text(f" {crop(picture.labels.get(figures.index, '…'), width - 2)}", "bold")
+    name = Text(f" {crop(picture.labels.shown(figures.index), width - 2)}", "bold")
     if condition:
         name.append(f"  {condition} ", "bold reverse")
     style = "bold red" if growth > 0 else "green" if growth < 0 else ""

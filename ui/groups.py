@@ -78,7 +78,7 @@ def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: boo
     """``make_pair (4 stacks, pair.c:41)``."""
     shared = shared_function(selection.snapshot, selection.namer, suspect) if named else None
     if shared is None:
-        name, _, _ = selection.labels.get(suspect.stack, "…").partition(" ← ")
+        name, _, _ = selection.names.label(selection.snapshot, suspect.stack).partition(" ← ")
         return f"{name.partition(' (')[0]} ({count} stacks)"
     place = source_place(shared.frame)
     return clean(f"{frame_name(shared.frame)} ({count} stacks{f', {place}' if place else ''})")

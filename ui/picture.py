@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 
+from tracelloc.heap.totals import I64
 from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Mark
 from tracelloc.snapshots.histograms import StackDetails, stack_details
 from tracelloc.snapshots.merge import TraceMerger
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
 from tracelloc.text import NS_PER_S
-from tracelloc.ui.stacknames import Names, Search
+from tracelloc.ui.stacknames import Labels, Names, Search
 from tracelloc.ui.view import (
     Journal,
     Settings,
@@ -84,7 +85,7 @@ class Picture:
     header: Header
     content: Any
     """Content of the view on top, from its maker."""
-    labels: Mapping[int, str]
+    labels: Labels
     namer: Namer
     """For the refresher's thread; others take a copy."""
     details: Details | None
@@ -115,8 +116,14 @@ class Pictures:
     """Makes pictures of one source."""
 
     def __init__(
-        self, source: Source, journal: Journal, now_s: Callable[[], float] = time.monotonic
+        self,
+        source: Source,
+        journal: Journal,
+        now_s: Callable[[], float] = time.monotonic,
+        asked: Callable[[], None] = lambda: None,
     ) -> None:
+        """``asked`` is called when something is drawn that has no name yet."""
+        self._asked = asked
         self._source = source
         self._journal = journal
         self._now_s = now_s
@@ -159,7 +166,7 @@ class Pictures:
             else:
                 root = self._source.namer(Target(0, ""))
                 namer = root.with_symbols(MergedSymbols(self._merger.locations, self._source.namer))
-            self._processes[number] = _Process(namer, Names(namer, self._now_s))
+            self._processes[number] = _Process(namer, Names(namer, self._now_s, self._asked))
         return self._processes[number]
 
     def make(self, trace: TraceSnapshot, settings: Settings) -> Picture:
@@ -203,12 +210,12 @@ class Pictures:
         if settings.verdicts and verdicts is not None:
             wanted = [CODE_OF[verdict] for verdict in settings.verdicts]
             stacks = stacks[np.isin(verdicts[stacks], wanted)]
-        indices = stacks.tolist()
-        process.names.update(snapshot, indices)
-        self._fold_wrappers(snapshot, process, indices)
+        by_name = settings.sorting.column == "name"
+        process.names.update(snapshot, stacks, every=by_name, search=bool(settings.search))
+        self._fold_wrappers(snapshot, process, stacks)
         found = stacks
         if settings.search:
-            found = stacks[process.names.found(Search(settings.search), indices)]
+            found = stacks[process.names.found(Search(settings.search), stacks.tolist())]
         return ViewSelection(
             trace=trace,
             snapshot=snapshot,
@@ -219,18 +226,19 @@ class Pictures:
             verdicts=verdicts,
             unsearched=stacks,
             stacks=found,
-            labels=process.names.labels,
+            names=process.names,
             ring_share=self._ring_share,
             journal=self._journal,
         )
 
-    def _fold_wrappers(self, snapshot: Snapshot, process: _Process, indices: list[int]) -> None:
+    def _fold_wrappers(self, snapshot: Snapshot, process: _Process, stacks: I64) -> None:
         """Now and then, hides functions that turn out to wrap malloc."""
         names, now_s = process.names, self._now_s()
-        if names.pending or now_s < process.wrappers_due_s or process.namer.waiting:
+        if now_s < process.wrappers_due_s or process.namer.waiting:
             return
         process.wrappers_due_s = now_s + _WRAPPERS_S
-        stats = snapshot.stack_stats(indices[:_MOST_WEIGHED])
+        # Of those that are named by now.
+        stats = snapshot.stack_stats(stacks[names.labels.fresh[stacks]][:_MOST_WEIGHED].tolist())
         found = measured_wrappers(
             (process.namer.stack(snapshot, each.index), each.allocated_bytes, each.allocated_count)
             for each in stats
@@ -239,7 +247,7 @@ class Pictures:
         if new := sorted(found - filters.measured):
             filters.hide_measured(found)
             self._journal.say(f"hidden as wrappers of malloc: {', '.join(new)} (f: wrappers)")
-            names.update(snapshot, indices)
+            names.update(snapshot, stacks)
 
     def _header(self, snapshot: Snapshot, moments: Sequence[Mark]) -> Header:
         first = moments[0] if moments else analysis.mark(snapshot, "")

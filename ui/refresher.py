@@ -29,7 +29,7 @@ class Refresher:
         interval_s: float | None,
     ) -> None:
         """``interval_s`` None: only on demand, for tests."""
-        self._pictures = Pictures(source, journal)
+        self._pictures = Pictures(source, journal, asked=self._repeat)
         self._publish = publish
         self._fail = fail
         self._interval_s = interval_s
@@ -66,6 +66,12 @@ class Refresher:
         """Has something done by the thread, for what only it may touch."""
         with self._changed:
             self._jobs.append(job)
+            self._changed.notify_all()
+
+    def _repeat(self) -> None:
+        """Makes the last picture once more: it lacks names."""
+        with self._changed:
+            self._done = None
             self._changed.notify_all()
 
     def freeze(self, frozen: bool) -> None:
@@ -144,7 +150,8 @@ class Refresher:
             picture = self._pictures.make(trace, settings)
             self._naming = picture.is_naming
             with self._changed:
-                self._done = settings
+                # Names that are waited for come with the next one, as soon as this is drawn.
+                self._done = None if picture.names_pending else settings
                 self._in_flight = True
             self._publish(picture)
 

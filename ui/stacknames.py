@@ -1,21 +1,22 @@
 """Names of all stacks for tables and search, a bounded piece of work at a time.
 
-Only the refresher's thread uses this. While symbols are being read, names change several
-times a second; ten thousand stacks are then named over several ticks, the largest first,
-so that no tick takes long.
+Only the refresher's thread makes names. While symbols are being read, names change several
+times a second: what is on the screen is named first, then the largest stacks, each time as
+many as there is time for.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from tracelloc.filters.rules import LONGEST_SUBJECT
+from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
@@ -27,10 +28,37 @@ from tracelloc.views.titles import stack_title
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
-BUDGET_S: Final = 0.02
-"""How long names may take per tick."""
-_AT_A_TIME: Final = 64
+SPARE_S: Final = 0.006
+"""How long names may take per picture that nobody waits for."""
+EVERY_S: Final = 0.1
+"""The same where rows are searched, or sorted by name."""
+FIRST: Final = 32
+"""Stacks that are named in any case: a screenful."""
 _NO_IDS: Final = np.zeros(0, np.intp)
+
+
+class Labels(dict[int, str]):
+    """What stacks are called in one line, as far as they are named.
+
+    Named by the refresher's thread; the one that draws tells which it shows.
+    """
+
+    def __init__(self, asked: Callable[[], None]) -> None:
+        """``asked`` is called when one is shown that has no name yet."""
+        super().__init__()
+        self.fresh = np.zeros(0, np.bool_)
+        """Per stack whether its label is as good as it gets by now."""
+        self.wanted: set[int] = set()
+        """Those that are shown, and not fresh."""
+        self._asked = asked
+
+    def shown(self, stack: int) -> str:
+        """The label of a stack on the screen."""
+        if stack >= len(self.fresh) or not self.fresh[stack]:
+            self.wanted.add(stack)
+            if stack not in self:
+                self._asked()
+        return self.get(stack, "…")
 
 
 class Search:
@@ -53,37 +81,77 @@ class Search:
 class Names:
     """One line per stack, and which stacks a search finds."""
 
-    def __init__(self, namer: Namer, now_s: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        namer: Namer,
+        now_s: Callable[[], float] = time.monotonic,
+        asked: Callable[[], None] = lambda: None,
+    ) -> None:
+        """``asked``: see ``Labels``."""
         self._namer = namer
         self._now_s = now_s
-        self.labels: dict[int, str] = {}
+        self.labels = Labels(asked)
         """What allocated: the program's own innermost function and the one that called it."""
-        self._seen: dict[int, tuple[int, int]] = {}
+        self._version: tuple[int, int] | None = None
+        """What the names are of."""
+        self._searchable = np.zeros(0, np.bool_)
+        """Per stack whether a search looks at its names as they are now."""
         self._ids: dict[int, Ids] = {}
         self._words: dict[tuple[str | None, str | None, str | None], int] = {}
         self._texts: list[str] = []
         self._found: tuple[str, list[bool]] = "", []
         self.pending = 0
-        """Stacks whose names may change still."""
+        """Stacks whose names are waited for."""
 
-    def update(self, snapshot: Snapshot, order: Sequence[int]) -> None:
-        """Names these, the first ones first."""
-        version = self._namer.version
-        outdated = [index for index in order if self._seen.get(index) != version]
-        end_s = self._now_s() + BUDGET_S
-        done = 0
-        for index in outdated:
-            if done % _AT_A_TIME == 0 and done and self._now_s() > end_s:
+    def update(
+        self, snapshot: Snapshot, order: I64, *, every: bool = False, search: bool = False
+    ) -> None:
+        """Names some of these, what is on the screen first; ``every``: as many as can be.
+
+        ``search``: so that they can be searched.
+        """
+        self._begin(snapshot)
+        labels = self.labels
+        wanted, labels.wanted = labels.wanted, set()
+        done = self._searchable if search else labels.fresh
+        left = order[~done[order]]
+        first = [stack for stack in wanted if stack < len(labels.fresh)]
+        end_s = self._now_s() + (EVERY_S if every or search else SPARE_S)
+        count = 0
+        for count, stack in enumerate((*first, *left[:FIRST].tolist(), *left[FIRST:].tolist()), 1):
+            if not labels.fresh[stack]:
+                self._name(snapshot, stack)
+            if search and not self._searchable[stack]:
+                self._note_words(snapshot, stack)
+            if count >= len(first) + FIRST and self._now_s() > end_s:
                 break
-            done += 1
-            self._name(snapshot, index, version)
-        self.pending = len(outdated) - done
+        self.pending = len(first) + len(left) - count if every or search else 0
 
-    def _name(self, snapshot: Snapshot, index: int, version: tuple[int, int]) -> None:
-        stack = self._namer.stack(snapshot, index)
-        self._seen[index] = version
-        self._ids[index] = np.array(sorted({self._word(frame) for frame in stack.frames}), np.intp)
-        self.labels[index] = clean(stack_title(stack, index, with_line=True))
+    def _begin(self, snapshot: Snapshot) -> None:
+        """Forgets what is out of date, makes room for new stacks."""
+        labels, stacks = self.labels, len(snapshot.totals)
+        if self._version != self._namer.version:
+            self._version = self._namer.version
+            labels.fresh, self._searchable = np.zeros((2, stacks), np.bool_)
+        elif (more := stacks - len(labels.fresh)) > 0:
+            labels.fresh = np.pad(labels.fresh, (0, more))
+            self._searchable = np.pad(self._searchable, (0, more))
+
+    def label(self, snapshot: Snapshot, stack: int) -> str:
+        """The label of one stack, at once."""
+        if not self.labels.fresh[stack]:
+            self._name(snapshot, stack)
+        return self.labels[stack]
+
+    def _name(self, snapshot: Snapshot, stack: int) -> None:
+        title = stack_title(self._namer.stack(snapshot, stack), stack, with_line=True)
+        self.labels[stack] = clean(title)
+        self.labels.fresh[stack] = True
+
+    def _note_words(self, snapshot: Snapshot, stack: int) -> None:
+        frames = self._namer.stack(snapshot, stack).frames
+        self._ids[stack] = np.array(sorted({self._word(frame) for frame in frames}), np.intp)
+        self._searchable[stack] = True
 
     def _word(self, frame: Frame) -> int:
         key = frame.symbol, frame.module, frame.file

@@ -107,7 +107,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     """A row per stack; the key is its index."""
     snapshot, settings = selection.snapshot, selection.settings
     history = snapshot.history.held()[1]
-    labels, verdicts = selection.labels, selection.verdicts
+    labels, verdicts = selection.names.labels, selection.verdicts
     columns = _columns(selection)
 
     def group_cell(key: GroupKey, column: str) -> Cell:
@@ -132,7 +132,7 @@ def stack_rows(selection: ViewSelection) -> TableRows:
         assert isinstance(key, int)
         if column == "name":
             mark = "  └ " if key in grouping.inside else ""
-            return name_cell(mark + labels.get(key, "…"), settings.search)
+            return name_cell(mark + labels.shown(key), settings.search)
         if column in ("growth", "verdict"):
             found = None if verdicts is None else VERDICTS[verdicts[key]]
             growth = int(snapshot.growth_per_min[key])
@@ -248,7 +248,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
     """
 
     def rows(selection: ViewSelection) -> TableRows:
-        settings, labels = selection.settings, selection.labels
+        settings, labels = selection.settings, selection.names.labels
         sorting = settings.sorting
         left = replace(selection.snapshot, blocks=selection.unlimited_blocks())
         order = _ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
@@ -274,7 +274,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
             if column == "address":
                 return f"0x{address:x}"
             if column == "name":
-                return name_cell(labels.get(stack, "…"), settings.search)
+                return name_cell(labels.shown(stack), settings.search)
             block = known.get(key)
             if block is None:
                 # Its row waits for the next order.

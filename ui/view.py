@@ -25,6 +25,7 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.text import format_size
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
+from tracelloc.ui.stacknames import Names
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.calltree import Step
 from tracelloc.views.naming import Namer
@@ -252,8 +253,8 @@ class ViewSelection:
     """Stacks within the limits, the heaviest first."""
     stacks: I64
     """Stacks that the search finds."""
-    labels: Mapping[int, str]
-    """What stacks are called in one line."""
+    names: Names
+    """What stacks are called."""
     ring_share: float
     journal: Journal
 

@@ -46,6 +46,8 @@ def test_stages_come_once_each_and_in_order() -> None:
     ]
     other = MemoryBudget(1000 * MIB, lambda: used[0])
     other.when_full(said.append)
+    assert "are cut" in (other.look() or ""), "nothing is ended before it has been tried"
+    assert len(said) == 1
     other.look()
     assert len(said) == 2
 

@@ -75,7 +75,8 @@ class MemoryBudget:
             stage = MemoryStage.FOLDED
         if stage <= self.stage:
             return None
-        self.stage = stage
+        # One after the other, however fast it grows: what is cut may be enough.
+        stage = self.stage = MemoryStage(self.stage + 1)
         so_far = (
             f"tracelloc uses {format_size(used)} of the {format_size(self.limit_bytes)} it may "
             "(--max-memory)"
