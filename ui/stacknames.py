@@ -28,7 +28,7 @@ from tracelloc.views.titles import stack_title
 Mask = npt.NDArray[np.bool_]
 Ids = npt.NDArray[np.intp]
 
-SPARE_S: Final = 0.006
+SPARE_S: Final = 0.003
 """How long names may take per picture that nobody waits for."""
 EVERY_S: Final = 0.1
 """The same where rows are searched, or sorted by name."""

@@ -1,0 +1,68 @@
+"""Names of stacks, made for what is on the screen first."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tracelloc.filters import NamedStack
+from tracelloc.symbols import Frame
+from tracelloc.ui.stacknames import FIRST, Names, Search
+
+STACKS = 1000
+SNAPSHOT: Any = SimpleNamespace(totals=range(STACKS))
+ORDER = np.arange(STACKS)
+
+
+class CountingNamer:
+    """A namer of stacks with one frame each."""
+
+    def __init__(self) -> None:
+        self.version = (0, 0)
+
+    def stack(self, _snapshot: object, index: int) -> NamedStack:
+        frame = Frame(index, f"work_{index}_{self.version[0]}", None, None, None, None, None)
+        return NamedStack([frame], [False])
+
+
+def slow_names(namer: Any, asked: list[int]) -> Names:
+    """Names whose time is up at each look at the clock."""
+    clock = iter(range(1_000_000))
+    return Names(namer, lambda: float(next(clock)), lambda: asked.append(1))
+
+
+def test_what_is_shown_comes_first() -> None:
+    namer, asked = CountingNamer(), list[int]()
+    names = slow_names(namer, asked)
+    names.update(SNAPSHOT, ORDER)
+    assert sorted(names.labels) == list(range(FIRST))
+    assert names.pending == 0, "nobody waits for the others"
+    assert names.labels.shown(0) == "work_0_0"
+    assert not asked
+    assert names.labels.shown(900) == "…"
+    assert len(asked) == 1
+    names.update(SNAPSHOT, ORDER)
+    assert names.labels.shown(900) == "work_900_0"
+    assert len(asked) == 1
+
+    # A name that may have changed is shown until there is the new one; nobody is hurried.
+    namer.version = (1, 0)
+    names.update(SNAPSHOT, ORDER)
+    assert names.labels.shown(900) == "work_900_0"
+    assert names.label(SNAPSHOT, 901) == "work_901_1"
+    names.update(SNAPSHOT, ORDER)
+    assert names.labels.shown(900) == "work_900_1"
+    assert len(asked) == 1
+
+
+def test_a_search_looks_at_all() -> None:
+    names = slow_names(CountingNamer(), [])
+    left = []
+    while not left or left[-1]:
+        names.update(SNAPSHOT, ORDER, search=True)
+        left.append(names.pending)
+    assert left == [max(STACKS - n * FIRST, 0) for n in range(1, len(left) + 1)]
+    found = names.found(Search("work_99"), ORDER.tolist())
+    assert np.flatnonzero(found).tolist() == [99, *range(990, 1000)]
