@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -126,6 +126,7 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         self._held_until_s = 0.0
         self._mouse_down = False
         self._pending: Callable[[], None] | None = None
+        self._base = Style.null()
 
     # What a subclass is.
 
@@ -275,9 +276,15 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
                 base += self.get_component_rich_style(part, partial=True)
         return Segment(text, base + over)
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draws some lines of what is in view."""
+        # Each time that it is asked for, Textual works it out anew.
+        self._base = self.rich_style
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
         """Draws a line of what is in view."""
-        width, base = self.width, self.rich_style
+        width, base = self.width, self._base
         over = Style.null()
         pieces: Iterable[Piece] = ()
         row = self.row_at(y)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import ClassVar, Final
 
 import numpy as np
@@ -251,8 +253,8 @@ class Plot(Widget):
             return Strip.blank(self.size.width, self.rich_style)
         styles: dict[str, Style] = {"": self.rich_style}
         segments = []
-        for character, name in self._drawing[y]:
+        for name, cells in groupby(self._drawing[y], key=itemgetter(1)):
             if name not in styles:
                 styles[name] = self.get_component_rich_style(name)
-            segments.append(Segment(character, styles[name]))
-        return Strip(segments, len(segments)).simplify()
+            segments.append(Segment("".join(map(itemgetter(0), cells)), styles[name]))
+        return Strip(segments, len(self._drawing[y]))

@@ -41,6 +41,8 @@ SETTLE_S = 1.0
 """How long the program runs with a tool attached before it is measured."""
 CROWDED = Case(2, 12, 50_000)
 """Blocks that live on: what the reader does then, and whether it still loses nothing."""
+CPU_TARGETS = {CASES[0]: 0.05, CROWDED: 0.12}
+"""The profiler's share of one core at a million events per second, at most."""
 CROWDED_NAMES = ("untraced", "floor", "tracelloc")
 
 

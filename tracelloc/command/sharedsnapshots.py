@@ -23,7 +23,10 @@ class SharedSnapshots:
     def __init__(
         self, session: Session, wanted: Wanted, namers: Namers, suppressions: Suppressions
     ) -> None:
-        """``wanted``: what they all must have. ``namers`` are used by nobody else."""
+        """``wanted``: what they have unless something else is asked for.
+
+        ``namers`` are used by nobody else.
+        """
         self._session = session
         self._wanted = wanted
         self._namers = namers
@@ -34,8 +37,8 @@ class SharedSnapshots:
     def take(self, patience_s: float, wanted: Wanted | None = None) -> TraceSnapshot:
         """The trace as it is now, without suspects that are suppressed.
 
-        Waits ``patience_s`` at most for names that tell which are. ``wanted``: what is asked
-        for besides. Raises what the trace died of.
+        Waits ``patience_s`` at most for names that tell which are. ``wanted``: all that
+        this one must have. Raises what the trace died of.
         """
         with self._lock:
             return self._take(patience_s, wanted)
@@ -54,7 +57,7 @@ class SharedSnapshots:
             self._recent = None
 
     def _take(self, patience_s: float, wanted: Wanted | None) -> TraceSnapshot:
-        trace = self._session.snapshot(self._wanted if wanted is None else self._wanted | wanted)
+        trace = self._session.snapshot(self._wanted if wanted is None else wanted)
         self._namers.patience_s = patience_s
         namers = map(self._namers.of, [one.target for one in trace.processes])
         pairs = zip(trace.processes, namers, strict=True)
