@@ -219,6 +219,9 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
         STARTUP.end()
+        # What there is by now stays to the end: no use in looking for garbage there, while the
+        # screen waits for it.
+        gc.freeze()
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
