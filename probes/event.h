@@ -139,8 +139,9 @@ enum function_kind {
 
 /*
  * The cookie of a probe: function_kind in bits 0-3, whether the function may throw in bit 4,
- * from bit 8 on four bits for each argument with its position from 1 to 6, and from bit 32
- * on where in its page the probe is.
+ * from bit 8 on four bits for each argument with its position from 1 to 6, or 0 where all of
+ * the function's blocks have the size in bits 44-63, and from bit 32 on where in its page the
+ * probe is.
  */
 #define COOKIE_KIND 0xf
 #define COOKIE_THROWS 0x10 /* of an exit, too: 1 << COOKIE_THROWS_SHIFT */
@@ -149,6 +150,7 @@ enum function_kind {
 #define COOKIE_ARGUMENT_BITS 4
 #define COOKIE_PLACE_SHIFT 32
 #define COOKIE_PLACE_MASK 0xfff
+#define COOKIE_SIZE_SHIFT 44
 
 /* How a stack walk ended. */
 enum stack_flag {
@@ -225,7 +227,8 @@ enum counter {
 	COUNTER_LOST_MAPPINGS = 19,     /* ring `mappings` full: a mapping or its end unseen */
 	COUNTER_SKIPPED_RUNS = 20,      /* tracepoint programs that the kernel left out; user space
 	                                   asks it, nothing is counted here */
-	COUNTERS = 21,
+	COUNTER_IMPOSSIBLE_SIZES = 21,  /* allocations left out: they would end beyond all memory */
+	COUNTERS = 22,
 };
 
 /* Words that user space and the probes share through memory. One element. */

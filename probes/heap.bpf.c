@@ -67,7 +67,8 @@
 #endif
 
 #define SIZE_OVERFLOW 0xffffffffffffffffULL
-
+/* Of a user's half with four levels of page tables. Above are only those asked for by address. */
+#define ADDRESSES (1ULL << 47)
 
 static __always_inline struct control *get_control(void)
 {
@@ -225,12 +226,13 @@ static __always_inline u64 argument_at(struct pt_regs *ctx, u32 position)
 	return value;
 }
 
-/* The argument in a role of a kind of function, counted from 0. */
+/* The argument in a role of a kind of function, counted from 0, or the size that is always it. */
 static __always_inline u64 argument(struct pt_regs *ctx, u64 cookie, u32 role)
 {
 	u32 shift = COOKIE_ARGUMENT_SHIFT + role * COOKIE_ARGUMENT_BITS;
+	u32 position = cookie >> shift & ((1 << COOKIE_ARGUMENT_BITS) - 1);
 
-	return argument_at(ctx, cookie >> shift & ((1 << COOKIE_ARGUMENT_BITS) - 1));
+	return position ? argument_at(ctx, position) : cookie >> COOKIE_SIZE_SHIFT;
 }
 
 /*
@@ -538,7 +540,14 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 			take_back(words, id, call);
 		return;
 	}
-	if (!call->hidden && note_sampled(address))
+	if (call->hidden)
+		return;
+	/* Of a custom allocator of which another argument is the size: that is a pointer, say. */
+	if (call->size > ADDRESSES - address) {
+		count(COUNTER_IMPOSSIBLE_SIZES);
+		return;
+	}
+	if (note_sampled(address))
 		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, id, call));
 }
 

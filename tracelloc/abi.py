@@ -170,6 +170,7 @@ COOKIE_ARGUMENT_SHIFT: Final = 8
 COOKIE_ARGUMENT_BITS: Final = 4
 COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
+COOKIE_SIZE_SHIFT: Final = 44
 """What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
 
 
@@ -251,6 +252,7 @@ class Counter(IntEnum):
     LOST_INNER_FREES = 18
     LOST_MAPPINGS = 19
     SKIPPED_RUNS = 20
+    IMPOSSIBLE_SIZES = 21
 
 
 LOST_EVENT_COUNTERS: Final = (

@@ -70,7 +70,7 @@ class HeaderLines(Widget):
 
 def header(picture: Picture, facts: Facts, state: str, width: int, height: int) -> Text:
     """The lines of the header, each exactly as wide as it may be."""
-    lines = [_alert(picture, width)] if picture.header.untraced is not None and height > 1 else []
+    lines = [_alert(picture, width)] if picture.header.alert is not None and height > 1 else []
     lines.append(_first(picture, facts, state, width))
     height -= len(lines) - 1
     parts = _figures(picture)
@@ -86,11 +86,11 @@ def header(picture: Picture, facts: Facts, state: str, width: int, height: int) 
 
 
 def _alert(picture: Picture, width: int) -> Text:
-    """What the screen can't show: most of the growth is elsewhere."""
-    untraced = picture.header.untraced
-    assert untraced is not None
-    choices = untraced.sentence, untraced.clause, untraced.short
-    words = next((text for text in choices if len(text) + 2 <= width), untraced.short)
+    """What must be said first: figures that can't be right, growth that is elsewhere."""
+    alert = picture.header.alert
+    assert alert is not None
+    choices = alert.sentence, alert.clause, alert.short
+    words = next((text for text in choices if len(text) + 2 <= width), alert.short)
     return Text(fit(f" {words}", width), ALERT)
 
 

@@ -159,7 +159,7 @@ class LiveScreen(Screen[None]):
         self.picture = picture
         snapshot = picture.snapshot
         with self.app.batch_update():
-            self.set_class(picture.header.untraced is not None, "alert")
+            self.set_class(picture.header.alert is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
             if snapshot.series is not None:
                 start_ns = snapshot.now_ns - snapshot.elapsed_ns

@@ -32,10 +32,10 @@ from tracelloc.ui.view import (
     listed_stacks,
 )
 from tracelloc.verdict.judgement import CODE_OF, Judgement
+from tracelloc.views.alerts import Alert, alert_of
 from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
 from tracelloc.views.processfacts import Account, Forecast, account, forecast
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
-from tracelloc.views.untraced import UntracedGrowth, untraced_growth
 from tracelloc.views.wrappers import measured_wrappers
 
 _RATE_NS: Final = 2 * NS_PER_S
@@ -56,8 +56,8 @@ class Header:
     frees_per_s: float
     account: Account | None
     """Where resident memory comes from."""
-    untraced: UntracedGrowth | None
-    """What most of its growth is, if that is not traced."""
+    alert: Alert | None
+    """What must be said first."""
     forecast: Forecast | None
     ring_share: float
 
@@ -260,7 +260,7 @@ class Pictures:
             allocations_per_s=float(moved.per_second(moved.allocated_count).sum()),
             frees_per_s=float(moved.per_second(moved.freed_count).sum()),
             account=found,
-            untraced=untraced_growth(snapshot, found),
+            alert=alert_of(snapshot, found),
             forecast=forecast(snapshot),
             ring_share=self._ring_share,
         )

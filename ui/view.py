@@ -27,11 +27,11 @@ from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
 from tracelloc.verdict.judgement import Codes, Verdict
+from tracelloc.views.alerts import alert_of
 from tracelloc.views.calltree import Step
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import NOTHING_YET
-from tracelloc.views.untraced import untraced_growth
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,9 +290,9 @@ class ViewSelection:
     @property
     def _why_all_empty(self) -> str:
         """Why there are no rows where nothing was narrowed down."""
-        untraced = untraced_growth(self.snapshot)
-        if untraced is not None:
-            return f"no traced block is live: {untraced.sentence}"
+        alert = alert_of(self.snapshot)
+        if alert is not None:
+            return f"no traced block is live: {alert.sentence}"
         if not self.snapshot.events:
             return NOTHING_YET
         rss_bytes = self.snapshot.rss_bytes

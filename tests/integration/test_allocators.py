@@ -147,6 +147,7 @@ module = "pool-*"
 functions = [
     { name = "pool_take", kind = "alloc", size = 3 },
     { name = "pool_give", kind = "free", block = 2 },
+    { name = "node_take", kind = "alloc", size_bytes = 112 },
 ]
 [[allocator]]
 name = "chunks"
@@ -174,6 +175,24 @@ def test_pools_that_the_user_names(builder: Builder, targets: list[Target], tmp_
     seen = sorted([site["allocations"], site["bytes"]] for site in report["top_allocators"])
     assert seen == sorted(books.values())
     assert {found["name"] for found in report["malloc_libraries"]} == {"slices", "chunks", "malloc"}
+
+
+def test_sizes_that_cannot_be_are_left_out_and_counted(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The pool's first argument is a pointer."""
+    names = tmp_path / "pools.toml"
+    names.write_text(POOLS.replace("size = 3", "size = 1"))
+    target = Target([builder.c("pool")])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--allocators", names, directory=tmp_path)
+    books = json.loads(target.ask("go"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    blocks, _ = books.pop("pool_take")
+    assert report["lost"]["impossible_sizes"] > blocks > 0
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
 def test_exceptions_pass_through_a_pool_of_the_users(

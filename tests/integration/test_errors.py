@@ -92,9 +92,11 @@ def test_zombie() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="32-bit programs of x86")
 def test_32_bit_target(builder: Builder, targets: list[Target]) -> None:
-    target = Target([builder.c("plain", "-m32")])
+    program = builder.c("plain", "-m32")
+    target = Target([program])
     targets.append(target)
     assert "is a 32-bit program" in said(run_tracelloc("-p", target.pid), 1)
+    assert "is a 32-bit program" in said(run_tracelloc("--", program), 1)
 
 
 @pytest.mark.bpf

@@ -1,5 +1,5 @@
 // A pool with books of its own: slices of memory that never came from malloc, a pool whose
-// chunks do, and malloc beside them.
+// chunks do, nodes of one size, and malloc beside them.
 //
 // Says "ready", then works once per line it hears and answers with its books: blocks and
 // bytes by where they come from.
@@ -20,7 +20,7 @@ static char memory[1 << 22];
 static struct pool fixed;
 static void *slots[3000];
 static size_t sizes[3000];
-static long books[3][2];
+static long books[4][2];
 
 // pool_take(pool, flags, size): the size is the third argument.
 NOINLINE void *pool_take(struct pool *pool, int flags, size_t size)
@@ -55,6 +55,24 @@ NOINLINE void chunk_give(void *block)
     if (block)
         free((char *)block - 32);
     __asm__ volatile("" ::: "memory");
+}
+
+// All blocks are of one size, which no argument says.
+NOINLINE void *node_take(struct pool *pool)
+{
+    char *node = pool->next;
+
+    pool->next = node + 112;
+    __asm__ volatile("" ::: "memory");
+    return node;
+}
+
+static void take_nodes(int count)
+{
+    for (int n = 0; n < count; n++)
+        node_take(&fixed);
+    books[3][0] += count;
+    books[3][1] += 112L * count;
 }
 
 static void work(void)
@@ -105,9 +123,12 @@ int main(void)
     for (;;) {
         hear(line, sizeof(line));
         work();
+        take_nodes(41);
         snprintf(line, sizeof(line),
-                 "{\"pool_take\":[%ld,%ld],\"chunk_take\":[%ld,%ld],\"work\":[%ld,%ld]}\n",
-                 books[0][0], books[0][1], books[1][0], books[1][1], books[2][0], books[2][1]);
+                 "{\"pool_take\":[%ld,%ld],\"chunk_take\":[%ld,%ld],\"work\":[%ld,%ld],"
+                 "\"node_take\":[%ld,%ld]}\n",
+                 books[0][0], books[0][1], books[1][0], books[1][1], books[2][0], books[2][1],
+                 books[3][0], books[3][1]);
         say(line);
     }
 }

@@ -56,10 +56,8 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("FUNCTION_", abi.FunctionCode),
     ("RING_", abi.EventRingNumber),
 ]
-COOKIE_BITS = [
-    f"COOKIE_{name}"
-    for name in ("THROWS", "ARGUMENT_SHIFT", "ARGUMENT_BITS", "PLACE_SHIFT", "PLACE_MASK")
-]
+COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
+COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
     "position": abi.POSITION_FIELDS,
@@ -143,6 +141,8 @@ def test_cookies_say_kind_and_positions() -> None:
     assert POSIX_MEMALIGN.cookie == code.POSIX_MEMALIGN | 1 << 8 | 3 << 12
     remap = MAPPINGS.functions["mremap"]
     assert remap.cookie == code.REMAP | 1 << 8 | 2 << 12 | 3 << 16 | 4 << 20
+    fixed = Signature(FunctionKind.CALLOC, (2, 0), size_bytes=112)
+    assert fixed.cookie == code.CALLOC | 2 << 8 | 112 << 44
     assert ALLOC.throwing.cookie == ALLOC.cookie | abi.COOKIE_THROWS
 
 

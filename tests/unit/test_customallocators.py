@@ -23,6 +23,8 @@ functions = [
     { name = "pool_g*", kind = "free", block = 2 },
     { name = "chunk_take", kind = "calloc", throws = false },
     { name = "no_such_function", kind = "posix_memalign" },
+    { name = "node_new", kind = "alloc", size_bytes = 112 },
+    { name = "nodes_new", kind = "calloc", count = 2, size_bytes = 112, throws = false },
 ]
 """
 
@@ -34,6 +36,8 @@ def test_kinds_positions_and_what_may_throw() -> None:
         Signature(FunctionKind.OUTER_FREE, (2,)),
         Signature(FunctionKind.CALLOC, (1, 2)),
         Signature(FunctionKind.POSIX_MEMALIGN, (1, 3), throws=True),
+        Signature(FunctionKind.ALLOC, (0,), throws=True, size_bytes=112),
+        Signature(FunctionKind.CALLOC, (2, 0), size_bytes=112),
     ]
 
 
@@ -72,6 +76,22 @@ def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
         (
             "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', block = true}]",
             "block must be the number of an argument, 1 to 6",
+        ),
+        (
+            "[[allocator]]\nfunctions = [{name = 'f', kind = 'free', size_bytes = 16}]",
+            "unknown key 'size_bytes'",
+        ),
+        (
+            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size_bytes = 1048576}]",
+            "size_bytes must be a number of bytes, 1 to 1,048,575",
+        ),
+        (
+            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size_bytes = '8'}]",
+            "size_bytes must be a number of bytes",
+        ),
+        (
+            "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', size = 1, size_bytes = 8}]",
+            "size and size_bytes exclude each other",
         ),
         (
             "[[allocator]]\nfunctions = [{name = 'f', kind = 'alloc', throws = 1}]",

@@ -10,9 +10,11 @@ import pytest
 from tests.unit.leaks import watched
 from tests.unit.reports import text_report
 from tests.unit.test_memory import MIB, with_memory
+from tracelloc.abi import Counter
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.allocators import Module
 from tracelloc.target.runtimes import Runtime, runtimes_of
+from tracelloc.views.alerts import alert_of, implausible_sizes
 from tracelloc.views.untraced import untraced_growth
 
 
@@ -88,6 +90,36 @@ def test_a_runtime_says_how_its_heap_is_seen() -> None:
     assert found is not None
     assert "USE_ZEND_ALLOC=0" in found.sentence
     assert found.short.endswith("of growth traced: start it with USE_ZEND_ALLOC=0")
+
+
+def test_sizes_that_cannot_be_are_said_before_anything_else() -> None:
+    snapshot = grown("anonymous", 100 * MIB)
+    losses = replace(
+        snapshot.losses, counters={**snapshot.losses.counters, Counter.IMPOSSIBLE_SIZES: 3}
+    )
+    lines = list(text_report(replace(snapshot, losses=losses), watched(400.0).namer, 1))
+    assert lines[1].startswith("==> 3 allocations with sizes that cannot be (the argument is a")
+    assert lines[2].startswith("==> only ")
+    alert = alert_of(replace(snapshot, losses=losses))
+    assert alert is not None
+    assert (alert.clause, alert.short) != (alert.sentence, alert.clause)
+
+
+def test_more_live_bytes_than_twice_the_address_space_cannot_be() -> None:
+    snapshot = watched(400.0).snapshot()
+    live = snapshot.live_bytes
+
+    def with_space(size_bytes: int) -> Snapshot:
+        whole = with_memory(400.0)
+        assert whole.memory is not None
+        now = replace(whole.memory.now, space=size_bytes)
+        return replace(snapshot, memory=replace(whole.memory, now=now))
+
+    for plausible in (0, live // 2 + 1):
+        assert implausible_sizes(with_space(plausible)) is None
+    alert = implausible_sizes(with_space(live // 2 - 1))
+    assert alert is not None
+    assert "of address space" in alert.sentence
 
 
 def test_growth_that_is_traced_or_small_needs_no_words() -> None:

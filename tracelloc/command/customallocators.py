@@ -11,9 +11,10 @@ For pools, arenas and wrappers that no list can know::
     ]
 
 ``name`` of a function is its symbol, C++'s mangled, and may be a glob. ``kind`` says what it
-does, one of ``KINDS``; the other keys say which argument is which, counted from 1. A function
-may be left by a C++ exception unless ``throws = false`` says that it never is: that allows
-the cheaper kind of probe, and if it is not true, an exception ends the target.
+does, one of ``KINDS``; the other keys say which argument is which, counted from 1. In place of
+``size``, ``size_bytes`` says how large all blocks of the function are. A function may be left by
+a C++ exception unless ``throws = false`` says that it never is: that allows the cheaper kind of
+probe, and if it is not true, an exception ends the target.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tracelloc.filters.files import given_text, own_text
 from tracelloc.filters.rules import TomlTables, nearest
 from tracelloc.invoker import Invoker
 from tracelloc.target.allocators import CustomAllocator, CustomFunction
-from tracelloc.target.signatures import FunctionKind, Signature
+from tracelloc.target.signatures import SIZES, FunctionKind, Signature
 
 KINDS: Final = {
     "alloc": FunctionKind.ALLOC,
@@ -47,6 +48,7 @@ _USUAL: Final = {FunctionKind.POSIX_MEMALIGN: (1, 3)}
 """Which arguments are which if nothing is said; of other kinds the first ones."""
 _TABLE_KEYS: Final = ("name", "module", "functions")
 _FUNCTION_KEYS: Final = ("name", "kind", "throws")
+_SIZE_BYTES: Final = "size_bytes"
 
 
 def load_custom_allocators(
@@ -106,13 +108,17 @@ def _function(entry: dict[str, Any]) -> CustomFunction:
             hint=f"known are {', '.join(KINDS)}",
         )
     kind = KINDS[kind_name]
-    known = (*_FUNCTION_KEYS, *kind.roles)
+    known = [*_FUNCTION_KEYS, *kind.roles, *([_SIZE_BYTES] if "size" in kind.roles else [])]
     for key in entry:
         if key not in known:
             raise UsageError(f"unknown key {key!r}", hint=nearest(key, known))
+    size_bytes = _size_bytes(entry)
     positions = []
     usual = _USUAL.get(kind, range(1, len(kind.roles) + 1))
     for role, first in zip(kind.roles, usual, strict=True):
+        if role == "size" and size_bytes:
+            positions.append(0)
+            continue
         position = entry.get(role, first)
         if type(position) is not int or not 1 <= position <= _MOST_ARGUMENTS:
             raise UsageError(f"{role} must be the number of an argument, 1 to {_MOST_ARGUMENTS}")
@@ -120,6 +126,17 @@ def _function(entry: dict[str, Any]) -> CustomFunction:
     throws = entry.get("throws", True)
     if not isinstance(throws, bool):
         raise UsageError("throws must be true or false")
-    signature = Signature(kind, tuple(positions))
+    signature = Signature(kind, tuple(positions), size_bytes=size_bytes)
     # Frees are looked at when they begin: what they do later does not matter.
     return CustomFunction(pattern, replace(signature, throws=throws and kind.returns))
+
+
+def _size_bytes(entry: dict[str, Any]) -> int:
+    """The size of all blocks of a function; 0: an argument says it. Raises UsageError."""
+    size_bytes = entry.get(_SIZE_BYTES, 0)
+    if _SIZE_BYTES in entry:
+        if "size" in entry:
+            raise UsageError(f"size and {_SIZE_BYTES} exclude each other")
+        if type(size_bytes) is not int or not 1 <= size_bytes < SIZES:
+            raise UsageError(f"{_SIZE_BYTES} must be a number of bytes, 1 to {SIZES - 1:,}")
+    return int(size_bytes)

@@ -9,6 +9,7 @@ from pathlib import Path
 from tracelloc.report.content import Entry, Request, SectionContent
 from tracelloc.report.loglines import cleared_line, suspect_line, suspect_state
 from tracelloc.verdict.judgement import Suspect
+from tracelloc.views.alerts import implausible_sizes
 from tracelloc.views.facts import suspect_facts
 from tracelloc.views.suspects import (
     name_suspects,
@@ -83,8 +84,9 @@ def suspects_part(given: Request) -> SectionContent:
     snapshot = given.snapshot
     shown = suspects_of(snapshot, given.style.top)
     quiet, suppressed = silence_line(snapshot), suppressed_line(snapshot)
-    untraced = untraced_growth(snapshot)
-    lines = [None if untraced is None else untraced.sentence, suppressed, quiet]
+    untraced, sizes = untraced_growth(snapshot), implausible_sizes(snapshot)
+    alerts = [None if alert is None else alert.sentence for alert in (sizes, untraced)]
+    lines = [*alerts, suppressed, quiet]
     if untraced is not None:
         quiet = untraced.why
     found = [f"==> {line}" for line in lines if line is not None]

@@ -315,12 +315,17 @@ def open_target(pid: int) -> Process:
         raise TargetError(f"process {pid} ({printable(process.command())}) has already ended")
     # Not readable: attaching will say why.
     with suppress(OSError):
-        if _is_32_bit(process):
-            raise TargetError(
-                f"process {pid} ({printable(process.command())}) is a 32-bit program",
-                hint="tracelloc traces 64-bit programs",
-            )
+        check_bits(process)
     return process
+
+
+def check_bits(process: Process) -> None:
+    """Raises TargetError if its program is for 32 bits, OSError if it can't be read."""
+    if _is_32_bit(process):
+        raise TargetError(
+            f"process {process.pid} ({printable(process.command())}) is a 32-bit program",
+            hint="tracelloc traces 64-bit programs",
+        )
 
 
 def _is_32_bit(process: Process) -> bool:

@@ -42,6 +42,8 @@ _UNLIMITED: Final = 1 << 62
 """Version 1 writes no limit as a number that is nearly this large."""
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
+_KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
+"""Of ``/proc/PID/status``, in the order of the fields of ``Resident``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Resident:
     """Shared memory."""
     swapped: int
     """Anonymous memory that has been swapped out: not in memory, but not given back."""
+    space: int = 0
+    """All addresses that are in use (VmSize); 0: not known."""
 
     @property
     def rss(self) -> int:
@@ -161,7 +165,7 @@ def read_resident(process: Process) -> Resident | None:
     kinds = _numbers(process.memory_directory / "status")
     if "RssAnon" not in kinds:
         return None
-    sizes = [kinds.get(name, 0) << 10 for name in ("RssAnon", "RssFile", "RssShmem", "VmSwap")]
+    sizes = [kinds.get(name, 0) << 10 for name in _KINDS]
     return Resident(*sizes)
 
 

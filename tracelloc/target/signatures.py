@@ -16,6 +16,8 @@ REGISTERS: Final = ("rdi", "rsi", "rdx", "rcx", "r8", "r9")
 """Where x86-64 functions find their first arguments (System V ABI, 3.2.3)."""
 
 
+SIZES: Final = 1 << 64 - abi.COOKIE_SIZE_SHIFT
+"""Sizes below this can be those of all of a function's blocks."""
 ALLOCATOR_PROGRAM: Final = "allocator_call"
 MAPPING_PROGRAM: Final = "mapping_call"
 FREE_PROGRAM: Final = "free_call"
@@ -104,10 +106,13 @@ class Signature:
 
     kind: FunctionKind
     positions: tuple[int, ...]
-    """Positions of the arguments that ``FunctionKind.roles`` names, counted from 1, up to 6."""
+    """Positions of the arguments that ``FunctionKind.roles`` names, counted from 1, up to 6.
+    0 of the size: it is ``size_bytes``."""
     throws: bool = False
     """Whether a C++ exception may leave it. No return probe then: an exception that meets one
     ends the program (``std::terminate``), for nothing can unwind through it."""
+    size_bytes: int = 0
+    """Size of all blocks of the function, below ``SIZES``."""
 
     @property
     def throwing(self) -> Signature:
@@ -122,7 +127,7 @@ class Signature:
     @property
     def registers(self) -> tuple[str, ...]:
         """The x86-64 registers that the program reads at the entry."""
-        return tuple(REGISTERS[position - 1] for position in self.positions)
+        return tuple(REGISTERS[position - 1] for position in self.positions if position)
 
     @property
     def cookie(self) -> int:
@@ -130,7 +135,7 @@ class Signature:
         cookie = self.kind.value | (abi.COOKIE_THROWS if self.throws else 0)
         for role, position in enumerate(self.positions):
             cookie |= position << abi.COOKIE_ARGUMENT_SHIFT + role * abi.COOKIE_ARGUMENT_BITS
-        return cookie
+        return cookie | self.size_bytes << abi.COOKIE_SIZE_SHIFT
 
 
 ALLOC: Final = Signature(FunctionKind.ALLOC, (1,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
@@ -10,6 +11,7 @@ from tracelloc.errors import TargetError
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.target.allocators import Allocator, MallocChoice, Module, discover
 from tracelloc.target.found import FoundLibrary, found_of, why_no_allocator
+from tracelloc.target.processlist import check_bits
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
@@ -29,6 +31,11 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
 def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     """Says that there is none in what is mapped, and why."""
     process = space.process
+    try:
+        with suppress(OSError):
+            check_bits(process)
+    except TargetError as error:
+        return error
     if selection.only is not None:
         return TargetError(
             f"process {process.pid} has no malloc library {selection.only!r}",

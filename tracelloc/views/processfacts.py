@@ -309,6 +309,10 @@ _LOSS_TEXTS = {
     Counter.ABANDONED_CALLS: ("abandoned call", "abandoned calls"),
     Counter.SAMPLE_TABLE_FULL: ("sample lost", "samples lost"),
     Counter.LOST_PAIRS: ("short-lived allocation uncounted", "short-lived allocations uncounted"),
+    Counter.IMPOSSIBLE_SIZES: (
+        "allocation of impossible size left out",
+        "allocations of impossible sizes left out",
+    ),
     Counter.UNREADABLE_RESULTS: ("unreadable result", "unreadable results"),
 }
 
