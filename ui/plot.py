@@ -28,9 +28,9 @@ F64 = npt.NDArray[np.float64]
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 _FAR: Final = 4
-_LABELS: Final = 9
+LABELS: Final = 9
 """Cells of the labels at the left, the axis included."""
-_BEHIND: Final = 6
+BEHIND: Final = 6
 """Cells at the right where the lines' names stand."""
 
 
@@ -117,7 +117,7 @@ def draw(
     The first curve is an area, drawn in eighths of a cell; the others are lines.
     """
     canvas = _Canvas(width, height)
-    plot_width, plot_height = width - _LABELS - _BEHIND, height - 1
+    plot_width, plot_height = width - LABELS - BEHIND, height - 1
     if plot_width < 8 or plot_height < 2:
         return canvas.rows
     end_ns = max(end_ns, start_ns + NS_PER_S)
@@ -132,7 +132,7 @@ def draw(
     for number, (curve, values) in enumerate(lines):
         heights = np.nan_to_num(values, nan=-1.0) / top * plot_height
         if highest[number] > top:
-            canvas.write(width - _BEHIND + 1, 0, f"{curve.name} ↑"[: _BEHIND - 1], curve.style)
+            canvas.write(width - BEHIND + 1, 0, f"{curve.name} ↑"[: BEHIND - 1], curve.style)
             names[0] = curve.name
             continue
         if number:
@@ -142,11 +142,12 @@ def draw(
         if heights[-1] >= 0:
             _write_name(canvas, names, curve, _row(float(heights[-1]), plot_height))
     for name, time_ns in flags:
-        x = _LABELS + int((time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
-        if _LABELS <= x < _LABELS + plot_width:
+        x = LABELS + int((time_ns - start_ns) / (end_ns - start_ns) * (plot_width - 1))
+        if LABELS <= x < LABELS + plot_width:
             for y in range(plot_height):
                 canvas.put(x, y, "┆", "plot--mark")
-            canvas.write(x + 1, 0, name, "plot--mark")
+            left = x + 1 if x + 1 + len(name) <= width else x - len(name)
+            canvas.write(left, 0, name, "plot--mark")
     return canvas.rows
 
 
@@ -159,7 +160,7 @@ def _write_name(canvas: _Canvas, names: dict[int, str], curve: Curve, y: int) ->
     """Behind the curve's end, where there is no other name yet."""
     free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
     names[free[0]] = curve.name
-    canvas.write(len(canvas.rows[0]) - _BEHIND + 1, free[0], curve.name, curve.style)
+    canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
 
 
 def _draw_axes(
@@ -171,19 +172,19 @@ def _draw_axes(
     for y in range(plot_height):
         if y % 2 == 0 and plot_height - y >= 2:
             value = top * (plot_height - y) / plot_height
-            canvas.write(0, y, axis_label(value).rjust(_LABELS - 1), "plot--axis")
-            canvas.put(_LABELS - 1, y, "┤", "plot--axis")
+            canvas.write(0, y, axis_label(value).rjust(LABELS - 1), "plot--axis")
+            canvas.put(LABELS - 1, y, "┤", "plot--axis")
         else:
-            canvas.put(_LABELS - 1, y, "│", "plot--axis")
-    canvas.write(0, plot_height, "0┼".rjust(_LABELS), "plot--axis")
+            canvas.put(LABELS - 1, y, "│", "plot--axis")
+    canvas.write(0, plot_height, "0┼".rjust(LABELS), "plot--axis")
     for x in range(plot_width):
-        canvas.put(_LABELS + x, plot_height, "─", "plot--axis")
+        canvas.put(LABELS + x, plot_height, "─", "plot--axis")
     ticks = max(1, plot_width // 20)
     for tick in range(ticks):
         x = round(plot_width * tick / ticks)
         ago_s = (end_ns - start_ns) * (1 - x / plot_width) / NS_PER_S
-        canvas.write(_LABELS + x, plot_height, f"┬ -{format_duration(ago_s)} ", "plot--axis")
-    canvas.write(_LABELS + plot_width - 4, plot_height, " now", "plot--axis")
+        canvas.write(LABELS + x, plot_height, f"┬ -{format_duration(ago_s)} ", "plot--axis")
+    canvas.write(LABELS + plot_width - 4, plot_height, " now", "plot--axis")
 
 
 def _draw_area(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
@@ -193,13 +194,13 @@ def _draw_area(canvas: _Canvas, heights: Sequence[float], plot_height: int, styl
         for row in range(plot_height):
             part = min(8, eighths - 8 * row)
             if part > 0:
-                canvas.put(_LABELS + offset, plot_height - 1 - row, _EIGHTHS[part], style)
+                canvas.put(LABELS + offset, plot_height - 1 - row, _EIGHTHS[part], style)
 
 
 def _draw_line(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
     before: int | None = None
     for offset, height in enumerate(heights):
-        x = _LABELS + offset
+        x = LABELS + offset
         if height < 0:
             before = None
             continue

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import stat
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -23,6 +22,7 @@ from tracelloc.invoker import Invoker, invoker
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
+from tracelloc.syscalls import open_inside, open_regular
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
@@ -81,31 +81,23 @@ class LiveSource:
         if key not in self._sources:
             if len(self._sources) >= _MOST_SOURCES:
                 self._sources.clear()
-            self._sources[key] = _source(*key)
+            self._sources[key] = read_source(*key)
         found = self._sources[key]
         if isinstance(found, OSError):
             raise found
         return found
 
 
-def _source(pid: int, path: str) -> list[str] | OSError:
+def read_source(pid: int, path: str) -> list[str] | OSError:
     """The lines of a source file, or why they can't be read."""
     last: OSError = FileNotFoundError(2, "No such file or directory")
-    for root in (f"/proc/{pid}/root", ""):
+    for opened in (lambda: open_inside(f"/proc/{pid}/root", path), lambda: open_regular(path)):
         try:
-            return _lines(root + path)
+            with open(opened(), "rb") as stream:
+                return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
         except OSError as error:
             last = error
     return last
-
-
-def _lines(path: str) -> list[str]:
-    """Lines of a file. Raises OSError for others than regular files: a pipe would never end."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is not a regular file")
-        return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
 
 
 class PickerApp(App[int]):

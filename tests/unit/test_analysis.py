@@ -111,6 +111,8 @@ LIMITS = [
     Limits(max_age_ns=2500),
     Limits(min_size_bytes=1000, max_size_bytes=3000),
     Limits(born_after_ns=4000),
+    Limits(born_before_ns=4000),
+    Limits(born_after_ns=2000, born_before_ns=4000),
     Limits(stack=3),
     Limits(tid=2, min_size_bytes=1),
     Limits(min_age_ns=9_999_999),
@@ -126,6 +128,7 @@ def within(row: Row, limits: Limits, now_ns: int) -> bool:
         and row.size >= limits.min_size_bytes
         and (limits.max_size_bytes is None or row.size <= limits.max_size_bytes)
         and (limits.born_after_ns is None or row.birth > limits.born_after_ns)
+        and (limits.born_before_ns is None or row.birth <= limits.born_before_ns)
         and (limits.stack is None or row.stack == limits.stack)
         and (limits.tid is None or row.tid == limits.tid)
     )
@@ -162,6 +165,7 @@ def test_both_ends_of_limits() -> None:
     assert sizes(Limits(min_size_bytes=3, max_size_bytes=5)) == [3, 4, 5]
     assert sizes(Limits(min_age_ns=95, max_age_ns=97)) == [3, 4, 5]
     assert sizes(Limits(born_after_ns=107)) == [8, 9]
+    assert sizes(Limits(born_after_ns=105, born_before_ns=107)) == [6, 7]
 
 
 def test_a_copy_of_history_stays_as_it_is() -> None:

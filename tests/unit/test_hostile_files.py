@@ -33,6 +33,7 @@ from tracelloc.syscalls import NotRegularError, open_inside, open_regular
 from tracelloc.target.allocators import families_in
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.target.residency import closest_limit
+from tracelloc.ui.run import read_source
 
 MIB = 1 << 20
 
@@ -268,3 +269,12 @@ def test_directories_that_no_system_call_takes(tmp_path: Path) -> None:
     assert lines.reason is not None
     assert "missing" in lines.reason
     lines.close()
+
+
+def test_sources_are_regular_files_within_the_root_of_the_process(tmp_path: Path) -> None:
+    source, pipe = tmp_path / "main.c", tmp_path / "pipe"
+    source.write_bytes(b"int main;\n\xff\n")
+    os.mkfifo(pipe)
+    assert read_source(os.getpid(), str(source)) == ["int main;", "\ufffd"]
+    for path in (pipe, tmp_path, tmp_path / "nowhere"):
+        assert isinstance(read_source(os.getpid(), str(path)), OSError)

@@ -107,6 +107,8 @@ class Limits:
     born_after_ns: int | None = None
     """CLOCK_MONOTONIC; ``now_ns`` of a mark: only what has come since. Births are of the
     timer's last tick, so of the first 2 to 11 ms after the mark blocks may be left out."""
+    born_before_ns: int | None = None
+    """CLOCK_MONOTONIC; only what had come by then."""
     stack: int | None = None
     tid: int | None = None
 
@@ -140,6 +142,8 @@ def choose(blocks: Blocks, now_ns: int, limits: Limits = ALL) -> Blocks:
         kept &= blocks.birth_ns >= _u64(now_ns - limits.max_age_ns)
     if limits.born_after_ns is not None:
         kept &= blocks.birth_ns > _u64(limits.born_after_ns)
+    if limits.born_before_ns is not None:
+        kept &= blocks.birth_ns <= _u64(limits.born_before_ns)
     return blocks.select(kept)
 
 
