@@ -20,7 +20,8 @@ from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
+from tracelloc.ui.live_screen import LiveScreen
+from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher

@@ -23,6 +23,7 @@ from tracelloc.text import (
     format_size,
 )
 from tracelloc.ui.picture import Picture
+from tracelloc.ui.spanplot import span_note
 from tracelloc.ui.stackviews import VERDICT_STYLES
 from tracelloc.ui.tableview import (
     clean,
@@ -321,6 +322,8 @@ def notes_of(picture: Picture) -> str:
         notes.append(f"by {settings.metric.value} (w)")
     if settings.baseline is not None:
         notes.append("since baseline (b)")
+    if settings.span is not None:
+        notes.append(span_note(settings.span, picture.found_bytes))
     if settings.difference is not None:
         notes.append(f"change {settings.difference.title} (d)")
     if settings.verdicts:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingsMap, BindingType
+from textual.binding import BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Footer, Input
 
@@ -18,73 +17,18 @@ from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
-from tracelloc.ui.lineview import LineView, bindings
+from tracelloc.ui.lineview import LineView
+from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.plot import Plot, curves_of
+from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
+from tracelloc.ui.spanplot import SpanPlot, flags_of
 from tracelloc.ui.stackviews import verdict_lines, verdict_text
 from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
-
-# fmt: off
-LIVE_KEYS: Final = bindings(
-    "live",
-    (
-        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
-        ("question_mark", "app.ask('show_help')", "Help", "All keys"),
-        ("slash", "search", "Search", "Search names, files, modules (regex)"),
-        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
-        ("n", "app.ask('toggle_filters')", "All filters", "Switch all filters off or on"),
-        ("s", "sort", "Sort", "Sort by the next column"),
-        ("S", "reverse", "Reverse", "Reverse the order"),
-        ("t", "sort_by('bytes')", "Total", "Sort by live bytes"),
-        ("o", "sort_by('bytes')", "Own", "Sort by live bytes"),
-        ("a", "sort_by('count')", "Allocations", "Sort by blocks"),
-        ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
-        ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
-        ("A", "sort_by('age')", "Age", "Sort by age"),
-        ("v", "sort_by('verdict')", "Verdict", "Sort leak suspects first, then by live bytes"),
-        ("V", "app.ask('next_verdicts')", "Suspects",
-         "Show only suspects; again: only caches, busy, start-up; all"),
-        ("b", "app.ask('toggle_baseline')", "Baseline",
-         "Show only blocks that are allocated from now on and still live"),
-        ("M", "app.ask('set_mark')", "Mark", "Set a mark to compare with (d)"),
-        ("d", "app.ask('next_difference')", "Difference",
-         "Show what changed: since the last mark; between marks; off"),
-        ("space", "freeze", "Freeze", "Freeze or resume the screen; capture goes on"),
-        ("i", "invert", "Invert", "Invert flame graph and tree"),
-        ("w", "metric", "Metric", "Show the next metric in flame graph and tree: bytes, blocks …"),
-        ("L", "app.ask('ask_limits')", "Limits", "Show only blocks within limits of age and size"),
-        ("m", "app.ask('toggle_threads')", "Threads",
-         "Show blocks of all threads, or of one"),
-        ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
-         "Show only blocks of the next thread"),
-        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
-         "Show only blocks of the previous thread"),
-        ("T", "together", "Together",
-         "All processes, the running ones, or one (--follow)"),
-        ("E", "ended", "Ended",
-         "Ended processes: one line each, or per parent"),
-        ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
-        ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
-        ("P", "app.ask('choose_process')", "Processes",
-         "Choose another process; tracing goes on until then"),
-        ("escape", "back", "Back", "One step back"),
-    ),
-    shown={"q", "question_mark", "slash", "f", "s", "b", "M", "space", "e"},
-    first="slash",
-)
-# fmt: on
-
-
-def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
-    """Keys that show each view."""
-    rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
-    return bindings("live", rows, shown=())
-
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -106,7 +50,7 @@ class LiveScreen(Screen[None]):
     KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
         "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
         "Sort": ("Sort", "Reverse"),
-        "Compare": ("Set a mark", "Show what changed", "Freeze"),
+        "Compare": ("Set a mark", "Show what", "Freeze"),
         "Views": ("Show ", "Invert", "All processes", "Ended"),
         "Out of here": ("Quit", "Choose", "Write", "Copy", "One step", "All keys"),
     }
@@ -123,7 +67,7 @@ class LiveScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """From top to bottom."""
         yield HeaderLines(self._facts, id="header")
-        yield Plot(id="plot")
+        yield SpanPlot(id="plot")
         yield TabLine(self.state.views, id="tabs")
         with ContentSwitcher(initial=self.state.views[0].name, id="views"):
             for view in self.state.views:
@@ -163,11 +107,8 @@ class LiveScreen(Screen[None]):
             self.query_one(HeaderLines).show(picture, self.state.condition)
             if snapshot.series is not None:
                 start_ns = snapshot.now_ns - snapshot.elapsed_ns
-                flags = [(mark.name, mark.now_ns) for mark in picture.settings.marks]
-                if picture.settings.baseline is not None:
-                    flags.append(("b", picture.settings.baseline.now_ns))
-                curves = curves_of(snapshot.series)
-                self.query_one(Plot).show(curves, flags, start_ns, snapshot.now_ns)
+                curves, flags = curves_of(snapshot.series), flags_of(picture.settings)
+                self.query_one(SpanPlot).show(curves, flags, start_ns, snapshot.now_ns)
             self.query_one(TabLine).show(self.settings.view, notes_of(picture))
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
@@ -222,6 +163,12 @@ class LiveScreen(Screen[None]):
     @on(TabLine.Clicked)
     def _tab_chosen(self, message: TabLine.Clicked) -> None:
         self._go_to(message.view, self.settings)
+
+    @on(SpanPlot.Chosen)
+    def _span_chosen(self, message: SpanPlot.Chosen) -> None:
+        if message.span is not None:
+            self.state.change(span=message.span)
+        self.set_focus(self.view)
 
     def on_screen_resume(self) -> None:
         """Shows what has come meanwhile."""
@@ -332,6 +279,8 @@ class LiveScreen(Screen[None]):
             self.state.change(difference=None)
         elif not settings.limits.is_open:
             self.state.change(limits=ALL)
+        elif settings.span is not None:
+            self.state.change(span=None)
         elif settings.baseline is not None:
             self.state.change(baseline=None)
         elif settings.function is not None and settings.view is FUNCTIONS:

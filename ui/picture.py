@@ -91,6 +91,8 @@ class Picture:
     details: Details | None
     found: int
     """Stacks that the search and the limits leave."""
+    found_bytes: int
+    """Live bytes of theirs, within the limits."""
     names_pending: int
     is_naming: bool
     """Whether names may come that the next picture would have."""
@@ -186,6 +188,7 @@ class Pictures:
             namer=process.namer,
             details=self._details(snapshot, process.namer, settings),
             found=len(selection.stacks),
+            found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
             names_pending=process.names.pending,
             is_naming=process.names.pending > 0 or process.namer.waiting > 0,
             took_s=self._now_s() - began_s,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import ClassVar, Final
 
+from textual import events
 from textual.binding import Binding, BindingType
 from textual.message import Message
 
-from tracelloc.text import NS_PER_S
-from tracelloc.ui.plot import Curve, Plot
-from tracelloc.ui.view import Span
+from tracelloc.text import NS_PER_S, format_duration, format_size
+from tracelloc.ui.plot import BEHIND, LABELS, Curve, Plot
+from tracelloc.ui.view import Settings, Span
 
 _PAGE: Final = 10
 """Columns that the cursor moves by with shift."""
@@ -64,3 +66,116 @@ class SpanPlot(Plot, can_focus=False):
             words = f"{self._ago(self._cursor_ns)}: {what} here? ← → Enter, Esc"
             chosen.append((words, self._cursor_ns))
         super().show(self._curves, [*self._flags, *chosen], self._start_ns, self._end_ns)
+
+    def _ago(self, time_ns: int) -> str:
+        return f"-{format_duration((self._end_ns - time_ns) / NS_PER_S)}"
+
+    # --- by keys ---
+
+    def begin(self) -> bool:
+        """Lets keys choose a span from here on. False where there is no room for the plot."""
+        if not self.display or self._columns < 1:
+            return False
+        self._cursor_ns, self._begin_ns = self._end_ns, None
+        self.can_focus = True
+        self.focus()
+        self._draw_again()
+        return True
+
+    def action_step(self, columns: int) -> None:
+        """Moves the cursor by columns."""
+        if self._cursor_ns is not None:
+            moved = self._cursor_ns + columns * self._column_ns
+            self._cursor_ns = round(min(max(moved, self._start_ns), self._end_ns))
+            self._draw_again()
+
+    def action_choose(self) -> None:
+        """Begins the span at the cursor, then ends it there."""
+        if self._begin_ns is None:
+            self._begin_ns = self._cursor_ns
+            self._draw_again()
+        elif self._cursor_ns is not None:
+            first, last = sorted((self._begin_ns, self._cursor_ns))
+            self._end(Span(first, last) if first < last else None)
+
+    def action_leave(self) -> None:
+        """Chooses none."""
+        self._end(None)
+
+    def on_blur(self) -> None:
+        """Chooses none when something else gets the keys."""
+        if self._cursor_ns is not None:
+            self._forget()
+
+    def _end(self, span: Span | None) -> None:
+        self._forget()
+        self.post_message(self.Chosen(span))
+
+    def _forget(self) -> None:
+        self._cursor_ns = self._begin_ns = self._dragged_from = None
+        self.can_focus = False
+        self._draw_again()
+
+    # --- by mouse ---
+
+    @property
+    def _columns(self) -> int:
+        return max(0, self.size.width - LABELS - BEHIND)
+
+    @property
+    def _column_ns(self) -> float:
+        return (self._end_ns - self._start_ns) / max(1, self._columns)
+
+    def _edge_ns(self, column: int) -> int:
+        """The moment where a column begins."""
+        inside = min(max(column, 0), self._columns)
+        return self._start_ns + round(inside * self._column_ns)
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Begins a span where the button is pressed."""
+        if event.button == 1 and self._end_ns:
+            self._dragged_from = event.x - LABELS
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Shows the span while the button is down."""
+        if self._dragged_from is not None:
+            self._begin_ns, self._cursor_ns = self._dragged_to(event.x - LABELS)
+            self._draw_again()
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        """Chooses the columns between; a mere click chooses nothing."""
+        if self._dragged_from is None:
+            return
+        self.release_mouse()
+        first, last = self._dragged_to(event.x - LABELS)
+        is_click = self._dragged_from == event.x - LABELS
+        if is_click:
+            self._forget()
+        else:
+            self._end(Span(first, last))
+
+    def _dragged_to(self, column: int) -> tuple[int, int]:
+        """The moments that the columns between begin and end at."""
+        assert self._dragged_from is not None
+        first, last = sorted((self._dragged_from, column))
+        return self._edge_ns(first), self._edge_ns(last + 1)
+
+
+def flags_of(settings: Settings) -> list[tuple[str, int]]:
+    """What is marked on the plot: marks, the baseline, and the chosen span."""
+    flags = [(mark.name, mark.now_ns) for mark in settings.marks]
+    if settings.baseline is not None:
+        flags.append(("b", settings.baseline.now_ns))
+    if settings.span is not None:
+        flags += [("[", settings.span.begin_ns), ("]", settings.span.end_ns)]
+    return flags
+
+
+def span_note(span: Span, live_bytes: int) -> str:
+    """``span 12:03:05–12:04:10 3.00 MiB (x)``, in clock time: what of it is live."""
+    ahead_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    first, last = (
+        time.strftime("%H:%M:%S", time.localtime((moment + ahead_ns) / NS_PER_S)) for moment in span
+    )
+    return f"span {first}–{last} {format_size(live_bytes)} (x)"

@@ -36,6 +36,7 @@ from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processview import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
@@ -170,6 +171,11 @@ class State:
         mark = analysis.mark(self.picture.snapshot, f"m{len(marks) + 1}")
         self.change(marks=(*marks, mark))
         self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
+
+    def choose_span(self) -> None:
+        """Lets the keys choose a span of time on the plot."""
+        if not self.app.screen.query_one(SpanPlot).begin():
+            self.app.notify("The chart needs more room: 60 columns, 16 lines", timeout=3)
 
     def next_difference(self) -> None:
         """Compares the last mark with now, then neighbouring marks backwards, then none."""

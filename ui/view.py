@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -160,6 +160,13 @@ class Difference:
         return f"{self.before.name} → {self.after.name if self.after else 'now'}"
 
 
+class Span(NamedTuple):
+    """A span of the traced time, CLOCK_MONOTONIC."""
+
+    begin_ns: int
+    end_ns: int
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """All settings that determine what the views show."""
@@ -182,6 +189,8 @@ class Settings:
     """Only stacks with these verdicts; empty: all."""
     baseline: Mark | None = None
     """Only blocks allocated since this mark and still live."""
+    span: Span | None = None
+    """Only blocks allocated within it and still live."""
     difference: Difference | None = None
     inverted: bool = False
     metric: Metric = Metric.BYTES
@@ -198,10 +207,14 @@ class Settings:
 
     @property
     def all_limits(self) -> Limits:
-        """All limits, the baseline included."""
-        if self.baseline is None:
-            return self.limits
-        return replace(self.limits, born_after_ns=self.baseline.now_ns)
+        """All limits, those of the baseline and the span included."""
+        begin_ns, end_ns = self.span or (None, None)
+        begins = [begin_ns, None if self.baseline is None else self.baseline.now_ns]
+        return replace(
+            self.limits,
+            born_after_ns=max((each for each in begins if each is not None), default=None),
+            born_before_ns=end_ns,
+        )
 
     @property
     def shows_freed(self) -> bool:
@@ -281,6 +294,8 @@ class ViewSelection:
             return f"no stacks {what} (Esc shows all)"
         if settings.difference is not None:
             return f"no change from {settings.difference.title} (Esc goes back)"
+        if settings.span is not None:
+            return "no block allocated in the span is live any more (Esc shows all)"
         if settings.baseline is not None:
             return "no live blocks allocated since the baseline (b switches it off)"
         if not settings.limits.is_open:

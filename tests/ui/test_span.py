@@ -1,0 +1,97 @@
+"""A span of the traced time: chosen on the chart, and what was allocated in it and still lives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+from tests.ui.screens import text_of
+from tests.ui.source import SECONDS, START_NS, drive, press, settle, shop
+from tracelloc.text import NS_PER_S, format_size
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.plot import BEHIND, LABELS
+from tracelloc.ui.spanplot import SpanPlot
+
+COLUMNS = 120 - LABELS - BEHIND
+LEAKED_PER_S = 20 * 160
+
+
+def leaked(app: LiveApp) -> str:
+    """The row of what leaks."""
+    return next(line for line in text_of(app)[9:] if "record_request" in line)
+
+
+def column_s(column: int) -> float:
+    return column * SECONDS / COLUMNS
+
+
+def test_a_span_is_chosen_by_keys_and_left_by_escape(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        whole = leaked(app)
+        await press(app, pilot, "x")
+        assert "-0 s: begin here?" in text_of(app)[2]
+        await press(app, pilot, "home", "right", "enter")
+        assert "end here?" in text_of(app)[2]
+        await press(app, pilot, "shift+right", "shift+right", "right", "enter")
+        assert app.state.settings.span is not None
+        first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
+        assert (round(first, 6), round(last, 6)) == (
+            round(column_s(1), 6), round(column_s(22), 6),
+        )  # fmt: skip
+        # Births are whole seconds: those from 2 to 25.
+        assert (int(first), int(last)) == (1, 25)
+        size = format_size(24 * LEAKED_PER_S)
+        assert size in leaked(app)
+        shown = "\n".join(text_of(app))
+        assert f" {size} (x)" in shown
+        assert "cache_lookup" not in shown, "of what was allocated then nothing is live"
+        await press(app, pilot, "escape")
+        assert app.state.settings.span is None
+        assert leaked(app) == whole
+
+    drive(shop(tmp_path), steps)
+
+
+def test_escape_and_empty_spans_choose_nothing(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        for keys in (("x", "escape"), ("x", "left", "enter", "escape"), ("x", "enter", "enter")):
+            await press(app, pilot, *keys)
+            assert app.state.settings.span is None
+            assert "here?" not in "\n".join(text_of(app))
+            # Keys are the table's again.
+            assert app.screen.focused is not app.screen.query_one(SpanPlot)
+        await press(app, pilot, "x", "slash")
+        assert "here?" not in "\n".join(text_of(app)), "what gets the keys ends it"
+
+    drive(shop(tmp_path), steps)
+
+
+def test_a_span_is_chosen_by_the_mouse(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await pilot.mouse_down("#plot", offset=(LABELS + 50, 2))
+        await pilot.hover("#plot", offset=(LABELS + 40, 2))
+        await pilot.mouse_up("#plot", offset=(LABELS + 30, 2))
+        await settle(app, pilot)
+        assert app.state.settings.span is not None
+        first, last = ((moment - START_NS) / NS_PER_S for moment in app.state.settings.span)
+        assert (round(first, 6), round(last, 6)) == (
+            round(column_s(30), 6), round(column_s(51), 6),
+        )  # fmt: skip
+        count = int(last) - int(first)
+        assert format_size(count * LEAKED_PER_S) in leaked(app)
+        await press(app, pilot, "escape")
+        await pilot.click("#plot", offset=(LABELS + 20, 2))
+        await settle(app, pilot)
+        assert app.state.settings.span is None, "a click is no span"
+
+    drive(shop(tmp_path), steps)
+
+
+def test_without_the_chart_there_is_a_word_on_that(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "x")
+        await pilot.pause()
+        assert "The chart needs more room" in "\n".join(text_of(app))
+
+    drive(shop(tmp_path), steps, (100, 12), notifications=True)

@@ -1,0 +1,69 @@
+"""Keys of the main screen, and what help says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from textual.binding import Binding
+
+from tracelloc.ui.lineview import bindings
+from tracelloc.ui.view import View
+
+# fmt: off
+LIVE_KEYS: Final = bindings(
+    "live",
+    (
+        ("q", "app.ask('leave')", "Quit", "Quit (detach, write files)"),
+        ("question_mark", "app.ask('show_help')", "Help", "All keys"),
+        ("slash", "search", "Search", "Search names, files, modules (regex)"),
+        ("f", "app.ask('show_filters')", "Filters", "Rules that hide or collapse frames"),
+        ("n", "app.ask('toggle_filters')", "All filters", "Switch all filters off or on"),
+        ("s", "sort", "Sort", "Sort by the next column"),
+        ("S", "reverse", "Reverse", "Reverse the order"),
+        ("t", "sort_by('bytes')", "Total", "Sort by live bytes"),
+        ("o", "sort_by('bytes')", "Own", "Sort by live bytes"),
+        ("a", "sort_by('count')", "Allocations", "Sort by blocks"),
+        ("p", "sort_by('growth')", "Growth", "Sort by growth per minute"),
+        ("r", "sort_by('rate')", "Rate", "Sort by allocations per second"),
+        ("A", "sort_by('age')", "Age", "Sort by age"),
+        ("v", "sort_by('verdict')", "Verdict", "Sort leak suspects first, then by live bytes"),
+        ("V", "app.ask('next_verdicts')", "Suspects",
+         "Show only suspects; again: only caches, busy, start-up; all"),
+        ("b", "app.ask('toggle_baseline')", "Baseline",
+         "Show only blocks that are allocated from now on and still live"),
+        ("M", "app.ask('set_mark')", "Mark", "Set a mark to compare with (d)"),
+        ("x", "app.ask('choose_span')", "Span",
+         "Show what was allocated in a span of time, chosen on the chart, and still lives"),
+        ("d", "app.ask('next_difference')", "Difference",
+         "Show what changed: since the last mark; between marks; off"),
+        ("space", "freeze", "Freeze", "Freeze or resume the screen; capture goes on"),
+        ("i", "invert", "Invert", "Invert flame graph and tree"),
+        ("w", "metric", "Metric", "Show the next metric in flame graph and tree: bytes, blocks …"),
+        ("L", "app.ask('ask_limits')", "Limits", "Show only blocks within limits of age and size"),
+        ("m", "app.ask('toggle_threads')", "Threads",
+         "Show blocks of all threads, or of one"),
+        ("greater_than_sign", "app.ask('step_thread', 1)", "Next thread",
+         "Show only blocks of the next thread"),
+        ("less_than_sign", "app.ask('step_thread', -1)", "Previous thread",
+         "Show only blocks of the previous thread"),
+        ("T", "together", "Together",
+         "All processes, the running ones, or one (--follow)"),
+        ("E", "ended", "Ended",
+         "Ended processes: one line each, or per parent"),
+        ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
+        ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
+        ("P", "app.ask('choose_process')", "Processes",
+         "Choose another process; tracing goes on until then"),
+        ("escape", "back", "Back", "One step back"),
+    ),
+    shown={"q", "question_mark", "slash", "f", "s", "b", "M", "space", "e"},
+    first="slash",
+)
+# fmt: on
+
+
+def view_keys(views: Iterable[View[Any]]) -> list[Binding]:
+    """Keys that show each view."""
+    rows = [(v.key, f"view('{v.name}')", v.title, f"Show {v.title}") for v in views]
+    return bindings("live", rows, shown=())
