@@ -25,6 +25,7 @@ from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.state import State
 from tracelloc.ui.view import Journal, Source
 
@@ -123,7 +124,7 @@ class LiveApp(App[int]):
         try:
             # Dialogs leave what is below them visible, a stack in full doesn't.
             for screen in reversed(self.screen_stack):
-                if isinstance(screen, LiveScreen | DetailScreen):
+                if isinstance(screen, LiveScreen | DetailScreen | SourceScreen):
                     if screen.is_mounted:
                         screen.show(message.picture)
                     break

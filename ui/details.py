@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import shlex
-import subprocess
 import textwrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
 from textual import events, on
-from textual.app import ComposeResult, SuspendNotSupported
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
@@ -20,6 +17,7 @@ from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
 from tracelloc.symbols import Frame
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
+from tracelloc.ui.editor import open_editor
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
 from tracelloc.ui.lineview import bindings
@@ -28,6 +26,7 @@ from tracelloc.ui.plot import Curve, Plot
 from tracelloc.ui.stackviews import reasons, verdict_text
 from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
+from tracelloc.views.sourcelisting import listed_function
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
@@ -51,11 +50,12 @@ class DetailScreen(Screen[None]):
                 ("u", "undo", "Undo", "Undo last rule"),
                 ("w", "save", "Save rules", "Write the added rules to your own filters file"),
                 ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
+                ("l", "list_source", "List", "Source of the function, with live bytes per line"),
                 ("v", "edit", "Editor", "Open the source line in $EDITOR"),
                 ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
                 ("question_mark", "app.ask('show_help')", "Help", "All keys"),
             ),
-            shown={"escape,q", "h", "x", "c", "w", "y", "v", "question_mark"},
+            shown={"escape,q", "h", "x", "c", "w", "y", "l", "v", "question_mark"},
         )
     ]
     AUTO_FOCUS = "#frames"
@@ -212,16 +212,15 @@ class DetailScreen(Screen[None]):
         if frame is None or frame.file is None:
             self.app.notify("No source for this frame", timeout=2)
             return
-        editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-        command = [*shlex.split(editor), f"+{frame.line or 1}", frame.file]
-        try:
-            with self.app.suspend():
-                status = subprocess.run(command, check=False).returncode
-        except (OSError, SuspendNotSupported, ValueError) as error:
-            self.app.notify(f"{crop(editor, 60)}: {error}", severity="error", markup=False)
+        open_editor(self.app, frame.file, frame.line or 1)
+
+    def action_list_source(self) -> None:
+        """Shows the whole source of the frame's function."""
+        frame = self.frame
+        if frame is None or frame.file is None:
+            self.app.notify("No source for this frame", timeout=2)
             return
-        if status:
-            self.app.notify(f"{crop(editor, 60)} ended with status {status}", markup=False)
+        self.state.open_source(listed_function(frame))
 
 
 def _title(details: Details, picture: Picture, condition: str, width: int) -> Text:

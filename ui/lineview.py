@@ -252,6 +252,10 @@ class LineView(Generic[Content], ScrollView, can_focus=True):
         elif self.cursor >= top + self.page_rows:
             self._scroll_rows(self.cursor - self.page_rows + 1)
 
+    def center_cursor(self) -> None:
+        """Scrolls so that there is as much above the cursor as below it."""
+        self._scroll_rows(max(0, self.cursor - self.page_rows // 2))
+
     def _scroll_rows(self, top: int) -> None:
         # At once: else a key's paint would be one refresh late.
         self.scroll_to(y=top, animate=False, force=True, immediate=True)

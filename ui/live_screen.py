@@ -298,6 +298,10 @@ class LiveScreen(Screen[None]):
         if self.picture is not None:
             self.query_one(HeaderLines).show(self.picture, self.state.condition)
 
+    def action_list_source(self) -> None:
+        """Shows the source of the row's function."""
+        self.state.list_source(self.view.key)
+
     def action_invert(self) -> None:
         """Inverts flame graph and tree."""
         self.state.change(inverted=not self.settings.inverted)

@@ -51,6 +51,8 @@ LIVE_KEYS: Final = bindings(
          "All processes, the running ones, or one (--follow)"),
         ("E", "ended", "Ended",
          "Ended processes: one line each, or per parent"),
+        ("l", "list_source", "List source",
+         "Show the source of the row's function, with live bytes per line"),
         ("e", "app.ask('ask_export')", "Export", "Write the stacks to a file"),
         ("y", "app.ask('copy_stack')", "Copy", "Copy the row's stack to the clipboard"),
         ("P", "app.ask('choose_process')", "Processes",

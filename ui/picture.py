@@ -35,6 +35,7 @@ from tracelloc.verdict.judgement import CODE_OF, Judgement
 from tracelloc.views.alerts import Alert, alert_of
 from tracelloc.views.naming import MergedSymbols, NamedStack, Namer
 from tracelloc.views.processfacts import Account, Forecast, account, forecast
+from tracelloc.views.sourcelisting import SourceLister, SourceListing
 from tracelloc.views.suspects import NamedSuspect, name_suspects, verdict_codes
 from tracelloc.views.wrappers import measured_wrappers
 
@@ -89,6 +90,8 @@ class Picture:
     namer: Namer
     """For the refresher's thread; others take a copy."""
     details: Details | None
+    listing: SourceListing | None
+    """The source that is wanted."""
     found: int
     """Stacks that the search and the limits leave."""
     found_bytes: int
@@ -112,6 +115,7 @@ class _Process:
     view: View[Any] | None = None
     wrappers_due_s: float = 0.0
     """When functions are looked at next that may wrap malloc."""
+    lister: SourceLister | None = None
 
 
 class Pictures:
@@ -187,6 +191,7 @@ class Pictures:
             labels=process.names.labels,
             namer=process.namer,
             details=self._details(snapshot, process.namer, settings),
+            listing=_listing(process, selection),
             found=len(selection.stacks),
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
             names_pending=process.names.pending,
@@ -282,3 +287,20 @@ class Pictures:
             judgement=None if findings is None else findings.judgement(index),
             suspect=None if suspect is None else name_suspects(snapshot, namer, [suspect])[0],
         )
+
+
+def _listing(process: _Process, selection: ViewSelection) -> SourceListing | None:
+    """The source of the function that is wanted; of all its stacks, whatever is searched for."""
+    function, figures = selection.settings.listed, selection.figures
+    if function is None:
+        process.lister = None
+        return None
+    if process.lister is None or process.lister.function != function:
+        process.lister = SourceLister(function)
+    return process.lister.listing(
+        selection.snapshot,
+        selection.namer,
+        selection.unsearched.tolist(),
+        figures.live_bytes,
+        figures.live_count,
+    )

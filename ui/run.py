@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -91,7 +92,7 @@ class LiveSource:
 def read_source(pid: int, path: str) -> list[str] | OSError:
     """The lines of a source file, or why they can't be read."""
     last: OSError = FileNotFoundError(2, "No such file or directory")
-    for opened in (lambda: open_inside(f"/proc/{pid}/root", path), lambda: open_regular(path)):
+    for opened in (partial(open_inside, f"/proc/{pid}/root", path), partial(open_regular, path)):
         try:
             with open(opened(), "rb") as stream:
                 return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()

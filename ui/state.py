@@ -27,8 +27,8 @@ from tracelloc.ui.dialogs import (
     QuitDialog,
 )
 from tracelloc.ui.flame import FLAME
-from tracelloc.ui.frames import stack_text
-from tracelloc.ui.functions import FUNCTIONS
+from tracelloc.ui.frames import first_line, lines_of, stack_text
+from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
@@ -36,12 +36,14 @@ from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.processview import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.sourcescreen import SourceScreen
 from tracelloc.ui.spanplot import SpanPlot
 from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.tableview import Column
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import VERDICT_CHOICES, Difference, Settings, Sorting, Source, View
 from tracelloc.views.profile import Metric
+from tracelloc.views.sourcelisting import ListedFunction, listed_function
 
 VIEWS: Final[tuple[View[Any], ...]] = (
     STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, FUNCTIONS,
@@ -237,6 +239,26 @@ class State:
         """Opens the screen of one stack."""
         self.change(selected=stack)
         self.app.push_screen(DetailScreen(self, stack))
+
+    def open_source(self, function: ListedFunction) -> None:
+        """Opens the screen of a function's source."""
+        self.change(listed=function)
+        self.app.push_screen(SourceScreen(self, function))
+
+    def list_source(self, key: object) -> None:
+        """Opens the source of a row's function: a function's own, or a stack's innermost."""
+        details = None if self.picture is None else self.picture.details
+        if isinstance(key, FunctionKey):
+            self.open_source(ListedFunction(key.step))
+        elif details is None:
+            self.app.notify("Choose a stack or a function first (1, F)", timeout=3)
+        else:
+            lines = lines_of(details.stack, details.figures.index, everything=False)
+            frame = lines[first_line(lines)].frame if lines else None
+            if frame is None or frame.file is None:
+                self.app.notify("No source lines for this stack (Enter: why)", timeout=3)
+            else:
+                self.open_source(listed_function(frame))
 
     def ask_export(self) -> None:
         """Opens the dialog."""

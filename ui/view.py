@@ -31,6 +31,7 @@ from tracelloc.views.alerts import alert_of
 from tracelloc.views.calltree import Step
 from tracelloc.views.naming import Namer
 from tracelloc.views.profile import Metric
+from tracelloc.views.sourcelisting import ListedFunction
 from tracelloc.views.suspects import NOTHING_YET
 
 
@@ -198,6 +199,8 @@ class Settings:
     filters_on: bool = True
     selected: int | None = None
     """The stack whose details are wanted."""
+    listed: ListedFunction | None = None
+    """The function whose source is wanted."""
     marks: tuple[Mark, ...] = field(default=())
 
     @property

@@ -1,0 +1,200 @@
+"""The screen of a function's source: live bytes and blocks beside each line."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import BindingType
+from textual.screen import Screen
+from textual.widgets import Footer, Static
+
+from tracelloc.text import about_of, format_size, plural
+from tracelloc.ui.editor import open_editor
+from tracelloc.ui.lineview import bindings
+from tracelloc.ui.picture import Picture
+from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, short_count
+from tracelloc.views.sourcelisting import ListedFunction, SourceListing
+
+if TYPE_CHECKING:
+    from tracelloc.ui.state import State
+
+COLUMNS = (
+    Column("own", "own", 11, sorts=False),
+    Column("bytes", "own + callees", 13, sorts=False),
+    Column("count", "blocks", 8, from_width=70, sorts=False),
+    Column("line", "line", 6, sorts=False),
+    Column("source", "source", 0, right=False, sorts=False),
+)
+_TAB = 4
+
+
+class SourceScreen(Screen[None]):
+    """The screen of one function. The cursor begins on its heaviest line."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(
+            "source",
+            (
+                ("escape,q", "app.pop_screen", "Back", "Back to where it was opened"),
+                ("n", "next_line(1)", "Next", "Next line with bytes"),
+                ("N", "next_line(-1)", "Previous", "Previous line with bytes"),
+                ("enter", "open_stack", "Stack", "Open the heaviest stack that passes the line"),
+                ("v", "edit", "Editor", "Open the line in $EDITOR"),
+                ("question_mark", "app.ask('show_help')", "Help", "All keys"),
+            ),
+            shown={"escape,q", "n", "N", "enter", "v", "question_mark"},
+        )
+    ]
+    AUTO_FOCUS = "#listing"
+
+    def __init__(self, state: State, function: ListedFunction) -> None:
+        super().__init__()
+        self.state = state
+        self.function = function
+        self._listing: SourceListing | None = None
+        self._source: Sequence[str] = ()
+        self._trouble = ""
+        """Why there is no source."""
+        self._numbers: Sequence[int] = ()
+        """Line numbers by row."""
+
+    def compose(self) -> ComposeResult:
+        """Figures, then lines."""
+        yield Static("", id="title", markup=False)
+        yield Table(COLUMNS, id="listing")
+        yield Footer(show_command_palette=False, compact=True)
+
+    def on_mount(self) -> None:
+        """Shows what is known already."""
+        if self.state.picture is not None:
+            self.show(self.state.picture)
+
+    def on_screen_resume(self) -> None:
+        """Wants its own listing again: another one may have been opened on top."""
+        self.state.change(listed=self.function)
+
+    def on_unmount(self) -> None:
+        """Nobody needs the listing any more, unless another one has been asked for."""
+        if self.state.settings.listed is self.function:
+            self.state.change(listed=None)
+
+    def show(self, picture: Picture) -> None:
+        """Draws what the picture says of the function."""
+        listing = picture.listing
+        if listing is None or listing.function != self.function:
+            return
+        is_first = self._listing is None or self._listing.file != listing.file
+        self._listing = listing
+        if is_first:
+            self._read(picture)
+        last = max([len(self._source), *(listing.lines if self._trouble else ())])
+        self._numbers = range(1, last + 1) if self._source else sorted(listing.lines)
+        table = self.query_one(Table)
+        with self.app.batch_update():
+            self.query_one("#title", Static).update(self._title(picture))
+            about = about_of(picture.snapshot.sample_bytes)
+            first = bisect.bisect_left(self._numbers, listing.heaviest_line)
+            table.show(
+                TableRows(
+                    self._numbers,
+                    lambda key, column: self._cell(listing, about, key, column),
+                    first=min(first, max(len(self._numbers) - 1, 0)),
+                    empty=self._trouble or "no live block was allocated through it",
+                ),
+                at_once=is_first,
+            )
+            if is_first:
+                table.center_cursor()
+
+    def _read(self, picture: Picture) -> None:
+        assert self._listing is not None
+        self._source, self._trouble = (), ""
+        if self._listing.file is None:
+            self._trouble = "no source lines are known of it (enter on one of its stacks: why)"
+            return
+        try:
+            target = picture.snapshot.target
+            self._source = self.state.source.read_source(target, self._listing.file)
+        except OSError as error:
+            self._trouble = f"cannot read source: {error.strerror} (--sources OLD=NEW)"
+            return
+        last = max(self._listing.lines, default=0)
+        if last > len(self._source):
+            have = plural(len(self._source), "line")
+            self._trouble = f"the file has only {have}: it is another version"
+
+    def _title(self, picture: Picture) -> Text:
+        assert self._listing is not None
+        listing, width = self._listing, self.size.width
+        about = about_of(picture.snapshot.sample_bytes)
+        figures = listing.figures
+        blocks = "block" if figures.count == 1 else "blocks"
+        name = Text(f" {crop(listing.function.step.name, width - 2)}", "bold")
+        amounts = (
+            f" {about}{format_size(figures.own_bytes)} allocated in it, "
+            f"{about}{format_size(figures.bytes)} with its callees, "
+            f"{about}{figures.count:,} {blocks}"
+        )
+        where = f" {clean(listing.file)}" if listing.file is not None else ""
+        note = f" {self._trouble}" if self._trouble else ""
+        lines = [name, Text(amounts), Text(where, "dim"), Text(note, "italic")]
+        for line in lines:
+            line.truncate(max(1, width), overflow="ellipsis")
+        return Text("\n").join(line for line in lines if line.plain)
+
+    def _cell(self, listing: SourceListing, about: str, key: Hashable, column: str) -> Cell:
+        assert isinstance(key, int)
+        figures = listing.lines.get(key)
+        if column == "line":
+            return str(key)
+        if column == "source":
+            text = clean(self._source[key - 1].expandtabs(_TAB)) if key <= len(self._source) else ""
+            return text if figures is not None else Text(text, "dim")
+        if figures is None:
+            return ""
+        if column == "own":
+            return about + format_size(figures.own_bytes) if figures.own_bytes else ""
+        if column == "bytes":
+            return about + format_size(figures.bytes)
+        return about + short_count(figures.count)
+
+    # --- keys ---
+
+    @property
+    def _line(self) -> int | None:
+        """The line under the cursor."""
+        key = self.query_one(Table).key
+        return key if isinstance(key, int) else None
+
+    def action_next_line(self, step: int) -> None:
+        """Moves to the next or previous line that has bytes, around the end."""
+        lines = sorted(self._listing.lines) if self._listing is not None else []
+        now = self._line
+        if not lines or now is None:
+            return
+        at = bisect.bisect_right(lines, now) if step > 0 else bisect.bisect_left(lines, now) - 1
+        table = self.query_one(Table)
+        table.move_to(bisect.bisect_left(self._numbers, lines[at % len(lines)]))
+        table.center_cursor()
+
+    @on(Table.Chosen, "#listing")
+    def action_open_stack(self) -> None:
+        """Opens the heaviest stack that passes the line."""
+        line = self._line
+        figures = None if self._listing is None or line is None else self._listing.lines.get(line)
+        if figures is None:
+            self.app.notify("No live block was allocated through this line", timeout=2)
+        else:
+            self.state.open_details(figures.stack)
+
+    def action_edit(self) -> None:
+        """Opens the line in the user's editor."""
+        if self._listing is None or self._listing.file is None:
+            self.app.notify("No source file", timeout=2)
+        else:
+            open_editor(self.app, self._listing.file, self._line or 1)
