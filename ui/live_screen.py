@@ -203,7 +203,8 @@ class LiveScreen(Screen[None]):
             opens = (found.shows_ended, found.expanded, found.function) != (
                 now.shows_ended, now.expanded, now.function
             )  # fmt: skip
-            self._go_to(self.settings.view if opens else self.state.views[0], found)
+            view = self.settings.view if opens else self.state.views[0]
+            self._go_to(view if found.view is self.settings.view else found.view, found)
         elif found is not None:
             self.state.open_details(found)
 

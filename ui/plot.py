@@ -86,7 +86,7 @@ def columns_of(curve: Curve, start_ns: int, end_ns: int, width: int) -> F64:
     return values
 
 
-class _Canvas:
+class Canvas:
     """Cells to draw on."""
 
     def __init__(self, width: int, height: int) -> None:
@@ -99,6 +99,7 @@ class _Canvas:
             self.rows[y][x] = (character, style)
 
     def write(self, x: int, y: int, text: str, style: str) -> None:
+        """Puts characters side by side."""
         for offset, character in enumerate(text):
             self.put(x + offset, y, character, style)
 
@@ -116,7 +117,7 @@ def draw(
 
     The first curve is an area, drawn in eighths of a cell; the others are lines.
     """
-    canvas = _Canvas(width, height)
+    canvas = Canvas(width, height)
     plot_width, plot_height = width - LABELS - BEHIND, height - 1
     if plot_width < 8 or plot_height < 2:
         return canvas.rows
@@ -127,7 +128,7 @@ def draw(
     # A line so high that the area would be flat stays outside, and says so.
     shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
     top = nice_ceiling(max(shown, default=1))
-    _draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns))
+    draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns))
     names: dict[int, str] = {}
     for number, (curve, values) in enumerate(lines):
         heights = np.nan_to_num(values, nan=-1.0) / top * plot_height
@@ -156,16 +157,14 @@ def _row(height: float, plot_height: int) -> int:
     return min(plot_height - 1, max(0, plot_height - math.ceil(max(height, 0))))
 
 
-def _write_name(canvas: _Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
+def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> None:
     """Behind the curve's end, where there is no other name yet."""
     free = [row for row in (y, y - 1, y + 1) if row not in names and row >= 0]
     names[free[0]] = curve.name
     canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
 
 
-def _draw_axes(
-    canvas: _Canvas, top: float, size: tuple[int, int], times_ns: tuple[int, int]
-) -> None:
+def draw_axes(canvas: Canvas, top: float, size: tuple[int, int], times_ns: tuple[int, int]) -> None:
     """Values stand for the upper edge of their line, zero for the axis itself."""
     plot_width, plot_height = size
     start_ns, end_ns = times_ns
@@ -187,7 +186,7 @@ def _draw_axes(
     canvas.write(LABELS + plot_width - 4, plot_height, " now", "plot--axis")
 
 
-def _draw_area(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
+def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
     for offset, height in enumerate(heights):
         # What isn't nothing must not look like nothing.
         eighths = max(round(height * 8), 1 if height > 0 else 0)
@@ -197,7 +196,7 @@ def _draw_area(canvas: _Canvas, heights: Sequence[float], plot_height: int, styl
                 canvas.put(LABELS + offset, plot_height - 1 - row, _EIGHTHS[part], style)
 
 
-def _draw_line(canvas: _Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
+def _draw_line(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
     before: int | None = None
     for offset, height in enumerate(heights):
         x = LABELS + offset

@@ -19,6 +19,7 @@ from tracelloc.snapshots import analysis
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES
 from tracelloc.text import NS_PER_S, plural
+from tracelloc.ui.chart import CHART
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.dialogs import (
     ExportDialog,
@@ -47,6 +48,7 @@ from tracelloc.views.sourcelisting import ListedFunction, listed_function
 
 VIEWS: Final[tuple[View[Any], ...]] = (
     STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, FUNCTIONS,
+    CHART,
 )  # fmt: skip
 """All views, in the order of their tabs."""
 
@@ -108,6 +110,10 @@ class State:
         """Shows only suspects, then the stacks of each other verdict, then all."""
         at = VERDICT_CHOICES.index(self.settings.verdicts) + 1
         self.change(verdicts=VERDICT_CHOICES[at % len(VERDICT_CHOICES)])
+
+    def toggle_chart(self) -> None:
+        """Charts functions or call stacks."""
+        self.change(charts_stacks=not self.settings.charts_stacks)
 
     def ask_limits(self) -> None:
         """Opens the dialog."""

@@ -199,6 +199,8 @@ class Settings:
     filters_on: bool = True
     selected: int | None = None
     """The stack whose details are wanted."""
+    charts_stacks: bool = False
+    """Whether the chart is of call stacks, not of functions."""
     listed: ListedFunction | None = None
     """The function whose source is wanted."""
     marks: tuple[Mark, ...] = field(default=())

@@ -1,0 +1,272 @@
+"""The view of who had how much when: the largest functions or call stacks, stacked over time."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from operator import itemgetter
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+from textual.binding import Binding, BindingType
+
+from tracelloc.heap.totals import I64
+from tracelloc.text import NS_PER_S, about_of, format_percent, format_size
+from tracelloc.ui.functions import FUNCTIONS, FunctionKey
+from tracelloc.ui.lineview import COMPUTING, LineView, Piece
+from tracelloc.ui.plot import BEHIND, LABELS, Canvas, draw_axes, nice_ceiling
+from tracelloc.ui.tableview import clean, crop, fit, right
+from tracelloc.ui.view import Settings, Source, View, ViewSelection
+from tracelloc.views.calltree import Step, shown_frames
+
+_LAYERS: Final = 6
+"""Functions or stacks that have a layer of their own."""
+_MARKS: Final = "█▓▒░╱╲·"
+"""What layers are filled with, so that they can be told apart without colors; last, all others."""
+_LEAST_LINES: Final = 5
+"""Lines of the smallest chart that is worth its room."""
+_NAMING_S: Final = 0.05
+"""How long stacks may be named per picture; what is not named by then is among the others."""
+_UNNAMED: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """What one function, or one stack, had over time."""
+
+    key: Hashable | None
+    """The stack's index or a ``FunctionKey``; None: all others."""
+    name: str
+    bytes: I64
+    """At each of the chart's times; the last is now."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChartContent:
+    """Layers from the bottom up, the one with the highest peak first."""
+
+    layers: Sequence[Layer] = ()
+    times_ns: Sequence[int] = ()
+    what: str = ""
+    about: str = ""
+    empty: str = COMPUTING
+
+
+class _Owners:
+    """Which function each stack is allocated in, as far as there was time to name them."""
+
+    def __init__(self) -> None:
+        self.steps: list[Step] = []
+        self._numbers: dict[Step, int] = {}
+        self._of: npt.NDArray[np.intp] = np.zeros(0, np.intp)
+        self._version: tuple[int, int] | None = None
+
+    def of(self, selection: ViewSelection, order: I64) -> npt.NDArray[np.intp]:
+        """The number of each stack's function; ``order``: which to name first."""
+        stacks, namer = len(selection.snapshot.totals), selection.namer
+        if self._version != namer.version:
+            self._version = namer.version
+            self._of = np.full(stacks, _UNNAMED, np.intp)
+        elif (more := stacks - len(self._of)) > 0:
+            self._of = np.pad(self._of, (0, more), constant_values=_UNNAMED)
+        end_s = time.monotonic() + _NAMING_S
+        for count, stack in enumerate(order[self._of[order] == _UNNAMED].tolist()):
+            if count % 64 == 63 and time.monotonic() > end_s:
+                break
+            self._of[stack] = self._number(selection, stack)
+        return self._of
+
+    def _number(self, selection: ViewSelection, stack: int) -> int:
+        named = selection.namer.stack(selection.snapshot, stack)
+        name, frame = next(shown_frames(named), ("[no call stack]", None))
+        step = Step(name, None if frame is None else frame.module)
+        number = self._numbers.setdefault(step, len(self.steps))
+        if number == len(self.steps):
+            self.steps.append(step)
+        return number
+
+
+def _held(selection: ViewSelection) -> tuple[list[int], I64]:
+    """(times, bytes of each stack then), now included."""
+    snapshot = selection.snapshot
+    times, held = snapshot.history.held()
+    table = np.zeros((len(snapshot.totals), len(times) + 1), np.int64)
+    table[: len(held), :-1] = held[: len(table)]
+    table[:, -1] = snapshot.totals.live_bytes
+    return [*times, max(snapshot.now_ns, times[-1] + 1)], table
+
+
+def chart_content(_source: Source) -> Callable[[ViewSelection], ChartContent]:
+    """Makes the layers. Limits choose stacks, not blocks: nobody knows which there were."""
+    owners = _Owners()
+
+    def content(selection: ViewSelection) -> ChartContent:
+        settings, stacks = selection.settings, selection.stacks
+        by_stack = settings.charts_stacks
+        times, held = _held(selection)
+        if not settings.narrows_stacks and settings.all_limits.is_open:
+            # Those as well that hold nothing any more.
+            stacks = np.flatnonzero(held.any(axis=1))
+        if not len(stacks):
+            return ChartContent(empty=selection.why_empty)
+        about = about_of(selection.snapshot.sample_bytes)
+        order = stacks[np.argsort(-held[stacks].max(axis=1), kind="stable")]
+        layers = []
+        if by_stack:
+            for stack in order[:_LAYERS].tolist():
+                name = selection.names.label(selection.snapshot, stack)
+                layers.append(Layer(stack, name, held[stack]))
+        else:
+            numbers = owners.of(selection, order)[stacks]
+            # Those without a name are in the last row.
+            sums = np.zeros((len(owners.steps) + 1, held.shape[1]), np.int64)
+            np.add.at(sums, numbers, held[stacks])
+            peaks = sums[:-1].max(axis=1)
+            for number in np.argsort(-peaks, kind="stable")[:_LAYERS].tolist():
+                step = owners.steps[number]
+                if peaks[number]:
+                    layers.append(Layer(FunctionKey(step), clean(step.name), sums[number]))
+        rest = held[stacks].sum(axis=0) - sum(layer.bytes for layer in layers)
+        if rest.any():
+            layers.append(Layer(None, "all others", rest))
+        return ChartContent(layers, times, "call stacks" if by_stack else "functions", about)
+
+    return content
+
+
+def draw_layers(content: ChartContent, width: int, height: int) -> list[list[tuple[str, str]]]:
+    """A chart of so many cells, the line of times at its foot included."""
+    canvas = Canvas(width, height)
+    columns, rows = width - LABELS - BEHIND, height - 1
+    if columns < 8 or rows < 2 or not content.layers:
+        return canvas.rows
+    start_ns, end_ns = content.times_ns[0], content.times_ns[-1]
+    end_ns = max(end_ns, start_ns + NS_PER_S)
+    at = start_ns + (np.arange(columns) + 1) * (end_ns - start_ns) / columns
+    values = [np.interp(at, content.times_ns, layer.bytes) for layer in content.layers]
+    tops = np.cumsum(np.maximum(values, 0), axis=0)
+    highest = nice_ceiling(float(tops[-1].max()))
+    draw_axes(canvas, highest, (columns, rows), (start_ns, end_ns))
+    cells = np.rint(tops / highest * rows).astype(int)
+    for x in range(columns):
+        below = 0
+        for number, top in enumerate(cells[:, x].tolist()):
+            for y in range(below, top):
+                canvas.put(LABELS + x, rows - 1 - y, _mark(content, number), _style(number))
+            below = top
+    return canvas.rows
+
+
+def _mark(content: ChartContent, number: int) -> str:
+    return _MARKS[-1] if content.layers[number].key is None else _MARKS[number]
+
+
+def _style(number: int) -> str:
+    return f"chart--{number}"
+
+
+class ChartView(LineView[ChartContent]):
+    """The chart, and below it a row per layer, the lowest layer first."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "plot--axis", *(_style(number) for number in range(_LAYERS + 1)),
+    }  # fmt: skip
+    DEFAULT_CSS = """
+    ChartView {
+        & .chart--0 { color: $primary; }
+        & .chart--1 { color: $text-warning; }
+        & .chart--2 { color: $text-success; }
+        & .chart--3 { color: $text-error; }
+        & .chart--4 { color: $text-accent; }
+        & .chart--5 { color: $text-secondary; }
+        & .chart--6 { color: $text-muted; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(
+            "c",
+            "app.ask('toggle_chart')",
+            "By",
+            show=False,
+            tooltip="Chart functions, or call stacks",
+        ),
+    ]
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
+        super().__init__(id=id)
+        self._content = ChartContent()
+        self._drawing: list[list[tuple[str, str]]] = []
+
+    def show(self, content: ChartContent, *, at_once: bool = False) -> None:
+        """Draws other layers. Rows have no order that someone could be at."""
+        key = self.key
+        self._content = content
+        keys = [layer.key for layer in content.layers]
+        if key in keys:
+            self.cursor = keys.index(key)
+        self.rows_changed()
+        if self.key != key:
+            self.moved()
+
+    @property
+    def key(self) -> Hashable | None:
+        """Key of the row's layer."""
+        layers = self._content.layers
+        return layers[self.cursor].key if self.cursor < len(layers) else None
+
+    def rows_changed(self) -> None:
+        """Draws the chart as high as the rows leave room."""
+        room = self.size.height - len(self._content.layers) - 1
+        is_drawn = room >= _LEAST_LINES and len(self._content.layers) > 0
+        self._drawing = draw_layers(self._content, self.width, room) if is_drawn else []
+        self.header_lines = len(self._drawing) + 1
+        super().rows_changed()
+
+    def row_count(self) -> int:
+        """Number of layers."""
+        return len(self._content.layers)
+
+    def empty_text(self) -> str:
+        """Why there is no layer."""
+        return self._content.empty
+
+    def fixed(self, line: int, width: int) -> Iterable[Piece]:
+        """Lines of the chart, then what the rows are."""
+        if line < len(self._drawing):
+            runs = itertools.groupby(self._drawing[line], itemgetter(1))
+            return [("".join(map(itemgetter(0), run)), style or None) for style, run in runs]
+        what = f"live bytes of {self._content.what} (c)" if self._content.what else ""
+        title = f"{'live':>13}  {'share':>6}  {'peak':>11}  {what}"
+        return [(crop(title, width), "lines--header")] if what else []
+
+    def row(self, row: int, width: int) -> Iterable[Piece]:
+        """Mark, live bytes, share, peak and name of a layer."""
+        content, layer = self._content, self._content.layers[row]
+        whole = max(1, sum(int(each.bytes[-1]) for each in content.layers))
+        live, peak = int(layer.bytes[-1]), int(layer.bytes.max())
+        yield "›" if row == self.cursor and self.is_active else " ", None
+        yield _mark(content, row) * 2, _style(row)
+        yield right(content.about + format_size(live), 10), None
+        yield "  " + right(format_percent(live / whole), 6), None
+        yield "  " + right(content.about + format_size(peak), 11), None
+        yield "  " + fit(layer.name, max(1, width - 34)), None
+
+
+def _opened(key: Hashable, settings: Settings) -> int | Settings | None:
+    """Opens a stack in full, or a function among its callers and callees."""
+    if isinstance(key, FunctionKey):
+        return replace(settings, view=FUNCTIONS, function=key.step)
+    return key if isinstance(key, int) else None
+
+
+CHART: Final = View(
+    name="chart",
+    title="Chart",
+    key="C",
+    maker=chart_content,
+    widget=ChartView,
+    choose=_opened,
+)
