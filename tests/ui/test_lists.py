@@ -234,7 +234,7 @@ def test_a_view_more_and_one_that_a_run_lacks(
     more: View[TableRows] = View(
         name="more",
         title="More",
-        key="x",
+        key="z",
         maker=lambda _source: make,
         widget=lambda: Table([Column("line", "line", 0, right=False)]),
         choose=lambda key, settings: replace(settings, search=f"f{key}"),
@@ -248,10 +248,10 @@ def test_a_view_more_and_one_that_a_run_lacks(
 
     async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
         tabs = next(line for line in text_of(app) if "Allocators" in line)
-        assert "5 Sizes  7 Threads  8 Log  9 Processes  0 Output  F Functions  x More" in tabs
+        assert "5 Sizes  7 Threads  8 Log  9 Processes  0 Output  F Functions  C Chart  z More" in tabs
         await press(app, pilot, "6")
         assert app.state.settings.view.name == "stacks", "its key does nothing"
-        await press(app, pilot, "x")
+        await press(app, pilot, "z")
         assert app.state.settings.view is more
         assert any("stacks: 60" in line for line in text_of(app))
         table = app.screen.query_one("#more", Table)
