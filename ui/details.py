@@ -48,7 +48,7 @@ class DetailScreen(Screen[None]):
                 ("x", "add(False)", "Hide frame", "Hide this function everywhere"),
                 ("c", "add(True)", "Collapse", "Collapse its namespace everywhere"),
                 ("u", "undo", "Undo", "Undo last rule"),
-                ("w", "save", "Save rules", "Write the added rules to your own filters file"),
+                ("w", "save", "Save", "Write the added rules to your own filters file"),
                 ("y", "app.ask('copy_stack')", "Copy", "Copy the whole stack to the clipboard"),
                 ("l", "list_source", "List", "Source of the function, with live bytes per line"),
                 ("v", "edit", "Editor", "Open the source line in $EDITOR"),
