@@ -67,3 +67,24 @@ def test_filters_hide_them_unless_a_rule_shows_them() -> None:
 def test_a_row_is_named_by_function_and_line() -> None:
     assert stack_title(stack("malloc", "f", "g"), 1) == "f ← g"
     assert stack_title(stack("malloc", "f", "g"), 1, with_line=True) == "f (srv.c:7) ← g"
+
+
+def test_nameless_functions_inside_a_wrapper_are_part_of_it() -> None:
+    """Static functions of a stripped program, below an exported one that wraps malloc."""
+
+    def nameless(module: str) -> Frame:
+        return Frame(9, None, None, None, None, module, 9)
+
+    filters = Filters()
+    filters.hide_measured(frozenset({"take_memory"}))
+    own = "/opt/srv"
+    stack = [nameless(own), nameless(own), frame("take_memory"), nameless(own), frame("main")]
+    assert filters.apply(stack).hidden == [True, True, True, False, False]
+    # Elsewhere, or inside a function that stays, they may be anything.
+    elsewhere = [nameless("/opt/lib.so"), frame("take_memory"), frame("caller")]
+    assert filters.apply(elsewhere).hidden == [False, True, False]
+    inside = [nameless(own), frame("caller"), frame("take_memory")]
+    assert filters.apply(inside).hidden == [False, False, True]
+    filters.add(Rule("tokio_poll", action=Action.HIDE, group="tokio"))
+    noise = [nameless(own), frame("tokio_poll"), frame("main")]
+    assert filters.apply(noise).hidden == [False, True, False]

@@ -24,6 +24,11 @@ REVEALED: Final = 3
 
 WRAPPERS: Final = "wrappers"
 """The group of functions that wrap malloc."""
+_ALLOCATING: Final = frozenset({
+    WRAPPERS, "redis", "postgresql", "mariadb", "nginx", "jvm", "bind", "numpy", "ffmpeg", "ruby",
+    "perl", "php", "openssl", "sqlite",
+})  # fmt: skip
+"""Groups whose hidden functions wrap malloc, those of one project each."""
 _MOST_VERDICTS: Final = 1 << 17
 """Names whose verdicts are remembered: programs that write code may have any number."""
 
@@ -94,6 +99,8 @@ _Verdict = tuple[Action, str | None]
 _Test = tuple[int, Callable[[str], object], _Verdict]
 _SHOW: Final[_Verdict] = (Action.SHOW, None)
 _HIDE: Final[_Verdict] = (Action.HIDE, None)
+_WRAPS: Final[_Verdict] = (Action.HIDE, WRAPPERS)
+"""A wrapper of malloc: functions without a name that it calls are part of it."""
 _UNMATCHED: Final[_Verdict] = (Action.SHOW, "")
 """No rule matched. Unlike a rule's own show, a cut further in hides such frames."""
 _SUBJECTS: Final = {On.SYMBOL: 0, On.TRAIT: 1, On.MODULE: 2, On.FILE: 3}
@@ -246,7 +253,7 @@ class Filters:
             if subject is not None and matches(subject):
                 return verdict
         is_wrapper = symbol in self._measured and self._groups.get(WRAPPERS, True)
-        return _HIDE if is_wrapper else _UNMATCHED
+        return _WRAPS if is_wrapper else _UNMATCHED
 
     def _add_group(self, rule: Rule) -> None:
         if rule.group:
@@ -282,7 +289,8 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
         patterns.clear()
 
     for rule in reversed(rules):
-        verdict = (rule.action, rule.label)
+        wraps = rule.action is Action.HIDE and rule.group in _ALLOCATING
+        verdict = _WRAPS if wraps else (rule.action, rule.label)
         kind = rule.match, rule.on, verdict
         if kind != previous:
             close()
@@ -297,6 +305,7 @@ def _compile(rules: Sequence[Rule]) -> list[_Test]:
 
 def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
     """The frames of a stack, hidden and collapsed as verdicts say."""
+    _hide_nameless(frames, verdicts)
     for index, (action, _) in enumerate(verdicts):
         if action is Action.CUT:
             # Only a rule that says so brings back what is outside.
@@ -325,6 +334,19 @@ def _arranged(frames: Sequence[Frame], verdicts: list[_Verdict]) -> NamedStack:
             labels[index] = run = label
             last = index
     return NamedStack(frames, hidden, labels)
+
+
+def _hide_nameless(frames: Sequence[Frame], verdicts: list[_Verdict]) -> None:
+    """Hides functions without names inside a wrapper of malloc of the same file."""
+    for index, frame in enumerate(frames):
+        if frame.symbol is None or _is_libc(frame.module):
+            continue
+        inner = frames[:index]
+        if verdicts[index] == _WRAPS and all(
+            each.module == frame.module or _is_libc(each.module) for each in inner
+        ):
+            verdicts[:index] = [_WRAPS] * index
+        return
 
 
 def _revealed(frames: Sequence[Frame], verdicts: Sequence[_Verdict]) -> list[int]:
