@@ -27,6 +27,7 @@ from tracelloc.ui.stackviews import reasons, verdict_text
 from tracelloc.ui.tableview import Table, crop, signed_size, trend
 from tracelloc.ui.view import Sorting
 from tracelloc.views.sourcelisting import listed_function
+from tracelloc.views.symboladvice import generated_advice
 
 if TYPE_CHECKING:
     from tracelloc.ui.state import State
@@ -67,7 +68,7 @@ class DetailScreen(Screen[None]):
         self.details: Details | None = None
         self._lines: list[FrameLine] = []
         self._everything = False
-        self._advice: str | None = None
+        self._advice: list[str | None] = []
         """What would add names and lines."""
         self._rules: list[Rule] = []
         self._measure = Sorting("bytes")
@@ -114,7 +115,10 @@ class DetailScreen(Screen[None]):
             curve = Curve("live", times, sizes, "plot--heap")
             self.query_one(Plot).show([curve], [], times[0], times[-1])
             self._show_bars()
-            advice = self.state.source.symbol_advice(self._target, details.stack)
+            advice = [
+                generated_advice(picture.snapshot.runtimes, details.stack),
+                self.state.source.symbol_advice(self._target, details.stack),
+            ]
             if before is None or before.stack != details.stack or advice != self._advice:
                 self._advice = advice
                 self._show_frames()
@@ -137,7 +141,7 @@ class DetailScreen(Screen[None]):
             return
         stack, index = self.details.stack, self.details.figures.index
         self._lines = lines_of(stack, index, everything=self._everything)
-        notes = [] if self._advice is None else [self._advice]
+        notes = [note for note in self._advice if note is not None]
         self.query_one("#frames", Table).show(frame_rows(self._lines, *notes), at_once=True)
         self._show_source()
 

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from tracelloc.demangle.short import shorten
 from tracelloc.ui.tableview import clean
 from tracelloc.ui.view import Settings, ViewSelection
 from tracelloc.verdict.judgement import Suspect
@@ -77,11 +78,16 @@ def grouped(selection: ViewSelection, order: Sequence[int]) -> Grouping:
 def _title(selection: ViewSelection, suspect: Suspect, count: int, *, named: bool) -> str:
     """``make_pair (4 stacks, pair.c:41)``."""
     shared = shared_function(selection.snapshot, selection.namer, suspect) if named else None
-    if shared is None:
+    stack = selection.namer.stack(selection.snapshot, suspect.stack)
+    plain = (part.frame for part in stack.parts() if part.frame is not None and not part.label)
+    if shared is None or frame_name(shared.frame) not in map(frame_name, plain):
+        # Of wrappers and runtimes, the row says more that is shown for itself.
         name, _, _ = selection.names.label(selection.snapshot, suspect.stack).partition(" ← ")
         return f"{name.partition(' (')[0]} ({count} stacks)"
     place = source_place(shared.frame)
-    return clean(f"{frame_name(shared.frame)} ({count} stacks{f', {place}' if place else ''})")
+    symbol = shared.frame.symbol
+    name = frame_name(shared.frame) if symbol is None else shorten(symbol)
+    return clean(f"{name} ({count} stacks{f', {place}' if place else ''})")
 
 
 def toggled(key: GroupKey, settings: Settings) -> Settings:

@@ -29,6 +29,7 @@ from tracelloc.ui.state import State
 from tracelloc.ui.tableview import Column, Table, TableRows
 from tracelloc.ui.tree import TREE
 from tracelloc.ui.view import Facts, Settings, View
+from tracelloc.views.symboladvice import generated_advice
 
 NARROW: int = 100
 """Below so many columns the header takes three lines and the plot fewer."""
@@ -144,7 +145,9 @@ class LiveScreen(Screen[None]):
                 pass
             else:
                 return [f"{base_name(frame.file)}:{frame.line}: {text.strip()}"]
-        advice = source.symbol_advice(target, picture.details.stack)
+        stack = picture.details.stack
+        advice = generated_advice(picture.snapshot.runtimes, stack)
+        advice = advice or source.symbol_advice(target, stack)
         return [] if advice is None else [advice]
 
     # --- views ---

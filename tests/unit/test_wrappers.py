@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from tests.unit.test_untraced import runtimes
 from tracelloc.filters import Action, Filters, NamedStack, Rule
 from tracelloc.symbols import Frame
+from tracelloc.target.space import Unresolved
+from tracelloc.views.symboladvice import generated_advice
 from tracelloc.views.titles import stack_title
 from tracelloc.views.wrappers import measured_wrappers
 
@@ -88,3 +91,37 @@ def test_nameless_functions_inside_a_wrapper_are_part_of_it() -> None:
     filters.add(Rule("tokio_poll", action=Action.HIDE, group="tokio"))
     noise = [nameless(own), frame("tokio_poll"), frame("main")]
     assert filters.apply(noise).hidden == [False, True, False]
+
+
+def test_rows_are_named_after_the_first_function_with_a_name() -> None:
+    """Of a stripped program's functions, the exported one says more than addresses inside it."""
+
+    def nameless(offset: int, module: str = "/opt/srv") -> Frame:
+        return Frame(9, None, None, None, None, module, offset)
+
+    def title(*frames: Frame) -> str:
+        return stack_title(NamedStack(frames, [False] * len(frames)), 1, with_line=True)
+
+    assert title(nameless(16), nameless(32), frame("exported"), nameless(48), frame("main")) == (
+        "exported (via +0x10) ← main"
+    )
+    # Another file's names say nothing of them.
+    plugin = nameless(16, "/opt/plugin.so")
+    assert title(plugin, frame("load")) == "plugin.so+0x10 ← load"
+    assert title(nameless(16), nameless(32)) == "srv+0x10"
+
+
+def test_generated_code_without_names_comes_after_what_it_called() -> None:
+    def generated(address: int) -> Frame:
+        return Frame(address, None, None, None, None, None, None, Unresolved.ANONYMOUS)
+
+    frames = [frame("node::Buffer"), generated(32), generated(48)]
+    stack = NamedStack(frames, [False] * 3, ["node", None, None])
+    assert stack_title(stack, 1) == "[node] ← 0x20"
+    node = runtimes("/usr/bin/node")
+    advice = generated_advice(node, stack)
+    assert advice is not None
+    assert "no names of generated code: start node with --perf-basic-prof" in advice
+    assert generated_advice((), stack) is None
+    named = NamedStack([frame("remember")], [False])
+    assert generated_advice(node, named) is None

@@ -19,7 +19,7 @@ from tracelloc.views.suspects import (
     suppressed_line,
     suspects_of,
 )
-from tracelloc.views.symboladvice import advice_text, hints_of, lacking_files
+from tracelloc.views.symboladvice import advice_text, generated_advice, hints_of, lacking_files
 from tracelloc.views.untraced import untraced_growth
 
 
@@ -109,8 +109,13 @@ class _SymbolsPart(SectionContent):
         """Yields a line per file that has not been said of."""
         target = given.snapshot.target
         lacking: dict[str, bool] = {}
+        generated: str | None = None
         for index in self.shown:
-            lacking |= lacking_files(given.namer.stack(given.snapshot, index))
+            stack = given.namer.stack(given.snapshot, index)
+            lacking |= lacking_files(stack)
+            generated = generated or generated_advice(given.snapshot.runtimes, stack)
+        if generated is not None and given.earlier.is_news("generated code", generated):
+            yield f"==> {generated}"
         files = [path for path, no in lacking.items() if given.earlier.is_news(("file", path), no)]
         if not files or target.has_ended:
             return

@@ -23,6 +23,8 @@ class Runtime:
     """What shows it."""
     short_advice: str
     """The advice in a few words."""
+    naming: str = ""
+    """What gives names to the code that it generates; empty: it generates none, or nothing does."""
 
 
 _JVM: Final = Runtime(
@@ -30,6 +32,7 @@ _JVM: Final = Runtime(
     "the JVM keeps Java's objects in a heap of its own",
     "jcmd PID GC.class_histogram lists them; native memory of the JVM is traced",
     "jcmd PID GC.class_histogram",
+    "jcmd PID Compiler.perfmap names compiled methods (JDK 17 and newer)",
 )
 _NODE: Final = Runtime(
     "JavaScript",
@@ -37,6 +40,7 @@ _NODE: Final = Runtime(
     "a heap snapshot shows them (node --heapsnapshot-signal=SIGUSR2); buffers and native code are "
     "traced",
     "node --heapsnapshot-signal",
+    "start node with --perf-basic-prof --interpreted-frames-native-stack",
 )
 _PHP: Final = Runtime(
     "PHP",
@@ -54,6 +58,7 @@ _KNOWN: Final = (
             ".NET keeps its objects in a heap of its own",
             "dotnet-gcdump collect -p PID shows them; native memory is traced",
             "dotnet-gcdump collect -p PID",
+            "start it with DOTNET_PerfMapEnabled=1 in its environment",
         ),
     ),
     (
@@ -75,6 +80,7 @@ _KNOWN: Final = (
             "start it with ERL_FLAGS='+Mea min': blocks then come from malloc; "
             "recon_alloc:memory/1 shows the carriers",
             "start it with ERL_FLAGS='+Mea min'",
+            "start it with ERL_FLAGS='+JPperf true'",
         ),
     ),
     (
@@ -85,6 +91,7 @@ _KNOWN: Final = (
             "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
             "in its environment, each comes from malloc and has a stack",
             "tracelloc objects -p PID",
+            "start Python with -X perf (3.12 and newer)",
         ),
     ),
 )

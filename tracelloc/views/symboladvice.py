@@ -11,6 +11,7 @@ from typing import Final
 from tracelloc.filters import NamedStack
 from tracelloc.symbols.inventory import debug_hints
 from tracelloc.target.procfs import base_name, is_c_library
+from tracelloc.target.runtimes import Runtime
 from tracelloc.target.space import Unresolved
 from tracelloc.text import printable
 
@@ -36,6 +37,17 @@ def advice_text(path: str, *, nameless: bool, hint: str | None) -> str:
     if hint is None:
         hint = "build it with -g, don't strip it" if nameless else "compile it with -g"
     return printable(f"no {what} of {base_name(path)}: {hint}")
+
+
+def generated_advice(runtimes: Iterable[Runtime], stack: NamedStack) -> str | None:
+    """What gives names to generated code; None: a stack's first frames have none without."""
+    naming = next((runtime.naming for runtime in runtimes if runtime.naming), None)
+    shown = (part.frame for part in stack.parts() if part.frame is not None)
+    if naming is None or not any(
+        frame.reason is Unresolved.ANONYMOUS for frame in islice(shown, _FRAMES)
+    ):
+        return None
+    return f"no names of generated code: {naming}"
 
 
 class SymbolAdvice:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from tracelloc.demangle.short import shorten
 from tracelloc.heap.stacks import NO_STACK
 from tracelloc.symbols import Frame
@@ -18,28 +20,59 @@ def stack_title(stack: NamedStack, index: int, *, with_line: bool = False) -> st
         return "[no call stack]" if index == NO_STACK else "[call stack lost]"
     own: list[str] = []
     runs: list[str] = []
-    first: Frame | None = None
-    for part in stack.parts():
-        if part.frame is None:
-            continue
-        if part.label is not None:
-            runs.append(f"[{part.label}]")
+    inner_run = ""
+    first: tuple[Frame, Frame] | None = None
+    for name, frame, inner in _functions(stack):
+        if frame is None or inner is None:
+            runs.append(name)
             if not own:
+                inner_run = inner_run or name
                 continue
-            name = runs[-1]
         else:
-            symbol = part.frame.symbol
-            name = frame_name(part.frame) if symbol is None else shorten(symbol)
-            first = first or part.frame
+            first = first or (frame, inner)
         if not own or own[-1] != name:
             own.append(name)
         if len(own) == 2:
             break
     names = own or runs[:2]
-    line = "" if first is None or not with_line else source_place(first)
+    if inner_run and own and own[0].startswith("0x"):
+        # Generated code without names: which runtime's code it called says more.
+        names = [inner_run, own[0]]
+    line = "" if first is None or not with_line else _place(*first)
     if line:
         names = [f"{names[0]} ({line})", *names[1:]]
     return " ← ".join(names)
+
+
+def _functions(stack: NamedStack) -> Iterator[tuple[str, Frame | None, Frame | None]]:
+    """(name, frame, innermost frame that it stands for), no frames of collapsed runs.
+
+    A function stands for those without a name that it calls in the same file.
+    """
+    nameless: Frame | None = None
+    for part in stack.parts():
+        frame = part.frame
+        if frame is None:
+            continue
+        if nameless is not None and (part.label or frame.module != nameless.module):
+            yield frame_name(nameless), nameless, nameless
+            nameless = None
+        if part.label is not None:
+            yield f"[{part.label}]", None, None
+        elif frame.symbol is None:
+            nameless = nameless or frame
+        else:
+            yield shorten(frame.symbol), frame, nameless or frame
+            nameless = None
+    if nameless is not None:
+        yield frame_name(nameless), nameless, nameless
+
+
+def _place(frame: Frame, inner: Frame) -> str:
+    """The source line; ``via +0xoffset`` where a function without a name allocates inside it."""
+    if frame is not inner and inner.module_offset is not None:
+        return f"via +0x{inner.module_offset:x}"
+    return source_place(frame)
 
 
 def source_place(frame: Frame) -> str:
