@@ -167,8 +167,8 @@ class LiveScreen(Screen[None]):
     def _tab_chosen(self, message: TabLine.Clicked) -> None:
         self._go_to(message.view, self.settings)
 
-    @on(SpanPlot.Chosen)
-    def _span_chosen(self, message: SpanPlot.Chosen) -> None:
+    @on(SpanPlot.Selected)
+    def _span_chosen(self, message: SpanPlot.Selected) -> None:
         if message.span is not None:
             self.state.change(span=message.span)
         self.set_focus(self.view)

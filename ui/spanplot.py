@@ -32,7 +32,7 @@ class SpanPlot(Plot, can_focus=False):
         Binding("escape,q", "leave", show=False, tooltip="Choose no span"),
     ]
 
-    class Chosen(Message):
+    class Selected(Message):
         """A span was chosen; None: none."""
 
         def __init__(self, span: Span | None) -> None:
@@ -109,7 +109,7 @@ class SpanPlot(Plot, can_focus=False):
 
     def _end(self, span: Span | None) -> None:
         self._forget()
-        self.post_message(self.Chosen(span))
+        self.post_message(self.Selected(span))
 
     def _forget(self) -> None:
         self._cursor_ns = self._begin_ns = self._dragged_from = None
