@@ -31,7 +31,7 @@ Ids = npt.NDArray[np.intp]
 SPARE_S: Final = 0.003
 """How long names may take per picture that nobody waits for."""
 EVERY_S: Final = 0.1
-"""The same where rows are searched, or sorted by name."""
+"""How long they may take where rows are searched, or sorted by name."""
 FIRST: Final = 32
 """Stacks that are named in any case: a screenful."""
 _NO_IDS: Final = np.zeros(0, np.intp)
@@ -49,7 +49,7 @@ class Labels(dict[int, str]):
         self.fresh = np.zeros(0, np.bool_)
         """Per stack whether its label is as good as it gets by now."""
         self.wanted: set[int] = set()
-        """Those that are shown, and not fresh."""
+        """Stacks that are shown, and not fresh."""
         self._asked = asked
 
     def shown(self, stack: int) -> str:

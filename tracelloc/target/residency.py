@@ -43,7 +43,7 @@ _UNLIMITED: Final = 1 << 62
 _PAST_EVERY_NS: Final = 5 * NS_PER_S
 _PAST_LENGTH: Final = 60
 _KINDS: Final = ("RssAnon", "RssFile", "RssShmem", "VmSwap", "VmSize")
-"""Of ``/proc/PID/status``, in the order of the fields of ``Resident``."""
+"""Fields of ``/proc/PID/status``, in the order of the fields of ``Resident``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ class ListedFunction:
 
     step: Step
     file: str | None = None
-    """Its source file; None: that of its heaviest frame."""
+    """The source file; None: that of its heaviest frame."""
 
 
 def listed_function(frame: Frame) -> ListedFunction:
@@ -59,7 +59,7 @@ class SourceListing:
     """The function's."""
     lines: Mapping[int, LineFigures]
     own_lines: frozenset[int]
-    """Those of the function."""
+    """Lines of the function."""
 
     @property
     def heaviest_line(self) -> int:
