@@ -38,6 +38,8 @@ LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
 HURRY_PATIENCE_S: Final = 4.0
 """How long they wait for them while somebody waits for us to end."""
+_GARBAGE_THRESHOLDS: Final = 2000, 10, 100
+"""New objects, and rounds of younger ones, before each of gc's generations is looked at."""
 
 
 class FrontEnd(Protocol):
@@ -219,9 +221,10 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
         with signals.beginning():
             session = stack.enter_context(closing(start.begin(config, say)))
         STARTUP.end()
-        # What there is by now stays to the end: no use in looking for garbage there, while the
-        # screen waits for it.
+        # What there is by now stays to the end, and little garbage is older than a moment: the
+        # screen waits while all objects are looked at.
         gc.freeze()
+        gc.set_threshold(*_GARBAGE_THRESHOLDS)
         sources = SourceMap(options.sources)
         symbolizers = stack.enter_context(
             closing(Symbolizers(lambda number: session.processes.of(number).space, sources))
