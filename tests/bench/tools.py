@@ -229,5 +229,5 @@ TOOLS = (
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
-LIVE_NAMES = ("untraced", "tracelloc", "memleak", "bpftrace")
+LIVE_NAMES = ("untraced", "floor", "tracelloc", "memleak", "bpftrace")
 """What real workloads are run under."""
