@@ -39,7 +39,7 @@ from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
-from tracelloc.views.suspects import suspects_of
+from tracelloc.views.suspects import suspects_of, unsure_growth
 
 _BAD = "bold red"
 ALERT = "bold reverse"
@@ -184,6 +184,8 @@ def _leaks(snapshot: Snapshot) -> Text | None:
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
         rates = [j.rate_bytes_per_min for j in judgements if j.verdict is verdict]
+        if verdict is Verdict.GROWING:
+            rates += unsure_growth(snapshot)[1].tolist()
         if rates:
             about = about_of(snapshot.sample_bytes)
             rate = f"{about}{format_size(round(sum(rates)))}/min"

@@ -25,9 +25,9 @@ from tests.unit.leaks import (
 from tests.unit.reports import json_report, text_report
 from tracelloc.export import EXPORTERS
 from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size
-from tracelloc.verdict.judgement import Judgement, Verdict
+from tracelloc.verdict.judgement import CODE_OF, Judgement, Verdict
 from tracelloc.views.combined import difference, profile_of
-from tracelloc.views.suspects import name_suspects, sentences
+from tracelloc.views.suspects import name_suspects, sentences, suspect_ranks, unsure_growth
 
 HOSTILE = "\x1b[31m</script>\n==> 9 leak suspects"
 
@@ -184,3 +184,41 @@ def test_a_group_of_one_shares_nothing() -> None:
     (named,) = name_suspects(found.snapshot(), found.namer, [alone])
     assert named.shared is None
     assert not any("share" in sentence for sentence in sentences(named))
+
+
+def test_what_grows_is_ranked_by_its_rate_however_sure_that_is() -> None:
+    """A minute into tracing, the largest growth is no suspect yet, and a small group is one."""
+    snapshot = watched(400.0).snapshot()
+    findings = snapshot.findings
+    assert findings is not None
+    small = findings.suspects[-1]
+    judgement = replace(small.judgement, verdict=Verdict.GROWING, rate_bytes_per_min=1e3)
+    members = {member.stack for member in small.members}
+    others = [stack for stack in range(len(findings.codes)) if stack not in members]
+    fast, slow, sure = others[:3]
+    sites = replace(
+        findings.sites,
+        code=findings.codes.copy(),
+        confidence=findings.sites.confidence.copy(),
+        rate_bytes_per_min=findings.sites.rate_bytes_per_min.copy(),
+    )
+    sites.code[:] = CODE_OF[Verdict.BUSY]
+    sites.code[[fast, slow, sure]] = CODE_OF[Verdict.GROWING]
+    sites.confidence[[fast, slow, sure]] = 0.05, 0.05, 0.9
+    sites.rate_bytes_per_min[[fast, slow, sure]] = 1e6, 10, 1e7
+    changed = replace(
+        findings,
+        sites=sites,
+        suspects=(replace(small, judgement=judgement),),
+        suspect_of={member.stack: small for member in small.members},
+    )
+    ranks = suspect_ranks(replace(snapshot, findings=changed))
+    assert ranks[fast] == 0
+    assert {int(ranks[member.stack]) for member in small.members} == {1}
+    assert ranks[slow] == 2
+    # Who is sure that it may leak and lists it not has been told to.
+    assert ranks[sure] == 3
+    assert {int(rank) for rank in np.delete(ranks, [fast, slow, sure])} <= {1, 3}
+    stacks, rates = unsure_growth(replace(snapshot, findings=changed))
+    assert sorted(zip(stacks.tolist(), rates.tolist(), strict=True)) == [(fast, 1e6), (slow, 10)]
+    assert len(unsure_growth(replace(snapshot, findings=None))[0]) == 0

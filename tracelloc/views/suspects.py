@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.filters import NamedStack
+from tracelloc.heap.cohorts import F64
 from tracelloc.heap.totals import I64
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -19,6 +20,7 @@ from tracelloc.text import (
     plural,
     printable,
 )
+from tracelloc.verdict.findings import are_suspects
 from tracelloc.verdict.judgement import CODE_OF, Codes, Judgement, Suspect, Verdict
 from tracelloc.verdict.parameters import P
 from tracelloc.views.naming import Namer, frame_name
@@ -91,18 +93,33 @@ def verdict_codes(snapshot: Snapshot) -> Codes | None:
     return codes
 
 
+def unsure_growth(snapshot: Snapshot) -> tuple[I64, F64]:
+    """(stacks, bytes per minute of each) of what grows and is no suspect: too early to tell."""
+    findings = snapshot.findings
+    if findings is None:
+        return np.zeros(0, np.int64), np.zeros(0)
+    sites, stacks = findings.sites, len(snapshot.totals)
+    grows = (findings.codes == CODE_OF[Verdict.GROWING]) & ~are_suspects(sites)
+    grows[[stack for stack in findings.suspect_of if stack < len(grows)]] = False
+    rows = np.flatnonzero(grows[:stacks])
+    return rows, sites.rate_bytes_per_min[rows]
+
+
 def suspect_ranks(snapshot: Snapshot) -> I64:
-    """Per stack the place of its suspect: leaks first, by their rates; others come after all."""
-    suspects = sorted(
-        suspects_of(snapshot),
-        key=lambda suspect: (
-            suspect.judgement.verdict is not Verdict.LEAKING,
-            -suspect.judgement.rate_bytes_per_min,
-        ),
-    )
-    ranks = np.full(len(snapshot.totals), len(suspects), np.int64)
-    for rank, suspect in enumerate(suspects):
-        ranks[[member.stack for member in suspect.members]] = rank
+    """Per stack its place: leaks first, then what grows, by rate; others come after all."""
+    suspects = suspects_of(snapshot)
+    rows, rates = unsure_growth(snapshot)
+    keys = [
+        (each.judgement.verdict is not Verdict.LEAKING, -each.judgement.rate_bytes_per_min)
+        for each in suspects
+    ]
+    keys += [(True, -rate) for rate in rates.tolist()]
+    ranks = np.full(len(snapshot.totals), len(keys), np.int64)
+    for rank, number in enumerate(sorted(range(len(keys)), key=keys.__getitem__)):
+        if number < len(suspects):
+            ranks[[member.stack for member in suspects[number].members]] = rank
+        else:
+            ranks[rows[number - len(suspects)]] = rank
     return ranks
 
 
