@@ -231,9 +231,16 @@ enum counter {
 	COUNTERS = 22,
 };
 
+/* What the probes report, as user space has it. */
+enum reporting {
+	REPORTING_STOPPED = 0, /* nothing */
+	REPORTING_LIVE = 1,
+	REPORTING_PAUSED = 2,  /* no allocation and no free, only programs that are begun */
+};
+
 /* Words that user space and the probes share through memory. One element. */
 struct control {
-	__u32 live;       /* probes do nothing until user space sets this to 1 */
+	__u32 reporting;  /* enum reporting; set by user space */
 	__u32 woken;      /* set when a wake-up is sent, cleared by the reader */
 	__u64 clock;      /* CLOCK_MONOTONIC at a tick, and which tick (emit.h); cleared by the reader */
 	__u64 epoch;      /* counts how often an overflow was dealt with; user space only */

@@ -77,6 +77,12 @@ static __always_inline struct control *get_control(void)
 	return control.lookup(&zero);
 }
 
+/* Whether allocations and frees are to be reported. */
+static __always_inline bool is_live(struct control *words)
+{
+	return words && words->reporting == REPORTING_LIVE;
+}
+
 /* Whether the function that was entered now is the one on record: that one was left. */
 static __always_inline bool is_again(struct pt_regs *ctx, u64 sp, u64 ip)
 {
@@ -320,7 +326,7 @@ int free_call(struct pt_regs *ctx)
 	struct call *call;
 
 	use_thread_stack(ctx);
-	if (!address || !words || !words->live)
+	if (!address || !is_live(words))
 		return 0;
 	call = outer ? get_call(id) : find_call(id);
 	if (call && is_nested(ctx, id, call))
@@ -401,7 +407,7 @@ int process_execs(u64 *arguments)
 	struct space *space = get_space(id);
 
 	use_thread_stack(arguments);
-	if (!words || !words->live || !space || !is_traced(words, id))
+	if (!words || !words->reporting || !space || !is_traced(words, id))
 		return 0;
 	/* The call that a thread with this id was in is over. */
 	calls.delete(&id);
@@ -437,7 +443,7 @@ int process_forks(u64 *arguments)
 	use_thread_stack(arguments);
 	if (flags & (CLONE_THREAD | CLONE_UNTRACED))
 		return 0;
-	if (words && words->live && get_space(id))
+	if (words && words->reporting && get_space(id))
 		mark_fork(words, id, flags & CLONE_VM);
 	return 0;
 }
@@ -468,7 +474,7 @@ int exception_enter(struct pt_regs *ctx)
 	struct call *call = find_call(id);
 
 	use_thread_stack(ctx);
-	if (!words || !words->live || !call || !call->sp || !call->return_address)
+	if (!is_live(words) || !call || !call->sp || !call->return_address)
 		return 0;
 	take_back(words, id, call);
 	call->last_sp = call->sp;
@@ -569,7 +575,7 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 		if (!words) \
 			return 0; \
 		no_return = words->sessions & ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
-		if (!words->live) \
+		if (!is_live(words)) \
 			return no_return; \
 		call = find_call(id); \
 		if ((cookie & COOKIE_KIND) >= FUNCTION_RETURN || \

@@ -66,7 +66,7 @@ STACK_HEAD_FIELDS: Final = [
 """``struct stack`` up to its frames, which are ``n_frames`` little-endian u64."""
 
 CONTROL_FIELDS: Final = [
-    ("live", "<u4"),
+    ("reporting", "<u4"),
     ("woken", "<u4"),
     ("clock", "<u8"),
     ("epoch", "<u8"),
@@ -179,6 +179,14 @@ class EventRingNumber(IntEnum):
 
     EVENTS = 0
     MAPPINGS = 1
+
+
+class Reporting(IntEnum):
+    """What the probes report (``enum reporting``)."""
+
+    STOPPED = 0
+    LIVE = 1
+    PAUSED = 2
 
 
 class ForkFlag(IntFlag):

@@ -125,6 +125,14 @@ def parse_size(text: str) -> int:
     return size
 
 
+def parse_percent(text: str) -> float:
+    """A share, 0.05 for ``5`` or ``5%``. Raises ValueError."""
+    number = text.strip().removesuffix("%").strip()
+    if not _NUMBER.fullmatch(number):
+        raise ValueError(f"{text!r} is not a percentage such as 5 or 0.5%")
+    return float(number) / 100
+
+
 def parse_duration(text: str) -> float:
     """Seconds from ``500ms``, ``30s``, ``5m``, ``1h 30m``; a bare number is seconds.
 

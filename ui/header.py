@@ -40,6 +40,7 @@ from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of, unsure_growth
+from tracelloc.views.window import window_words
 
 _BAD = "bold red"
 ALERT = "bold reverse"
@@ -101,7 +102,9 @@ def _first(picture: Picture, facts: Facts, state: str, width: int) -> Text:
     if picture.process_count > 1 and snapshot.merged is None:
         who.append(f" 1 of {picture.process_count:,} (T: all)", "not bold")
     left = [Text("tracelloc", "dim"), who, Text(clean(", ".join(facts.allocators)), "dim")]
-    left.append(Text(f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"))
+    traced = f"traced {format_duration(snapshot.elapsed_ns // NS_PER_S)}"
+    words = window_words(snapshot)
+    left.append(Text(words, "bold") if words else Text(traced))
     if state:
         left.append(Text(f" {state} ", "bold reverse"))
     right = [Text(f"{short_count(snapshot.overhead.events_per_s)} events/s")]

@@ -279,12 +279,12 @@ class NodesView(LineView[Nodes]):
 def maker(_source: Source) -> Callable[[ViewSelection], Nodes]:
     """Makes the call tree, not narrowed by the search: that is marked in it."""
     tree: LiveTree | None = None
-    tree_of = (0, False)
+    tree_of = ((0, 1), False)
 
     def nodes(selection: ViewSelection) -> Nodes:
         nonlocal tree, tree_of
         snapshot, settings = selection.snapshot, selection.settings
-        now = snapshot.target.exec_count, settings.inverted
+        now = snapshot.table_number, settings.inverted
         if tree is None or tree_of != now:
             tree, tree_of = LiveTree(snapshot.target.command, inverted=settings.inverted), now
         chosen = np.zeros(len(snapshot.totals), np.bool_)

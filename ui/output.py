@@ -37,6 +37,7 @@ from tracelloc.ui.tableview import short_count
 from tracelloc.ui.view import Facts, Source, View, ViewSelection
 from tracelloc.views.cost import overhead_line
 from tracelloc.views.processfacts import losses_line, memory_lines
+from tracelloc.views.window import window_sentence
 
 _MOST_LINES: Final = 10_000
 _LONGEST_LINE: Final = 4096
@@ -299,7 +300,9 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
-    yield f"attached   {format_duration(snapshot.elapsed_ns // NS_PER_S)} ago, by {facts.method}"
+    yield f"attached   {format_duration(snapshot.tracing_ns // NS_PER_S)} ago, by {facts.method}"
+    if (window := window_sentence(snapshot)) is not None:
+        yield f"shown      {window}"
     fill = f"at most {format_percent(selection.ring_share, 0)} full so far"
     yield f"ring       room for {plural(facts.ring_slots, 'event')}, {fill}"
     if snapshot.sample_bytes is not None:

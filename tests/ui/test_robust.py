@@ -16,6 +16,7 @@ from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
 from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
+from tracelloc.snapshots.window import TracedWindow
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.header import header
@@ -336,3 +337,20 @@ def test_a_snapshot_per_tick(source: FakeSource) -> None:
     before = source.taken
     drive(source, _tick_twice)
     assert source.taken == before + 3
+
+
+def test_header_says_which_window_it_is_of(source: FakeSource) -> None:
+    """Where probes are off in between, however narrow the screen is."""
+    window = TracedWindow(3, 0.05, 15_000_000_000, False, 10, 100)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await settle(app, pilot)
+        picture = app.state.picture
+        assert picture is not None
+        picture = replace(picture, snapshot=replace(picture.snapshot, window=window))
+        for width in (80, 120):
+            text = header(picture, source.facts, "", width, 2).plain
+            assert "window 3 of " in text.splitlines()[0]
+            assert ", ended 15 s ago, probes off" in text.splitlines()[0]
+
+    drive(source, steps)

@@ -55,6 +55,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("FORK_", abi.ForkFlag),
     ("FUNCTION_", abi.FunctionCode),
     ("RING_", abi.EventRingNumber),
+    ("REPORTING_", abi.Reporting),
 ]
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]

@@ -27,6 +27,7 @@ from tracelloc.report.optional import SECTIONS
 from tracelloc.report.trace import trace_json
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
+from tracelloc.snapshots.window import TracedWindow
 from tracelloc.target.allocators import Unseen
 from tracelloc.target.found import FoundLibrary
 from tracelloc.target.residency import Limit
@@ -110,6 +111,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         allocators=(FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
         old_blocks=snapshot.top_blocks,
+        window=TracedWindow(2, 0.05, None, True, 5, 10),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),
     ), found.namer  # fmt: skip
 

@@ -278,7 +278,18 @@ class Capture:
 
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""
-        self._control["live"][0] = live
+        self._report(abi.Reporting.LIVE if live else abi.Reporting.STOPPED)
+
+    def pause(self) -> None:
+        """Stops reports of allocations and frees, for probes that are about to come off.
+
+        Each program looks when it begins, so once an event of an address is left out, all later
+        ones are.
+        """
+        self._report(abi.Reporting.PAUSED)
+
+    def _report(self, what: abi.Reporting) -> None:
+        self._control["reporting"][0] = what
 
     def set_stop_at_loads(self, stop: bool) -> None:
         """Whether threads get the stop signal when the loader has mapped something."""

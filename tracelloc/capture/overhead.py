@@ -3,23 +3,25 @@
 Two parts per probe that is hit: the kernel's trap, whose price is measured once on a
 small child of ours with a program that does nothing, and the BPF program's own time,
 which the kernel adds up while it is asked to (BPF_ENABLE_STATS, Linux 5.8). Asking costs
-some nanoseconds per probe, so it is done for a second now and then.
+some nanoseconds per probe, so it is done for a moment now and then, or all the time where
+overhead is limited.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.capture.attach import PLAIN
-from tracelloc.capture.child import Child, ChildEndedError
+from tracelloc.capture.child import IDLE_PROGRAM, Child, ChildEndedError
 from tracelloc.capture.method import Method
+from tracelloc.capture.overheadlimit import OverheadAccount
 from tracelloc.capture.proginfo import program_info, statistics
-from tracelloc.errors import TracellocError
+from tracelloc.errors import PrivilegeError, TracellocError, UnsupportedError, privilege_hint
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
@@ -28,6 +30,8 @@ _STRETCH_S: Final = 0.25
 """How long programs are timed at a time."""
 _GAP_S: Final = 10.0
 """How long they are left alone in between."""
+_LOOK_S: Final = 0.1
+"""How often a limited overhead is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +71,11 @@ class Meter:
         To be used within ``statistics``.
         """
         self._processes = processes
-        self._programs = programs
+        # What runs on processes of ours costs the targets nothing.
+        self._programs = {n: fd for n, fd in programs.items() if not n.startswith(IDLE_PROGRAM)}
         self._stepped = _mostly_stepped(points)
         self._returning = {p.program for p in points if p.returns}
-        self._before = {name: program_info(fd) for name, fd in programs.items()}
+        self._before = {name: program_info(fd) for name, fd in self._programs.items()}
         self._cpu_ns = self._read_cpu()
 
     def _read_cpu(self) -> dict[int, int | None]:
@@ -81,18 +86,24 @@ class Meter:
 
         None where that is not known, as when one of them has come or gone meanwhile.
         """
+        used = self.used(costs)
+        return None if used is None or used[1] <= 0 else min(1.0, used[0] / used[1])
+
+    def used(self, costs: TrapCosts) -> tuple[float, int] | None:
+        """(what the probes took, CPU time of the targets) since the beginning, in ns; as ``share``.
+
+        CPU time is known in steps of 10 ms.
+        """
         then, now = self._cpu_ns, self._read_cpu()
         if then.keys() != now.keys() or None in (*then.values(), *now.values()):
             return None
         cpu_ns = sum(now[pid] or 0 for pid in now) - sum(then[pid] or 0 for pid in then)
-        if cpu_ns <= 0:
-            return None
         spent_ns = 0.0
         for name, fd in self._programs.items():
             info, before = program_info(fd), self._before[name]
             count = info.run_cnt - before.run_cnt
             spent_ns += info.run_time_ns - before.run_time_ns + count * self._trap_ns(name, costs)
-        return min(1.0, spent_ns / cpu_ns)
+        return spent_ns, cpu_ns
 
     def _trap_ns(self, program: str, costs: TrapCosts) -> float:
         program = program.removesuffix(PLAIN)
@@ -157,23 +168,45 @@ class RateMeter:
         return events * NS_PER_S / max(1, elapsed_ns)
 
 
+def require_measuring() -> None:
+    """Raises PrivilegeError or UnsupportedError if the programs' time can't be measured."""
+    try:
+        with statistics():
+            pass
+    except PermissionError as error:
+        what = "--max-overhead measures what the probes cost, which needs CAP_SYS_ADMIN"
+        raise PrivilegeError(what, hint=privilege_hint()) from error
+    except OSError as error:
+        what = f"--max-overhead can't measure what the probes cost: {error.strerror}"
+        raise UnsupportedError(what) from error
+
+
 class OverheadWatch:
-    """A thread that estimates the probes' share of the targets' CPU time now and then."""
+    """A thread that estimates the probes' share of the targets' CPU time.
+
+    Now and then, or all the time where it is limited.
+    """
 
     def __init__(
         self,
         processes: Callable[[], Iterable[Process]],
         method: Method,
         programs: Callable[[], Mapping[str, int]],
-        points: Iterable[ProbePoint],
+        points: Callable[[], Collection[ProbePoint]],
+        account: OverheadAccount | None = None,
     ) -> None:
-        """Begins at once. See ``Meter``; ``programs``: those that are loaded now."""
+        """Begins at once. See ``Meter``; ``programs``: those that are loaded now.
+
+        ``account``: of the overhead's limit, if there is one.
+        """
         self.probe_share: float | None = None
         """Share of the targets' CPU time, 0 to 1; None until it is known."""
         self._processes = processes
         self._method = method
         self._programs = programs
-        self._points = list(points)
+        self._points = points
+        self._account = account
+        self._failure: Exception | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="overhead", daemon=True)
         self._thread.start()
@@ -186,17 +219,47 @@ class OverheadWatch:
         """Waits until it no longer uses the programs."""
         self._thread.join()
 
+    def check(self) -> None:
+        """Raises UnsupportedError if there is a limit and the overhead can't be measured."""
+        if self._account is not None and self._failure is not None:
+            raise UnsupportedError(f"--max-overhead can't measure it here: {self._failure}")
+
     def _watch(self) -> None:
-        # Where it can't be measured, there is no estimate: never a reason to fail.
-        with suppress(OSError, ChildEndedError, TracellocError):
-            costs = measure_traps(self._method, lambda name: self._programs()[name])
+        # Where it can't be measured, there is no estimate: only a limit is a reason to fail.
+        try:
+            if self._account is not None:
+                self._keep_account(self._account)
+                return
+            costs = self._measure_traps()
             while not self._stopping.is_set():
                 self._measure_once(costs)
                 self._stopping.wait(_GAP_S)
+        except (OSError, ChildEndedError, TracellocError) as failure:
+            self._failure = failure
+
+    def _measure_traps(self) -> TrapCosts:
+        return measure_traps(self._method, lambda name: self._programs()[name])
+
+    def _meter(self) -> Meter:
+        return Meter(self._processes, self._programs(), self._points())
+
+    def _keep_account(self, account: OverheadAccount) -> None:
+        with statistics():
+            # What is used while the traps are measured counts as well.
+            meter, since_s = self._meter(), time.monotonic()
+            costs = self._measure_traps()
+            while not self._stopping.is_set():
+                used, now_s = meter.used(costs), time.monotonic()
+                meter = self._meter()
+                if used is not None:
+                    account.add(*used, now_s - since_s)
+                    self.probe_share = account.share
+                since_s = now_s
+                self._stopping.wait(_LOOK_S)
 
     def _measure_once(self, costs: TrapCosts) -> None:
         with statistics():
-            meter = Meter(self._processes, self._programs(), self._points)
+            meter = self._meter()
             self._stopping.wait(_STRETCH_S)
             share = meter.share(costs)
         if share is not None:

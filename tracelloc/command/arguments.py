@@ -21,7 +21,7 @@ from tracelloc.heap.temporary import DEFAULT_POLICY, MOST_BETWEEN, TemporaryPoli
 from tracelloc.live.address import PUSH_INTERVAL_S, parse_label, parse_listen, parse_push_url
 from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD
 from tracelloc.report.optional import SECTIONS, parse_sections
-from tracelloc.text import NS_PER_S, parse_duration, parse_size
+from tracelloc.text import NS_PER_S, parse_duration, parse_percent, parse_size
 from tracelloc.views.profile import METRICS, Metric
 from tracelloc.watchrules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 
@@ -195,6 +195,9 @@ def _add_tracing(group: Any) -> None:
     add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
         "estimate the rest: less overhead, estimated figures (default: every allocation)",
         type=_size)
+    add("--max-overhead PCT", "CPU time that the probes may cost, in percent of what the program's "
+        "own work takes: where they cost more, they come off in between, and each report is of "
+        "one window of time (default: no limit)", type=type_of(parse_percent))
 
 
 def _add_probes(group: Any) -> None:

@@ -16,6 +16,8 @@ from tracelloc.export import exporter_for
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024
 _LEAST_MEMORY: Final = 128 << 20
+_LEAST_OVERHEAD: Final = 0.001
+_MOST_OVERHEAD: Final = 10
 _SPARSEST: Final = 1 << 40
 _LONGEST_S: Final = 100 * 365 * 86400.0
 
@@ -56,6 +58,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
     given = parse_trace(options)
     _check(given, command)
     _check_watch(given)
+    _check_overhead(given)
     mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
     _check_mode(given, command, mode)
     return CommandLine(given, command, mode)
@@ -120,6 +123,15 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             raise UsageError(message)
     for path in given.output:
         exporter_for(path)
+
+
+def _check_overhead(given: argparse.Namespace) -> None:
+    if given.max_overhead is None:
+        return
+    if not _LEAST_OVERHEAD <= given.max_overhead <= _MOST_OVERHEAD:
+        raise UsageError("--max-overhead must be between 0.1% and 1000%")
+    if given.follow is not None:
+        raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
 
 
 def _check_watch(given: argparse.Namespace) -> None:

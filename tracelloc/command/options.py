@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
+from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, exporter_for
@@ -147,6 +148,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         temporary=given.temporary,
         most_processes=given.follow_limit,
         followed_names=given.follow or frozenset(),
+        max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
         debug=given.debug,
     )
 

@@ -46,6 +46,17 @@ from tracelloc.views.processfacts import (
     waste_text,
     why_uncertain,
 )
+from tracelloc.views.window import window_sentence
+
+
+def window_part(given: Request) -> SectionContent | None:
+    """From when to when figures are; None if all of the time was traced."""
+    snapshot = given.snapshot
+    sentence, window = window_sentence(snapshot), snapshot.window
+    if sentence is None or window is None:
+        return None
+    state = window.number, window.ended_ago_ns is None
+    return SectionContent([f"==> {sentence}"], said_again_if=state)
 
 
 def memory_part(given: Request) -> SectionContent:
@@ -230,6 +241,7 @@ class ReportSection:
 
 
 REPORT: Final = (
+    ReportSection(window_part),
     ReportSection(suspects_part),
     ReportSection(allocations_part),
     ReportSection(old_allocations_part, json_place=2),

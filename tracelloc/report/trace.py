@@ -13,6 +13,7 @@ from tracelloc.report.sections import report_facts, report_lines
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_size, plural, printable
 from tracelloc.views.naming import Namers
+from tracelloc.views.window import window_words
 
 Marks = Mapping[int, Snapshot]
 """Processes as they were when the mark was set, by their numbers in the trace."""
@@ -70,8 +71,9 @@ def _traced_line(snapshot: Snapshot) -> str:
     elapsed_s = snapshot.elapsed_ns / NS_PER_S
     rate = snapshot.events / elapsed_s if elapsed_s > 0 else 0.0
     about = about_of(snapshot.sample_bytes)
+    traced = window_words(snapshot) or f"{format_duration(elapsed_s)} traced"
     return (
-        f"{format_duration(elapsed_s)} traced, {about}{format_size(snapshot.live_bytes)} "
+        f"{traced}, {about}{format_size(snapshot.live_bytes)} "
         f"in {about}{snapshot.live_count:,} allocations from {snapshot.live_stacks:,} stacks, "
         f"{rate:,.0f} events/s"
     )

@@ -334,8 +334,8 @@ class SinceMark:
 
 
 def since_mark(snapshot: Snapshot, mark: Snapshot | None, top: int) -> SinceMark | None:
-    """None without a mark, and where the process has begun another program since."""
-    if mark is None or mark.target.exec_count != snapshot.target.exec_count:
+    """None without a mark, and where the process's table has begun anew since."""
+    if mark is None or mark.table_number != snapshot.table_number:
         return None
     changed = change(mark, snapshot)
     more = np.flatnonzero(changed.live_bytes > 0)

@@ -28,6 +28,7 @@ from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_block
 from tracelloc.snapshots.losses import LossCounts, take_losses
 from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
+from tracelloc.snapshots.window import TracedWindow
 from tracelloc.target.found import FoundLibrary
 from tracelloc.target.residency import MemoryUsage
 from tracelloc.target.runtimes import Runtime
@@ -133,6 +134,8 @@ class ProcessStatus:
     """By file of code, in words: by what stacks are followed through it."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """By thread id, if threads or blocks are wanted."""
+    window: TracedWindow | None = None
+    """Which part of the time all this is of; None: all since ``started_ns``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +145,7 @@ class Snapshot(ProcessStatus):
     time_s: float
     """Wall clock, seconds since 1970."""
     now_ns: int
-    """The moment, CLOCK_MONOTONIC, as births of blocks are given."""
+    """The moment, CLOCK_MONOTONIC, as births of blocks are given; a window's end if it is over."""
     totals: Totals
     """Per stack; a copy."""
     growth_per_min: I64
@@ -184,8 +187,18 @@ class Snapshot(ProcessStatus):
 
     @property
     def elapsed_ns(self) -> int:
-        """Nanoseconds since tracing began."""
+        """Nanoseconds since tracing began, or length of the window that this is of."""
         return self.now_ns - self.started_ns
+
+    @property
+    def tracing_ns(self) -> int:
+        """Nanoseconds since tracing began."""
+        return self.elapsed_ns if self.window is None else self.window.total_ns
+
+    @property
+    def table_number(self) -> tuple[int, int]:
+        """Which of the process's tables this is; those of two numbers have nothing in common."""
+        return self.target.exec_count, 1 if self.window is None else self.window.number
 
     @property
     def sample_bytes(self) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
+from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.target.allocators import EVERYTHING, MallocChoice
 from tracelloc.tracing.memorybudget import MemoryBudget
@@ -28,6 +29,8 @@ class TraceConfig:
     """Commands whose processes are traced beside the first one; empty: all."""
     memory: MemoryBudget | None = None
     """What tracelloc itself may take; None: whatever there is."""
+    max_overhead: OverheadLimit | None = None
+    """What the probes may cost the target; None: whatever they do."""
     debug: bool = False
 
     @property

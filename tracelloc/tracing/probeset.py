@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from typing import Final
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
@@ -16,6 +17,8 @@ from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
 from tracelloc.tracing.survival import check_survival
+
+_LOADER_PROGRAM: Final = "loader_changes"
 
 
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
@@ -60,7 +63,9 @@ class ProbeSet:
         self._attachments = Attachments(space.process)
         self._allocators: list[Allocator] = []
         self._has_throwing = False
+        self._is_paused = False
         self.points: list[ProbePoint] = []
+        """All of them, even while this is paused."""
         self.found: tuple[FoundLibrary, ...] = ()
         """The allocators of all programs so far, in the order of being found; only grows."""
 
@@ -80,12 +85,39 @@ class ProbeSet:
             points += place_exceptions(modules)
         if not points:
             return
-        self._attachments.add(self._capture.attach(self._space.process.pid, points))
+        self._attach(points)
         self.points += points
         self._allocators += planned.allocators
         found = found_of(planned.allocators)
         self.found += tuple(each for each in found if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
+
+    def _attach(self, points: Sequence[ProbePoint]) -> None:
+        """Attaches these; while this is paused, only the loader's."""
+        if self._is_paused:
+            points = [point for point in points if point.program == _LOADER_PROGRAM]
+        if points:
+            self._attachments.add(self._capture.attach(self._space.process.pid, points))
+
+    def pause(self) -> None:
+        """Takes the probes out but for the loader's, until ``resume``."""
+        before, self._attachments = self._attachments, Attachments(self._space.process)
+        self._is_paused = True
+        with suppress(TargetError):  # it may have ended
+            self._attach(self.points)
+        # Only now: the loader's calls are never unseen.
+        before.close()
+
+    def resume(self) -> None:
+        """Puts all probes in again. Raises TracellocError, and is then still paused."""
+        before, self._attachments = self._attachments, Attachments(self._space.process)
+        self._is_paused = False
+        try:
+            self._attach(self.points)
+        except BaseException:
+            self._attachments, self._is_paused = before, True
+            raise
+        before.close()
 
     def attach_like(self, parent: ProbeSet) -> None:
         """Puts a parent's probes in place in its forked child. Raises TracellocError."""
@@ -103,7 +135,7 @@ class ProbeSet:
     @property
     def has_loader(self) -> bool:
         """Whether a dynamic linker will tell when libraries are there."""
-        files = {p.open_path for p in self.points if p.program == "loader_changes"}
+        files = {p.open_path for p in self.points if p.program == _LOADER_PROGRAM}
         return any(module.open_path in files for module in self._space.mapped_modules)
 
     @property

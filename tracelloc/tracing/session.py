@@ -29,6 +29,7 @@ from tracelloc.abi import EVENT_DTYPE, ForkFlag
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.drain import EventBatch
 from tracelloc.capture.method import Method
+from tracelloc.capture.overhead import require_measuring
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
@@ -39,6 +40,7 @@ from tracelloc.tracing.followload import FollowLoad
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.tracee import Outside, Tracee
 from tracelloc.tracing.upkeep import Upkeep
+from tracelloc.tracing.windows import Windows
 
 _SHORTEST_WAIT_MS: Final = 5
 _LONGEST_WAIT_MS: Final = 100
@@ -108,6 +110,12 @@ class Session:
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, say)
+        self.windows: Windows | None = None
+        """If overhead is limited."""
+        if limit := config.max_overhead:
+            self.windows = Windows(
+                capture, self.processes, limit, self._drain_rest, clock_ns=clocks.now_ns, say=say
+            )
 
     @property
     def root(self) -> Tracee:
@@ -121,6 +129,8 @@ class Session:
 
     def start(self, modules: Sequence[Module] = ()) -> None:
         """Attaches to what the first process has mapped, and goes live. Raises TracellocError."""
+        if self._config.max_overhead is not None:
+            require_measuring()
         self._capture.watch(self.root.process.pid)
         self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
         if modules:
@@ -155,7 +165,7 @@ class Session:
             if not wanted.usable:
                 return trace
             pairs = zip(tracees, trace.processes, strict=True)
-            measured = tuple(tracee.measuring.measured(one) for tracee, one in pairs)
+            measured = tuple(tracee.measured(one) for tracee, one in pairs)
             return replace(trace, processes=measured)
 
     def _take(
@@ -180,7 +190,13 @@ class Session:
                 return replace(last, time_s=status.time_s)
             # Those that have come since were not asked about.
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
-            snapshot = take_snapshot(tracee.heap, process, status, wanted)
+            shown = tracee.shown
+            capture = replace(
+                status,
+                now_ns=shown.ended_ns or now_ns,
+                is_shared=status.is_shared or shown.number > 1,
+            )
+            snapshot = take_snapshot(shown.heap, process, capture, wanted)
             if tracee.target.has_ended:
                 tracee.last_snapshots[wanted] = snapshot
             return snapshot
@@ -219,8 +235,7 @@ class Session:
         self.processes.detach()
         with self._lock:
             if self._failure is None:
-                while self._drain():
-                    pass
+                self._drain_rest()
                 for tracee in self.processes.living:
                     tracee.judge(stopped_ns)
             self._stopped_ns = stopped_ns
@@ -338,6 +353,8 @@ class Session:
                     share = self._drain().ring_share
                     self._see_off()
                     self._upkeep.look(self._clocks.now_ns())
+                    if self.windows is not None:
+                        self.windows.set_paused(paused=self._upkeep.must_pause)
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
                 if share > _FULL_SHARE:
@@ -354,6 +371,11 @@ class Session:
             time.sleep(_LOOK_AGAIN_S)
             self._drain()
             looks += 1
+
+    def _drain_rest(self) -> None:
+        """Applies everything; no probe may be in place any more."""
+        while self._drain():
+            pass
 
     def _drain(self) -> EventBatch:
         """Applies what the probes have reported. Returns it."""

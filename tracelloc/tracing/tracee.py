@@ -23,12 +23,14 @@ from tracelloc.target.procfs import FileId, is_runtime
 from tracelloc.target.residency import MemoryUsage, Residency
 from tracelloc.target.runtimes import Runtime, runtimes_of
 from tracelloc.target.space import AddressSpace
+from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.cpumeter import CpuMeter
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.probeset import ProbeSet
 from tracelloc.tracing.threadnames import ThreadNames
+from tracelloc.tracing.windowbook import ShownWindow, WindowBook
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
@@ -85,7 +87,7 @@ class Tracee:
         """The number of the memory image that ``heap`` is of."""
         self.is_starting = is_starting
         self._has_begun = has_begun
-        self.started_ns = now_ns
+        self.windows = WindowBook(now_ns, config.max_overhead)
         self.series = Series(now_ns)
         self.thread_names = ThreadNames(self.process)
         self.measuring = Measuring(space)
@@ -119,13 +121,16 @@ class Tracee:
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Nothing was found out about the memory image yet."""
         self.residency = Residency(self.process)
+        self.windows.last = None
+        # Most of the processes that are made on the way do not live to be judged.
+        self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
+        self._trampoline = trampoline
+
+    def _forget_findings(self, first_look_ns: int) -> None:
         self.findings: Findings | None = None
         """What was found out about its stacks; None until anything happened."""
-        # Most of the processes that are made on the way do not live to be judged.
-        first_ns = now_ns + _FIRST_LOOK_NS if self.target.number else now_ns
-        self._judge = Judge(self._is_in_runtime, first_ns)
+        self._judge = Judge(self._is_in_runtime, first_look_ns)
         self._looking: Iterator[Findings | None] | None = None
-        self._trampoline = trampoline
 
     @property
     def events(self) -> int:
@@ -139,7 +144,7 @@ class Tracee:
         """
         self.probes.attach(modules)
         self.source.await_rows()
-        self.started_ns = now_ns
+        self.windows.restart(now_ns)
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
 
     def begin_image(
@@ -198,6 +203,45 @@ class Tracee:
         self.source.close()
         self.space.close()
 
+    # Windows, where overhead is limited.
+
+    @property
+    def started_ns(self) -> int:
+        """When its tracing, or the last window of it, began."""
+        return self.windows.started_ns
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the probes are off for now."""
+        return self.windows.ended_ns is not None
+
+    @property
+    def shown(self) -> ShownWindow:
+        """What snapshots are taken of: the last window that has begun, or the one before."""
+        windows = self.windows
+        return windows.last or ShownWindow(
+            windows.number,
+            windows.started_ns,
+            windows.ended_ns,
+            self.heap,
+            self.series,
+            self.findings,
+        )
+
+    def end_window(self, now_ns: int) -> None:
+        """The probes came off then, and all that they had reported has been applied."""
+        self.judge(now_ns)
+        self.windows.end(now_ns)
+        self.windows.look(now_ns)
+
+    def begin_window(self, now_ns: int) -> None:
+        """The probes are in place again: what was live is not known, so the table is empty."""
+        self.windows.begin(now_ns, self.shown)
+        self._events_before += self.heap.table.events
+        self.heap = self.heap.renewed(now_ns, self.heap.stacks)
+        self.series = Series(now_ns)
+        self._forget_findings(now_ns)
+
     # What goes on.
 
     def keep_house(self, now_ns: int, say: Callable[[str], None]) -> None:
@@ -212,16 +256,21 @@ class Tracee:
         if self._trampoline is None and table.events:
             self.source.refresh()
         self._rate.note(now_ns, self.events)
+        if self._cpu.is_due(now_ns):
+            self._cpu.note(now_ns, self.process.cpu_ns())
+        if self.is_paused:
+            return
+        self.windows.look(now_ns)
         self.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
-        if self._cpu.is_due(now_ns):
-            self._cpu.note(now_ns, self.process.cpu_ns())
         if self.series.is_due(now_ns):
             self.series.add(now_ns, self.heap.live_bytes, self.process.rss_bytes())
 
     def judge_on(self, now_ns: int, until_ns: int) -> None:
         """Looks at some more stacks if that is due, until this thread has used that much time."""
+        if self.is_paused:
+            return
         if self._looking is None and self._judge.is_due(now_ns):
             self._looking = self._look(now_ns)
         while self._looking is not None and time.thread_time_ns() < until_ns:
@@ -233,6 +282,9 @@ class Tracee:
 
     def judge(self, now_ns: int) -> None:
         """Looks at all stacks at once: which of them leak."""
+        if self.is_paused:
+            # They were judged when the window ended.
+            return
         self._looking = None
         for findings in self._look(now_ns):
             self.findings = findings or self.findings
@@ -293,25 +345,35 @@ class Tracee:
             self._runtimes = ids, runtimes_of(modules)
         return self._runtimes[1]
 
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """A snapshot with usable sizes, unless it is of blocks that may be dead by now."""
+        window = snapshot.window
+        if window is not None and window.ended_ago_ns is not None:
+            return snapshot
+        return self.measuring.measured(snapshot)
+
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """What snapshots say beside the heap."""
-        mappings = None
+        mappings, shown = None, self.shown
         if self._capture.config.trace_mappings:
-            ranges = self.heap.ranges
+            ranges = shown.heap.ranges
             mappings = ranges.mappings(allocators_stacks(ranges, self.probes.found, self.space))
         rate = self._rate.per_second(now_ns - self.started_ns, self.events)
+        if shown.ended_ns is not None:
+            rate = shown.heap.table.events * NS_PER_S / max(1, shown.ended_ns - shown.started_ns)
         return ProcessStatus(
             target=self.target,
-            started_ns=self.started_ns,
+            started_ns=shown.started_ns,
             overhead=Overhead(rate, probe_share, self.probes.slow_probes),
             cpu_cores=self._cpu.cores,
             rss_bytes=outside.rss_bytes,
             memory=outside.memory,
-            series=self.series.points(),
+            series=shown.series.points(),
             allocators=self.probes.found,
             runtimes=self.runtimes(),
             mappings=mappings,
-            findings=self.findings,
+            findings=shown.findings,
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
+            window=self.windows.facts(shown, now_ns),
         )

@@ -8,6 +8,7 @@ from typing import Final
 
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import OverheadWatch
+from tracelloc.capture.overheadlimit import OverheadAccount
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.memorybudget import MemoryStage
@@ -36,6 +37,8 @@ class Upkeep:
         self._say = say
         self._swept_ns = 0
         self._overhead: OverheadWatch | None = None
+        limit = config.max_overhead
+        self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
 
@@ -49,7 +52,8 @@ class Upkeep:
             lambda: [tracee.process for tracee in self._processes.living],
             self._capture.method,
             lambda: self._capture.programs,
-            root.probes.points,
+            lambda: list(root.probes.points),
+            self._account,
         )
         if self._capture.method.has_links and not self._config.follow:
             self._sweeper = Sweeper(root.process, self._capture.program)
@@ -59,9 +63,16 @@ class Upkeep:
         """The share of the processes' time that the probes take; None: not known yet."""
         return None if self._overhead is None else self._overhead.probe_share
 
+    @property
+    def must_pause(self) -> bool:
+        """Whether the probes have to be off, as they cost too much."""
+        return self._account is not None and self._account.must_pause
+
     def look(self, now_ns: int) -> None:
-        """Does what is due."""
+        """Does what is due. Raises UnsupportedError if a limit can't be kept."""
         living = self._processes.living
+        if self._overhead is not None:
+            self._overhead.check()
         self._heed_memory()
         for tracee in living:
             tracee.keep_house(now_ns, self._say)

@@ -19,6 +19,7 @@ from tracelloc.views.naming import Namer, Namers
 from tracelloc.views.processfacts import losses_line
 from tracelloc.views.profile import FIGURES, MappedFile, Profile, Sample
 from tracelloc.views.suspects import NamedSuspect, name_suspects, suspects_of
+from tracelloc.views.window import window_sentence
 
 Progress = Callable[[int, int], None]
 """Told how much is done, of how much."""
@@ -81,6 +82,8 @@ def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
 
 def _notes(snapshot: Snapshot) -> list[str]:
     notes = [losses_line(snapshot)]
+    if (window := window_sentence(snapshot)) is not None:
+        notes.insert(0, window)
     if snapshot.sample_bytes is not None:
         notes.append(f"estimated from samples, one in {format_size(snapshot.sample_bytes)}")
     return notes

@@ -23,6 +23,7 @@ from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.sharedframes import PartShare
 from tracelloc.views.suspects import NamedSuspect
+from tracelloc.views.window import window_facts
 
 _FRAME: Final = ("address", "symbol", "offset", "size", "module", "file", "line", "inlined")
 _THREAD: Final = (
@@ -53,6 +54,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "exec_count": snapshot.target.exec_count,
         "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
         "sample_bytes": snapshot.sample_bytes,
+        "window": window_facts(snapshot),
         "live_bytes": snapshot.live_bytes,
         "live_allocations": snapshot.live_count,
         "live_stacks": snapshot.live_stacks,

@@ -64,7 +64,7 @@ class Account:
     mapped_bytes: int | None
     """Resident bytes of its own mappings; None if they are not traced."""
     traced_share: float | None
-    """Traced bytes as a share of the growth; None if there is hardly any growth."""
+    """Traced bytes as a share of the growth; None if there is hardly any, or in windows."""
     sentence: str
 
     @property
@@ -148,7 +148,10 @@ def account(snapshot: Snapshot) -> Account | None:
         traced_bytes=traced,
         overhead_bytes=overhead,
         mapped_bytes=mapped,
-        traced_share=known / growth if growth >= _NOTABLE_BYTES else None,
+        # What a window has is no part of what has grown before it.
+        traced_share=known / growth
+        if growth >= _NOTABLE_BYTES and snapshot.window is None
+        else None,
         sentence=_sentence(snapshot, memory, growth, known, overhead or 0),
     )
 
@@ -189,6 +192,8 @@ def _sentence(
     if overhead >= _NOTABLE_BYTES:
         added = f", {format_size(overhead)} of it overhead of the malloc library"
     traced = f"{format_size(known)} in {what}{added}"
+    if snapshot.window is not None:
+        return f"{rss}, {signed}, {format_size(known)} in {what} of one window"
     if growth < _NOTABLE_BYTES:
         is_more = known >= _NOTABLE_BYTES + max(0, growth)
         return f"{rss}, {signed}, {traced}{_why_more(snapshot) if is_more else ''}"
