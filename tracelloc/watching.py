@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import resource
 import re
 import signal
 import subprocess
@@ -91,6 +92,8 @@ class LeakCommand:
         self._name = printable(command[0])
         self._say = say
         self._patience_s = patience_s
+        # Ours come later, as the bound on our own memory does.
+        self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._told: set[tuple[int, int]] = set()
         """(process, stack) of leaks that the command was run for."""
         self._waiting: queue.Queue[str | None] = queue.Queue()
@@ -138,6 +141,8 @@ class LeakCommand:
             self._say(f"error: cannot run {self._name}: {error.strerror}")
             return
         self._process = process
+        with suppress(OSError):  # it may have ended, or have other rights
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, self._data_limit)
         try:
             process.communicate(report.encode() + b"\n", self._patience_s)
         except subprocess.TimeoutExpired:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import sys
 import time
 from collections.abc import Callable
@@ -199,6 +200,24 @@ def script(tmp_path: Path, text: str) -> list[str]:
     path = tmp_path / "script.py"
     path.write_text(f"import os, sys, time\n{text}\n")
     return [sys.executable, str(path)]
+
+
+def test_the_command_has_no_bound_on_memory_of_ours(tmp_path: Path) -> None:
+    found = tmp_path / "out"
+    text = (
+        "sys.stdin.readline(); import resource\n"
+        f"open({str(found)!r}, 'w').write(repr(resource.getrlimit(resource.RLIMIT_DATA)))"
+    )
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    command = LeakCommand(script(tmp_path, text), print, PATIENCE_S)
+    late = watched(400.0)
+    resource.setrlimit(resource.RLIMIT_DATA, (8 << 30, before[1]))
+    try:
+        command.look(late.snapshot(), late.namer)
+        command.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+    assert found.read_text() == repr(before)
 
 
 def test_the_command_is_run_once_for_each_leak(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ class MemoryBudget:
         )
         if stage is MemoryStage.FOLDED:
             return f"warning: {so_far}: new call stacks are cut to their innermost frames"
-        self._last_words = f"{so_far}: tracing ends here"
+        self._last_words = f"{so_far}: tracing ends here; --sample 512k takes far less"
         if self._when_full is not None:
             self._when_full(self._last_words)
         return None
