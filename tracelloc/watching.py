@@ -18,8 +18,8 @@ from __future__ import annotations
 import json
 import os
 import queue
-import resource
 import re
+import resource
 import signal
 import subprocess
 import sys

@@ -42,8 +42,10 @@ def test_stages_come_once_each_and_in_order() -> None:
     said: list[str] = []
     budget.when_full(said.append)
     assert said == [
-        "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here; "
-        "--sample 512k takes far less"
+        (
+            "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here; "
+            "--sample 512k takes far less"
+        )
     ]
     other = MemoryBudget(1000 * MIB, lambda: used[0])
     other.when_full(said.append)
