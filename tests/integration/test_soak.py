@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import Builder, Target, Tracelloc
+from tests.harness import Builder, Target, Tracelloc, tracelloc_command
 from tests.integration.test_exact import assert_equal
+from tests.terminal import Terminal
 from tracelloc.target.procfs import Process
 
 pytestmark = pytest.mark.bpf
@@ -23,6 +24,8 @@ SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
 OPERATIONS = 20_000
 MOST_GROWTH_BYTES = 24 << 20
 """Between the first third and the end: allocators keep what was once needed for an export."""
+SCREENS = (120, 40), (80, 24), (200, 60), (60, 20)
+"""Widths and heights that the screen's terminal has by turns."""
 
 
 def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
@@ -32,13 +35,26 @@ def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
         "-p", target.pid, "--json", "--top", 1000, "--interval", "2s",
         "-o", tmp_path / "a.html", "-o", tmp_path / "a.pb.gz", directory=tmp_path,
     )  # fmt: skip
-    watched = Process(tracer.process.pid)
+    screen = Terminal(tracelloc_command("-p", target.pid), tmp_path, width=120, height=40)
+    with screen:
+        run(target, tracer, screen, tmp_path)
+        assert screen.quit() == 0
+    assert target.process.poll() is None
+
+
+def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> None:
+    screen.wait_for("Allocators")
+    shown = Process(screen.pid).child_ids()
+    assert len(shown) == 1
+    watched = [Process(tracer.process.pid), Process(*shown)]
     begun = time.monotonic()
-    sizes: list[tuple[float, int]] = []
+    sizes: list[list[tuple[float, int]]] = [[], []]
     books: dict[str, list[int]] = {}
     rounds = passing = 0
     while time.monotonic() - begun < SECONDS:
         other = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
+        screen.resize(*SCREENS[rounds % len(SCREENS)])
+        screen.press("Escape", "M" if rounds % 3 else "d", str(1 + rounds % 8))
         books = json.loads(target.ask("run"))
         match rounds % 4:
             case 0:
@@ -61,16 +77,17 @@ def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
             other.stop()
             passing += 1
         # Its events have been applied when the ring is empty; memory is looked at in between.
-        sizes.append((time.monotonic() - begun, watched.rss_bytes() or 0))
+        for process, sized in zip(watched, sizes, strict=True):
+            sized.append((time.monotonic() - begun, process.rss_bytes() or 0))
         rounds += 1
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0, tracer.messages
     report = tracer.last()
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
-    assert target.process.poll() is None
     assert passing > 1
-    early = max(size for since_s, size in sizes if since_s < SECONDS / 3)
-    late = max(size for since_s, size in sizes if since_s > 2 * SECONDS / 3)
-    print(f"{rounds} rounds, {early >> 20} MiB in the first third, {late >> 20} MiB in the last")
-    assert late < early + MOST_GROWTH_BYTES
+    for who, sized in zip(("reports", "screen"), sizes, strict=True):
+        early = max(size for since_s, size in sized if since_s < SECONDS / 3)
+        late = max(size for since_s, size in sized if since_s > 2 * SECONDS / 3)
+        print(f"{rounds} rounds, {who}: {early >> 20} MiB in the first third, {late >> 20} later")
+        assert late < early + MOST_GROWTH_BYTES
