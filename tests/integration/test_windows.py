@@ -11,6 +11,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.snapshots.snapshot import Snapshot
@@ -33,10 +34,17 @@ def until(is_so: Callable[[], bool]) -> None:
 class ByHand:
     """A session whose probes are off when a test says so."""
 
-    def __init__(self, pid: int, patch: pytest.MonkeyPatch, method: Method | None = None) -> None:
+    def __init__(
+        self,
+        pid: int,
+        patch: pytest.MonkeyPatch,
+        method: Method | None = None,
+        sample_bytes: int | None = None,
+    ) -> None:
         self.must_pause = False
         patch.setattr(Upkeep, "must_pause", property(lambda _: self.must_pause))
-        config = TraceConfig(method=method, max_overhead=OverheadLimit(0.05))
+        capture = CaptureConfig(sample_bytes=sample_bytes)
+        config = TraceConfig(capture, method=method, max_overhead=OverheadLimit(0.05))
         self.session: Session = attach_to(Process(pid), config)
 
     def set_paused(self, paused: bool) -> None:
@@ -101,6 +109,25 @@ def test_each_window_has_its_own_books(
     finally:
         session.close()
     assert target.ask("alloc 1 1") == "[35, 348]"
+
+
+def test_samples_of_a_window_are_no_part_of_the_next(
+    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever was sampled before is not known to the probes any more."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    by_hand = ByHand(target.pid, monkeypatch, sample_bytes=1)
+    try:
+        target.ask("alloc 50 100")
+        by_hand.set_paused(True)
+        by_hand.set_paused(False)
+        target.ask("alloc 7 100")
+        target.ask("free 51")
+        snapshot = by_hand.shown(2)
+        assert (books_of(snapshot), snapshot.losses.oddities.unmatched_frees) == ([6, 600], 0)
+    finally:
+        by_hand.session.close()
 
 
 @pytest.mark.parametrize("way", ["exec", "texec"])

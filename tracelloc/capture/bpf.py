@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from tracelloc import abi, probes, sampling
 from tracelloc.capture.attach import PLAIN, Attachment, attach_type
-from tracelloc.capture.bpfmaps import delete_entry, keys_of, set_entry, take_entry
+from tracelloc.capture.bpfmaps import HashMap, delete_entry, keys_of, set_entry, take_entry
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.drain import Drain, Spill, StackDrain
 from tracelloc.capture.method import Method
@@ -379,6 +379,14 @@ class Capture:
         for key in gone:
             delete_entry(calls, ctypes.c_uint64(key))
         return len(gone)
+
+    def forget_window(self, pid: int) -> None:
+        """Drops calls that are under way and sampled blocks; no probe may be in place."""
+        self.forget_threads(pid, lambda _: True)
+        if self.config.sample_bytes is not None:
+            sampled = HashMap(self._bpf.map_fd("sampled"), [("address", "<u8")], [("no", "<u8")])
+            for _ in sampled.take(lambda keys: np.ones(len(keys), np.bool_)):
+                pass
 
     def close(self) -> None:
         """Unloads the programs and frees the maps."""

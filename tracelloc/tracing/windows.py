@@ -65,8 +65,8 @@ class Windows:
         self._drain_rest()
         for tracee in self._processes.living:
             tracee.end_window(ended_ns)
-            # Calls that were under way end unseen.
-            self._capture.forget_threads(tracee.process.pid, lambda _: True)
+            # Those that were under way end unseen.
+            self._capture.forget_window(tracee.process.pid)
 
     def _begin(self) -> None:
         for tracee in self._processes.living:
