@@ -10,13 +10,12 @@ import time
 import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import import_module
 from typing import Final
 
-from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
+from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError
-from tracelloc.startup import STARTUP
+from tracelloc.startup import STARTUP, import_numpy
 from tracelloc.text import printable
 
 _SCARCE: Final = {
@@ -83,19 +82,11 @@ def _command(arguments: list[str], began_s: float) -> int:
         _heed_interrupts()
         return run_subcommand(arguments[0], arguments[1:])
     line = parse_command_line(arguments, terminal=_has_screen())
-    STARTUP.begin(_what_begins(line))
+    STARTUP.begin(what_begins(line))
     try:
         return _run(line, began_s)
     finally:
         STARTUP.end()
-
-
-def _what_begins(line: CommandLine) -> str:
-    if line.command:
-        return f"starting {printable(line.command[0])}"
-    if line.given.name is not None:
-        return f"looking for {printable(line.given.name)}"
-    return "looking for processes" if line.given.pid is None else f"attaching to {line.given.pid}"
 
 
 def _has_screen() -> bool:
@@ -109,7 +100,7 @@ def _has_screen() -> bool:
 
 def _run(line: CommandLine, began_s: float) -> int:
     # Only now: --help and wrong usage need none of the slow imports.
-    _import_numpy()
+    import_numpy()
     from tracelloc.command.options import options_of  # noqa: PLC0415
 
     options = options_of(line)
@@ -136,16 +127,6 @@ def _run(line: CommandLine, began_s: float) -> int:
         is_every_full=options.is_every_full,
     )
     return trace(options, start_of(options), front)
-
-
-def _import_numpy() -> None:
-    """Without a thread per processor, which the library behind it would begin for matrices."""
-    variable = "OPENBLAS_NUM_THREADS"
-    if variable not in os.environ:
-        os.environ[variable] = "1"
-        import_module("numpy")
-        # Programs that are started must not see it.
-        del os.environ[variable]
 
 
 def _heed_interrupts() -> None:

@@ -5,8 +5,10 @@ One line on standard error, where that is a terminal; nothing elsewhere.
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
+from importlib import import_module
 from typing import Final
 
 from tracelloc.text import show_status
@@ -39,3 +41,13 @@ class StatusLine:
 
 STARTUP: Final = StatusLine()
 """The program's own."""
+
+
+def import_numpy() -> None:
+    """Without a thread per processor, which the library behind it would begin for matrices."""
+    variable = "OPENBLAS_NUM_THREADS"
+    if variable not in os.environ:
+        os.environ[variable] = "1"
+        import_module("numpy")
+        # Programs that are started must not see it.
+        del os.environ[variable]

@@ -25,7 +25,7 @@ LAYERS = [
     {"unwinding", "verdict"},
     {"snapshots"},
     {"tracing", "views"},
-    {"export", "report"},
+    {"export", "recording", "report"},
     {"live", "manual", "reading", "watching"},
     {"command"},
     {"ui"},

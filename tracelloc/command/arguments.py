@@ -169,7 +169,31 @@ def add_all(parser: argparse.ArgumentParser) -> None:
         add_group(parser.add_argument_group(title))
 
 
+def add_recording(parser: argparse.ArgumentParser) -> None:
+    """Options of ``record``: what is traced and watched, and where it is written."""
+    # Its --max-size is the file's.
+    parser.conflict_handler = "resolve"
+    _add_tracing(parser.add_argument_group("what to trace"))
+    _add_probes(parser.add_argument_group("probes"))
+    _add_watch(parser.add_argument_group("watching"))
+    _add_recording(parser.add_argument_group("recording"))
+
+
 # fmt: off
+def _add_recording(group: Any) -> None:
+    add = partial(add_option, group)
+    add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
+        "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
+    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest moments are "
+        "folded first", dest="recording_bytes", type=_size, default=200 << 20)
+    add("--max-time TIME", "how far back the recording may reach (default 168h, a week)",
+        type=duration_type, default=7 * 86400.0)
+    add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
+        type=duration_type)
+    add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
+        "(repeatable)", type=type_of(_directories), **_SEVERAL)
+
+
 def _add_tracing(group: Any) -> None:
     add = partial(add_option, group)
     add("-p --pid PID", "process to trace (default: choose from a list)", type=pid_type)

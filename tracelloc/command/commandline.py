@@ -12,6 +12,7 @@ from typing import Final
 from tracelloc.command.parser import parse_trace
 from tracelloc.errors import UsageError
 from tracelloc.export import exporter_for
+from tracelloc.text import printable
 
 _LARGEST_RING: Final = 1 << 30
 _MOST_PROCESSES: Final = 1024
@@ -54,7 +55,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
 
     ``terminal``: standard input, output and error are one that a screen can be drawn on.
     """
-    options, command = _split(arguments)
+    options, command = split_command(arguments)
     given = parse_trace(options)
     _check(given, command)
     _check_watch(given)
@@ -62,6 +63,24 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
     mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
     _check_mode(given, command, mode)
     return CommandLine(given, command, mode)
+
+
+def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -> CommandLine:
+    """A trace that is recorded: options that ``record`` lacks are as usual. Raises UsageError."""
+    whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
+    _check(whole, command)
+    _check_watch(whole)
+    _check_mode(whole, command, Mode.HEADLESS)
+    return CommandLine(whole, command, Mode.HEADLESS)
+
+
+def what_begins(line: CommandLine) -> str:
+    """What is done first, for people who wait."""
+    if line.command:
+        return f"starting {printable(line.command[0])}"
+    if line.given.name is not None:
+        return f"looking for {printable(line.given.name)}"
+    return "looking for processes" if line.given.pid is None else f"attaching to {line.given.pid}"
 
 
 def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
@@ -157,14 +176,14 @@ def _check_mode(given: argparse.Namespace, command: tuple[str, ...], mode: Mode)
         )
 
 
-def _split(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
+def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]:
     """(our options, the command after ``--``)"""
     arguments = list(arguments)
     if "--" not in arguments:
         return arguments, ()
     at = arguments.index("--")
     if at + 1 == len(arguments):
-        raise UsageError("no command follows --", hint="write tracelloc -- CMD [ARG...]")
+        raise UsageError("no command follows --", hint="write -- CMD [ARG...]")
     return arguments[:at], tuple(arguments[at + 1 :])
 
 

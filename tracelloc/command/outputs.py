@@ -53,10 +53,7 @@ class OutputFile:
 
     def at(self, pid: int, time_s: float) -> OutputFile:
         """Fills in the path; ``time_s`` is seconds since 1970, shown as local time."""
-        texts = {"p": str(pid), "%": "%"}
-        texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
-        name = _PLACEHOLDER.sub(lambda match: texts[match[1]], str(self.path))
-        return replace(self, path=Path(name))
+        return replace(self, path=filled_in(self.path, pid, time_s))
 
     def content(self, profile: Profile) -> Iterable[bytes]:
         """What the file will hold, in pieces."""
@@ -96,6 +93,13 @@ class OutputFile:
             raise TracellocError(
                 f"{self.path} could not be written: {error.strerror}", hint=hint
             ) from error
+
+
+def filled_in(path: Path, pid: int, time_s: float) -> Path:
+    """A path with the process and the time in place of ``%p`` and ``%t``."""
+    texts = {"p": str(pid), "%": "%"}
+    texts["t"] = time.strftime("%Y%m%d-%H%M%S", time.localtime(time_s))
+    return Path(_PLACEHOLDER.sub(lambda match: texts[match[1]], str(path)))
 
 
 def write_files(

@@ -1,4 +1,4 @@
-"""Commands that don't trace: ``symbols``, ``objects``, ``diff``, ``help`` and ``completion``.
+"""Commands with a name: ``record``, ``diff``, ``symbols``, ``doctor`` and so on.
 
 Help and completions need no command's implementation: each imports its own.
 """
@@ -18,14 +18,17 @@ from typing import Final
 from tracelloc import manual
 from tracelloc.command.arguments import (
     add_output,
+    add_recording,
     count_type,
     duration_type,
     pid_type,
     positive_type,
     type_of,
 )
+from tracelloc.command.commandline import split_command
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import TracellocError, UsageError
+from tracelloc.startup import import_numpy
 from tracelloc.text import Progress, printable, progress_of
 from tracelloc.views.profile import METRICS
 
@@ -36,7 +39,10 @@ class Subcommand:
 
     about: str
     add_arguments: Callable[[Parser], None]
-    run: Callable[[argparse.Namespace], None]
+    run: Callable[[argparse.Namespace], int | None]
+    """Returns the exit status, if that is not 0."""
+    takes_command: bool = False
+    """Whether ``-- CMD [ARG...]`` may follow."""
 
 
 def run_subcommand(name: str, arguments: Sequence[str]) -> int:
@@ -44,8 +50,13 @@ def run_subcommand(name: str, arguments: Sequence[str]) -> int:
     command = COMMANDS[name]
     parser = Parser(prog=f"tracelloc {name}", description=command.about)
     command.add_arguments(parser)
-    command.run(parser.parse_args(arguments))
-    return 0
+    started: tuple[str, ...] = ()
+    if command.takes_command:
+        arguments, started = split_command(arguments)
+    given = parser.parse_args(arguments)
+    if command.takes_command:
+        given.command = started
+    return command.run(given) or 0
 
 
 def whole_parser() -> Parser:
@@ -183,6 +194,21 @@ def _diff(given: argparse.Namespace) -> None:
         _print(diff_report(before, after, found, metric, given.top, coloured=coloured))
 
 
+def _add_record(parser: Parser) -> None:
+    add_recording(parser)
+    _add_debug(parser)
+
+
+def _record(given: argparse.Namespace) -> int:
+    from tracelloc.command.recordoptions import record_options  # noqa: PLC0415
+
+    line, wanted = record_options(given, given.command)
+    import_numpy()
+    from tracelloc.command.record import record  # noqa: PLC0415
+
+    return record(line, wanted)
+
+
 def _add_help(parser: Parser) -> None:
     parser.add_argument(
         "topic", nargs="?", metavar="TOPIC", choices=manual.topics(),
@@ -246,6 +272,14 @@ COMMANDS: Final = {
         "the difference is written instead, flame graphs colored by growth.",
         _add_diff,
         _diff,
+    ),
+    "record": Subcommand(
+        "Records a trace, a moment each second, so that it can be looked at later and elsewhere: "
+        "tracelloc report, open and diff read the file. It can be read at any time, and stays "
+        "below --max-size, as moments that lie far back are kept further apart.",
+        _add_record,
+        _record,
+        takes_command=True,
     ),
     "help": Subcommand("Shows a topic of the manual, or lists the topics.", _add_help, _help),
     "completion": Subcommand(

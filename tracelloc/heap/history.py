@@ -70,6 +70,15 @@ class History:
         grown[: len(before)] -= before
         return np.rint(grown * (60.0 * NS_PER_S / elapsed_ns)).astype(np.int64)
 
+    @property
+    def times_ns(self) -> list[int]:
+        """When the samples were taken, oldest first."""
+        return list(self._times)
+
+    def at(self, time_ns: int) -> I64:
+        """The sample of one of these times, indexed by stack."""
+        return self._held[self._times.index(time_ns)]
+
     def total(self) -> tuple[list[int], list[int]]:
         """(times in ns, outstanding bytes of all stacks then), oldest first."""
         return list(self._times), [int(held.sum()) for held in self._held]

@@ -64,6 +64,35 @@ class Stacks:
         self._folded = False
         """Whether new stacks are cut."""
 
+    @classmethod
+    def of(cls, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> Stacks:
+        """Stacks that were written down elsewhere, ``NO_STACK`` among them.
+
+        ``starts``: where in ``frames`` each begins; -1 if it is not known.
+        """
+        stacks = cls()
+        stacks._starts, stacks._depths, stacks._flags = starts, depths, flags
+        stacks._frames, stacks._count, stacks._used = frames, len(starts), len(frames)
+        stacks._filed = stacks._count
+        return stacks
+
+    def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
+        """Stacks by index, to be written down: (depths, flags, frames one after the other).
+
+        Depths are -1 of those that are not known. From any thread, up to a count that was handed
+        out before.
+        """
+        starts, flags = self._starts[first:end].copy(), self._flags[first:end].copy()
+        depths = np.where(starts == _UNKNOWN, _UNKNOWN, self._depths[first:end])
+        # What starts are known by now is in the frames as they are now, not before.
+        frames = self._frames
+        pieces = [
+            frames[start : start + depth]
+            for start, depth in zip(starts.tolist(), depths.tolist(), strict=True)
+            if depth > 0
+        ]
+        return depths, flags, np.concatenate([np.empty(0, np.uint64), *pieces])
+
     def __len__(self) -> int:
         """How many indices there are; index 0 is ``NO_STACK``."""
         return self._count

@@ -47,6 +47,13 @@ class Symbols(Protocol):
     def place(self, address: int) -> Place | Unresolved: ...
 
 
+class SymbolSource(Protocol):
+    """Names of each process of a trace."""
+
+    def of(self, number: int) -> Symbols:
+        """Those of a process, by its number in the trace."""
+
+
 class Namer:
     """Names the stacks of snapshots. For one thread at a time."""
 
@@ -213,7 +220,7 @@ class Symbolizers:
 class Namers:
     """One per process. For one thread at a time; each thread has its own copy."""
 
-    def __init__(self, symbolizers: Symbolizers, filters: Filters, *, short_names: bool) -> None:
+    def __init__(self, symbolizers: SymbolSource, filters: Filters, *, short_names: bool) -> None:
         """See ``Namer``."""
         self.filters = filters
         """Filters of all namers; may be changed from the thread that uses the namers."""

@@ -1,0 +1,221 @@
+"""Recordings: what is written comes back, whatever happens to the file and to its writer."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
+from tracelloc.errors import TracellocError
+from tracelloc.filters import Filters
+from tracelloc.recording.ladder import GROUP
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.writer import RecordingWriter
+from tracelloc.report.content import ReportStyle
+from tracelloc.report.trace import trace_text
+from tracelloc.views.naming import Namers
+
+END_S = 400.0
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recording of the made-up program, closed as it should be."""
+    path = tmp_path_factory.mktemp("recordings") / "whole.rec"
+    writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
+    writer.describe({"command": "server"})
+    for trace in traces(END_S):
+        writer.add(trace, namers(END_S))
+    writer.close()
+    assert [each.name for each in path.parent.iterdir()] == ["whole.rec"]
+    return path
+
+
+def test_every_moment_comes_back_equal(recorded: Path) -> None:
+    recording = RecordedTrace(recorded)
+    style = ReportStyle(5, None, frozenset(), has_many=True)
+    names = Namers(recording, Filters(), short_names=False)
+    count = 0
+    for index, wanted in enumerate(traces(END_S)):
+        found = recording.trace_at(index)
+        assert_equal(found, wanted)
+        assert recording.moments[index].time_s == wanted.root.time_s
+        assert trace_text(found, names, style, {}, ended=True) == trace_text(
+            wanted, namers(END_S), style, {}, ended=True
+        )
+        count += 1
+    assert count == len(recording.moments) > GROUP
+    assert recording.about == {"command": "server"}
+
+
+def test_moments_are_found_by_time_in_any_order(recorded: Path) -> None:
+    recording = RecordedTrace(recorded)
+    wanted = traces(END_S)
+    for index in np.random.default_rng(3).permutation(len(wanted)).tolist()[:30]:
+        assert recording.find(START_S + wanted[index].root.time_s - START_S + 0.5) == index
+        assert_equal(recording.trace_at(index), wanted[index])
+    assert recording.find(0.0) == 0
+
+
+def test_an_old_moment_is_folded_but_shows_what_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "small.rec"
+    every = traces(1300.0)
+    writer = RecordingWriter(path, max_bytes=5 << 16, max_s=1e9)
+    for trace in every:
+        writer.add(trace, namers(1300.0))
+    writer.close()
+    recording = RecordedTrace(path)
+    by_time = {trace.root.time_s: trace for trace in every}
+    assert len(recording.moments) < len(every)
+    assert path.stat().st_size < 5 << 16
+    steps = [moment.step_s for moment in recording.moments]
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] > 1 == steps[-1]
+    # The present is as it was.
+    kept = [moment.time_s for moment in recording.moments[-GROUP // 2 :]]
+    assert kept == [trace.root.time_s for trace in every[-GROUP // 2 :]]
+    for index, moment in enumerate(recording.moments):
+        assert_equal(recording.trace_at(index), by_time[moment.time_s])
+
+
+def test_what_is_too_far_back_is_forgotten(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "short.rec", max_bytes=200 << 20, max_s=300.0)
+    every = traces(1300.0)
+    for trace in every:
+        writer.add(trace, namers(1300.0))
+    writer.close()
+    recording = RecordedTrace(tmp_path / "short.rec")
+    last_s = every[-1].root.time_s
+    # As many as a group has may be left over.
+    assert 300.0 <= last_s - recording.moments[0].time_s <= 300.0 + 2 * GROUP * 5
+
+
+def test_it_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "growing.rec"
+    writer = RecordingWriter(path, max_bytes=200 << 20, max_s=1e9)
+    every = traces(100.0)
+    writer.add(every[0], namers(100.0))
+    recording = RecordedTrace(path)
+    for index, trace in enumerate(every[1:], 1):
+        writer.add(trace, namers(100.0))
+        recording.reload()
+        assert_equal(recording.trace_at(index), trace)
+    writer.close()
+
+
+_WRITE_ON = """
+import sys
+from pathlib import Path
+from tests.unit.recordedtraces import namers, traces
+from tracelloc.recording.writer import RecordingWriter
+writer = RecordingWriter(Path(sys.argv[1]), max_bytes=5 << 16, max_s=1e9)
+for trace in traces(1300.0):
+    writer.add(trace, namers(1300.0))
+    print(trace.root.time_s, flush=True)
+"""
+
+
+@pytest.mark.parametrize("count", [1, 61, 150])
+def test_a_killed_writer_loses_nothing_that_was_written(tmp_path: Path, count: int) -> None:
+    """Killed while it writes the next moment, or folds."""
+    path = tmp_path / "killed.rec"
+    with subprocess.Popen(
+        [sys.executable, "-c", _WRITE_ON, path], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        said = [float(process.stdout.readline()) for _ in range(count)]
+        process.kill()
+    recording = RecordedTrace(path)
+    assert said[-1] in [moment.time_s for moment in recording.moments[-2000:]]
+    for index in (0, len(recording.moments) // 2, len(recording.moments) - 1):
+        recording.trace_at(index)
+
+
+def complaint(path: Path) -> str | None:
+    """What is said of a recording when some of its moments are read; None: nothing."""
+    try:
+        recording = RecordedTrace(path)
+        for index in range(0, len(recording.moments), 17):
+            recording.trace_at(index)
+    except TracellocError as error:
+        return str(error)
+    recording.close()
+    return None
+
+
+def test_damage_is_one_line_or_is_not_seen(recorded: Path, tmp_path: Path) -> None:
+    whole = recorded.read_bytes()
+    random = np.random.default_rng(11)
+    path = tmp_path / "damaged.rec"
+    refused = 0
+    for round_ in range(120):
+        content = bytearray(whole)
+        if round_ % 3 == 0:
+            del content[int(random.integers(len(whole))) :]
+        else:
+            for at in random.integers(len(whole), size=20).tolist():
+                content[at] = int(random.integers(256))
+        path.write_bytes(content)
+        said = complaint(path)
+        assert said is None or re.fullmatch(rf"{re.escape(str(path))} [^\n]*", said)
+        refused += said is not None
+    assert refused > 60
+
+
+def test_a_flipped_bit_of_a_moment_is_noticed(recorded: Path, tmp_path: Path) -> None:
+    path = tmp_path / "flipped.rec"
+    path.write_bytes(recorded.read_bytes())
+    with sqlite3.connect(path) as connection:
+        (data,) = connection.execute("SELECT data FROM contents WHERE number = 5").fetchone()
+        flipped = data[:-1] + bytes([data[-1] ^ 1])
+        connection.execute("UPDATE contents SET data = ? WHERE number = 5", (flipped,))
+    recording = RecordedTrace(path)
+    recording.trace_at(4)
+    with pytest.raises(TracellocError, match=r"does not match its checksum.*damaged"):
+        recording.trace_at(5)
+    recording.trace_at(GROUP)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "CREATE VIEW more AS SELECT 1",
+        "CREATE TRIGGER more AFTER INSERT ON moments BEGIN SELECT 1; END",
+        "DROP TABLE names",
+        "PRAGMA user_version = 2",
+        "DELETE FROM moments",
+        "UPDATE moments SET whole = 'x' WHERE number = 3",
+    ],
+)
+def test_other_databases_are_refused(recorded: Path, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "other.rec"
+    path.write_bytes(recorded.read_bytes())
+    connection = sqlite3.connect(path)
+    connection.execute(change)
+    connection.commit()
+    connection.close()
+    with pytest.raises(TracellocError, match=r"other\.rec"):
+        RecordedTrace(path)
+
+
+def test_a_file_that_is_there_is_left_alone(recorded: Path, tmp_path: Path) -> None:
+    before = recorded.read_bytes()
+    with pytest.raises(TracellocError, match="exists already"):
+        RecordingWriter(recorded, max_bytes=1 << 20, max_s=1.0)
+    assert recorded.read_bytes() == before
+    with pytest.raises(TracellocError, match="is no recording"):
+        RecordedTrace(Path(__file__))
+    with pytest.raises(TracellocError, match="No such file"):
+        RecordedTrace(tmp_path / "none.rec")
+
+
+def test_a_recording_of_nothing_leaves_no_file(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0)
+    writer.close()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,127 @@
+"""``record``: a front-end that writes a snapshot each second into a recording."""
+
+from __future__ import annotations
+
+import math
+import os
+import select
+import socket
+import time
+from dataclasses import replace
+from typing import Final
+
+from tracelloc import __version__
+from tracelloc.command.commandline import CommandLine, what_begins
+from tracelloc.command.lifecycle import start_of
+from tracelloc.command.options import options_of
+from tracelloc.command.outputs import Messages, filled_in
+from tracelloc.command.recordoptions import RecordOptions
+from tracelloc.command.run import Run, trace
+from tracelloc.command.special import sudo_caller
+from tracelloc.recording.writer import RecordingWriter
+from tracelloc.report.trace import progress_line
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.startup import STARTUP
+from tracelloc.target.byname import find_target
+from tracelloc.text import format_size, plural, printable
+from tracelloc.views.processfacts import losses_line
+
+_STEP_S: Final = 1.0
+"""Time between moments."""
+
+
+class Recorder:
+    """Writes the trace, and says how it goes on standard error."""
+
+    def __init__(self, wanted: RecordOptions) -> None:
+        self.messages = Messages()
+        self._wanted = wanted
+        self._writer: RecordingWriter | None = None
+
+    def show(self, run: Run) -> None:
+        """Records until tracing is to end."""
+        writer = self._begin(run)
+        try:
+            self._record(run, writer)
+        except BaseException:
+            writer.close()
+            raise
+
+    def _begin(self, run: Run) -> RecordingWriter:
+        target, wanted = run.session.root.target, self._wanted
+        writer = self._writer = RecordingWriter(
+            filled_in(wanted.path, target.pid, time.time()),
+            max_bytes=wanted.max_bytes,
+            max_s=wanted.max_s,
+            owner=sudo_caller(os.environ),
+        )
+        writer.describe(
+            {
+                "pid": str(target.pid),
+                "command": target.command,
+                "host": socket.gethostname(),
+                "version": __version__,
+            }
+        )
+        self.messages.say(f"recording to {printable(str(writer.path))}")
+        return writer
+
+    def _record(self, run: Run, writer: RecordingWriter) -> None:
+        signals, ends = run.signals, run.session.end_fd
+        start = time.monotonic()
+        duration_s = run.options.duration_s
+        end = math.inf if duration_s is None else start + duration_s
+        due = start
+        while not signals.is_ending:
+            now = time.monotonic()
+            if now >= end:
+                return
+            if now >= due:
+                if self._tick(run, writer):
+                    return
+                # Moments that were missed are not made up for.
+                due = max(due + _STEP_S, time.monotonic())
+                continue
+            signalled = signals.fileno()
+            ready, _, _ = select.select([ends, signalled], [], [], min(due, end) - now)
+            if signalled in ready:
+                signals.clear()
+            run.answer_signals()
+            if ends in ready:
+                self.messages.say(f"process {run.session.root.target.pid} has ended")
+                return
+
+    def _tick(self, run: Run, writer: RecordingWriter) -> bool:
+        """Writes a moment. Whether tracing ends."""
+        trace = run.snapshots.take(0.0)
+        run.say_what_is_traced()
+        writer.add(trace, run.namers)
+        size = format_size(writer.size_bytes())
+        lost = trace.root.losses.events
+        self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
+        return run.watch.has_rules and run.look(trace)
+
+    def finish(self, run: Run, trace: TraceSnapshot) -> None:
+        """Writes the last moment, and the names that are still looked up."""
+        writer = self._writer
+        if writer is None:
+            return
+        try:
+            writer.add(trace, run.namers, run.namers.patience_s)
+        finally:
+            writer.close()
+        path, size = printable(str(writer.path)), format_size(writer.path.stat().st_size)
+        self.messages.say(f"{progress_line(trace)}; {losses_line(trace.root)}")
+        self.messages.say(f"recorded {plural(writer.count, 'moment')} in {path}, {size}")
+
+
+def record(line: CommandLine, wanted: RecordOptions) -> int:
+    """Records a trace to its end. Returns the exit status. Raises TracellocError."""
+    STARTUP.begin(what_begins(line))
+    try:
+        options = options_of(line)
+        if options.name is not None:
+            options = replace(options, pid=find_target(options.name))
+        return trace(options, start_of(options), Recorder(wanted))
+    finally:
+        STARTUP.end()

@@ -1,0 +1,195 @@
+"""One moment as bytes: all of it, or how it differs from the moment before.
+
+A moment has facts (plain values by name) and, per process, tables: a row per figure, a column
+per stack, 64 bits each. Of a table, only the columns that have changed are kept, as differences
+modulo 2**64, with the bytes of equal weight side by side, which is what zlib makes small. Floats
+are differences of their bits, so everything comes back exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.errors import MalformedError
+
+I64 = npt.NDArray[np.int64]
+Facts = dict[str, Any]
+"""Plain values by name."""
+ProcessKey = tuple[int, int]
+"""Number of the process in the trace, and how many programs it has begun."""
+
+LARGEST_BYTES: Final = 1 << 29
+"""Largest moment, unpacked: a million stacks take less than half of it."""
+_MOST_COLUMNS: Final = 1 << 24
+_LEVEL: Final = 1
+"""Of zlib: higher ones take twice the time for a few percent."""
+_HEAD: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessParts:
+    """One process at one moment."""
+
+    facts: Facts
+    tables: dict[str, I64]
+    """By name; the shape is (figures, stacks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MomentParts:
+    """All processes at one moment. Nothing in it is changed later."""
+
+    facts: Facts = field(default_factory=dict)
+    processes: dict[ProcessKey, ProcessParts] = field(default_factory=dict)
+
+
+_NO_PROCESS: Final = ProcessParts({}, {})
+
+
+def packed(payload: bytes) -> bytes:
+    """Compressed bytes."""
+    return zlib.compress(payload, _LEVEL)
+
+
+def unpacked(data: bytes, most_bytes: int = LARGEST_BYTES) -> bytes:
+    """What was compressed. Raises MalformedError."""
+    unpacker = zlib.decompressobj()
+    try:
+        payload = unpacker.decompress(data, most_bytes)
+    except zlib.error as error:
+        raise MalformedError(f"its compression is damaged ({error})") from error
+    if not unpacker.eof:
+        raise MalformedError("a part of it is cut off or implausibly large")
+    return payload
+
+
+def encode(now: MomentParts, before: MomentParts) -> bytes:
+    """How a moment differs from the one before; from an empty one, all of it."""
+    arrays: list[bytes] = []
+    processes = []
+    for key, parts in now.processes.items():
+        was = before.processes.get(key, _NO_PROCESS)
+        tables = {}
+        for name, table in parts.tables.items():
+            columns, differences = _difference(table, was.tables.get(name))
+            tables[name] = [*table.shape, len(columns)]
+            arrays.append(_shuffled(np.diff(columns, prepend=0).astype(np.uint32)))
+            arrays.append(_shuffled(differences))
+        processes.append([*key, _changed(parts.facts, was.facts), tables])
+    head = {"facts": _changed(now.facts, before.facts), "processes": processes}
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return packed(b"".join([_HEAD.pack(len(text)), text, *arrays]))
+
+
+def decode(data: bytes, before: MomentParts) -> MomentParts:
+    """The moment of which ``data`` is the difference from the one before. Raises MalformedError."""
+    payload = unpacked(data)
+    try:
+        (size,) = _HEAD.unpack_from(payload)
+        head = json.loads(payload[_HEAD.size : _HEAD.size + size])
+        pieces = _Pieces(payload, _HEAD.size + size)
+        processes = {}
+        for number, programs, facts, shapes in head["processes"]:
+            key = int(number), int(programs)
+            was = before.processes.get(key, _NO_PROCESS)
+            tables = {
+                str(name): _table(pieces, shape, was.tables.get(name))
+                for name, shape in shapes.items()
+            }
+            processes[key] = ProcessParts(_applied(facts, was.facts), tables)
+        return MomentParts(_applied(head["facts"], before.facts), processes)
+    except (
+        ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError,
+        RecursionError, struct.error,
+    ) as error:  # fmt: skip
+        raise MalformedError(f"a moment is damaged ({type(error).__name__})") from error
+
+
+def _changed(now: Facts, before: Facts) -> dict[str, Any]:
+    """Facts that are new or differ, and which are there no more."""
+    gone = [name for name in before if name not in now]
+    news = {n: fact for n, fact in now.items() if n not in before or before[n] != fact}
+    return {"set": news, "gone": gone} if gone else {"set": news}
+
+
+def _applied(change: dict[str, Any], before: Facts) -> Facts:
+    facts: Facts = before | change["set"]
+    for name in change.get("gone", ()):
+        facts.pop(name, None)
+    return facts
+
+
+def _difference(now: I64, before: I64 | None) -> tuple[I64, I64]:
+    """The columns that differ, and by how much; what was not there before was 0."""
+    change = now
+    if before is not None and len(before) == len(now):
+        both = min(now.shape[1], before.shape[1])
+        change = now.copy()
+        change[:, :both] -= before[:, :both]
+    columns = np.flatnonzero(change.any(axis=0))
+    return columns, change[:, columns]
+
+
+def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
+    figures, width, count = map(int, shape)
+    if not (0 <= figures < 100 and 0 <= count <= width <= _MOST_COLUMNS):
+        raise ValueError("a table's shape")
+    columns = np.cumsum(pieces.take(np.uint32, count), dtype=np.int64)
+    if count and columns[-1] >= width:
+        raise ValueError("a column's number")
+    if figures * width * 8 > LARGEST_BYTES:
+        raise ValueError("a table's size")
+    table = np.zeros((figures, width), np.int64)
+    if before is not None and len(before) == figures:
+        both = min(width, before.shape[1])
+        table[:, :both] = before[:, :both]
+    table[:, columns] += pieces.take(np.int64, figures * count).reshape(figures, count)
+    return table
+
+
+def _shuffled(array: npt.NDArray[Any]) -> bytes:
+    """Bytes of an array, those of equal weight side by side."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(np.uint8).reshape(len(flat), flat.itemsize).T.tobytes()
+
+
+class _Pieces:
+    """Reads arrays that ``_shuffled`` wrote, one after the other."""
+
+    def __init__(self, payload: bytes, start: int) -> None:
+        self._payload = payload
+        self._at = start
+
+    def take(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
+        """The next ``count`` values. Raises ValueError if there are fewer."""
+        size = np.dtype(dtype).itemsize
+        flat = np.frombuffer(self._payload, np.uint8, count * size, self._at)
+        self._at += count * size
+        return np.ascontiguousarray(flat.reshape(size, count).T).view(dtype).reshape(count)
+
+
+def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
+    """Several arrays of known types, compressed; their lengths come first."""
+    lengths = struct.pack(f"<{len(arrays)}I", *map(len, arrays))
+    return packed(b"".join([lengths, *map(_shuffled, arrays)]))
+
+
+def arrays_unpacked(data: bytes, *dtypes: type[np.generic]) -> Iterator[npt.NDArray[Any]]:
+    """What ``arrays_packed`` got. Raises MalformedError."""
+    payload = unpacked(data)
+    head = struct.Struct(f"<{len(dtypes)}I")
+    try:
+        pieces = _Pieces(payload, head.size)
+        lengths = head.unpack_from(payload)
+        found = [pieces.take(*each) for each in zip(dtypes, lengths, strict=True)]
+    except (ValueError, struct.error) as error:
+        raise MalformedError("an array is damaged") from error
+    yield from found

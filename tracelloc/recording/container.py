@@ -1,0 +1,178 @@
+"""The file of a recording: an SQLite database with a checksum on every row.
+
+What a file holds is not trusted: a database may have views and triggers of its maker's, so
+nothing is read of one whose tables are not exactly ours.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from tracelloc.errors import MalformedError, TracellocError
+
+APPLICATION_ID: Final = 0x74726C63
+"""What file(1) and we know a recording by: "trlc"."""
+VERSION: Final = 1
+_LARGEST_ROW: Final = 1 << 28
+_LOG_PAGES: Final = 256
+"""Pages of the write-ahead log before it is moved into the file: 1 MiB."""
+_PATIENCE_S: Final = 5.0
+
+TABLES: Final = (
+    "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    ("CREATE TABLE moments (number INTEGER PRIMARY KEY, time_s REAL NOT NULL, "
+    "uptime_s REAL NOT NULL, step_s INTEGER NOT NULL, whole INTEGER NOT NULL)"),
+    "CREATE TABLE contents (number INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
+    ("CREATE TABLE stacks (number INTEGER PRIMARY KEY, book INTEGER NOT NULL, "
+    "first INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL)"),
+    ("CREATE TABLE samples (process INTEGER NOT NULL, programs INTEGER NOT NULL, "
+    "time_ns INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL, "
+    "PRIMARY KEY (process, programs, time_ns)) WITHOUT ROWID"),
+    ("CREATE TABLE names (number INTEGER PRIMARY KEY, process INTEGER NOT NULL, "
+    "programs INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL)"),
+)  # fmt: skip
+
+
+def checksum(data: bytes, *key: int) -> int:
+    """CRC-32 of a row's data and of what it is found by."""
+    return zlib.crc32(data, zlib.crc32(struct.pack(f"<{len(key)}q", *key)))
+
+
+def checked(data: object, crc: object, *key: int) -> bytes:
+    """A row's data. Raises MalformedError unless it is what was written."""
+    if not isinstance(data, bytes) or checksum(data, *key) != crc:
+        raise MalformedError("a row does not match its checksum")
+    return data
+
+
+def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Connection:
+    """A new recording, which may be read meanwhile. Raises TracellocError."""
+    try:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+        descriptor = os.open(path, flags, mode)
+        try:
+            os.fchmod(descriptor, mode)
+            if owner is not None:
+                os.fchown(descriptor, *owner)
+        finally:
+            os.close(descriptor)
+    except FileExistsError:
+        raise TracellocError(
+            f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
+        ) from None
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+    with failing(path, "written"):
+        # One thread at a time uses it, not always the same.
+        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for pragma in (
+            f"application_id={APPLICATION_ID}",
+            f"user_version={VERSION}",
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            f"wal_autocheckpoint={_LOG_PAGES}",
+            f"journal_size_limit={_LOG_PAGES * 4096}",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+        with transaction(connection):
+            for table in TABLES:
+                connection.execute(table)
+    return connection
+
+
+def close_written(connection: sqlite3.Connection) -> None:
+    """Leaves one file, without a log beside it."""
+    with suppress(sqlite3.Error):
+        connection.execute("PRAGMA journal_mode=DELETE")
+    connection.close()
+
+
+def remove(path: Path) -> None:
+    """Removes a recording of nothing, and what lies beside it."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def is_recording(path: Path) -> bool:
+    """Whether a file says that it is one; raises OSError if it can't be read."""
+    with path.open("rb") as stream:
+        head = stream.read(72)
+    return head[:16] == b"SQLite format 3\0" and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
+
+
+def open_recorded(path: Path) -> sqlite3.Connection:
+    """A recording to be read; it may still be written to. Raises TracellocError."""
+    try:
+        if not is_recording(path):
+            raise TracellocError(
+                f"{path} is no recording", hint="tracelloc record makes them; diff reads profiles"
+            )
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be read: {error.strerror}") from error
+    # Without a log nobody writes to it, and nothing has to be written beside it.
+    has_log = Path(f"{path}-wal").exists()
+    address = path.absolute().as_uri() + ("?mode=ro" if has_log else "?mode=ro&immutable=1")
+    with failing(path, "read"):
+        connection = sqlite3.connect(
+            address, uri=True, isolation_level=None, check_same_thread=False, timeout=_PATIENCE_S
+        )
+        try:
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LARGEST_ROW)
+            for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "query_only=ON"):
+                connection.execute(f"PRAGMA {pragma}")
+            _check_tables(connection)
+        except BaseException:
+            connection.close()
+            raise
+    return connection
+
+
+def _check_tables(connection: sqlite3.Connection) -> None:
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != VERSION:
+        raise MalformedError(f"it has version {version}, this program reads {VERSION}")
+    found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    if {row[0] for row in found} != set(TABLES):
+        raise MalformedError("its tables are not those of a recording")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it, or nothing."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.rollback()
+        raise
+    connection.commit()
+
+
+@contextmanager
+def failing(path: Path, done: str) -> Iterator[None]:
+    """What goes wrong with the file becomes one line. ``done``: read or written."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        hint = "the file system may be full" if "full" in str(error) else ""
+        raise TracellocError(f"{path} cannot be {done}: {error}", hint=hint) from error
+    except (MalformedError, sqlite3.Error, UnicodeDecodeError) as error:
+        raise TracellocError(
+            f"{path} cannot be {done}: {error}", hint="the recording may be damaged"
+        ) from error
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """Size of what the file holds; what was deleted is used again."""
+    pages, free, size = (
+        int(connection.execute(f"PRAGMA {name}").fetchone()[0])
+        for name in ("page_count", "freelist_count", "page_size")
+    )
+    return (pages - free) * size

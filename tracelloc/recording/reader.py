@@ -1,0 +1,190 @@
+"""Reads a recording: the trace as it was at any of its moments, with its names."""
+
+from __future__ import annotations
+
+import bisect
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import MalformedError, TracellocError
+from tracelloc.heap.stacks import Stacks
+from tracelloc.recording import container
+from tracelloc.recording.changes import (
+    I64,
+    MomentParts,
+    ProcessKey,
+    arrays_unpacked,
+    decode,
+)
+from tracelloc.recording.container import checked
+from tracelloc.recording.ladder import RecordedMoment, moments_of
+from tracelloc.recording.parts import trace_of
+from tracelloc.recording.recordednames import RecordedSymbols
+from tracelloc.snapshots.snapshot import TraceSnapshot
+
+_MOST_STACKS: Final = 1 << 24
+_MOST_FRAMES: Final = 512
+
+
+class RecordedTrace:
+    """A recording that was opened. For one thread at a time; errors are one line each."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises TracellocError if it can't be read."""
+        self.path = path
+        self.moments: list[RecordedMoment] = []
+        """Oldest first, at least one."""
+        self.about: dict[str, str] = {}
+        """What it is of: ``pid``, ``command``, ``host``, ``version``."""
+        self._symbols: dict[int, RecordedSymbols] = {}
+        self._books: dict[int, _RecordedBook] = {}
+        self._samples: dict[tuple[ProcessKey, int], I64] = {}
+        self._seen = {"stacks": -1, "names": -1}
+        """Numbers of the newest rows that were read."""
+        self._shown: tuple[int, int, MomentParts] | None = None
+        """(whole, number, moment) of the last one that was asked for."""
+        self._connection = container.open_recorded(path)
+        try:
+            self.reload()
+            if not self.moments:
+                raise TracellocError(f"{path} holds no moment yet")
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def close(self) -> None:
+        """Nothing can be asked for any more."""
+        self._connection.close()
+
+    def reload(self) -> None:
+        """Reads what has come since, if it is still being written."""
+        with container.failing(self.path, "read"):
+            try:
+                self._connection.execute("BEGIN")
+                self._reload()
+            finally:
+                self._connection.rollback()
+
+    def _reload(self) -> None:
+        rows = self._connection.execute("SELECT * FROM moments ORDER BY number").fetchall()
+        if not all(_is_moment(row) for row in rows):
+            raise MalformedError("its list of moments is damaged")
+        self.moments = [RecordedMoment(*row) for row in rows]
+        self.about = dict(self._connection.execute("SELECT name, value FROM about").fetchall())
+        for number, book, first, crc, data in self._new_rows("stacks"):
+            self._seen["stacks"] = number
+            known = self._books.setdefault(book, _RecordedBook())
+            known.add(first, checked(data, crc, book, first))
+        for number, process, programs, crc, data in self._new_rows("names"):
+            self._seen["names"] = number
+            self.of(process).add((process, programs), checked(data, crc, process, programs))
+
+    def _new_rows(self, table: str) -> sqlite3.Cursor:
+        return self._connection.execute(
+            f"SELECT * FROM {table} WHERE number > ? ORDER BY number",  # noqa: S608
+            (self._seen[table],),
+        )
+
+    def of(self, number: int) -> RecordedSymbols:
+        """Names of a process, as of the moment that was asked for last."""
+        return self._symbols.setdefault(number, RecordedSymbols())
+
+    def find(self, time_s: float) -> int:
+        """Index of the last moment that is not later, seconds since 1970; else the first."""
+        times = [moment.time_s for moment in self.moments]
+        return max(0, bisect.bisect_right(times, time_s) - 1)
+
+    def trace_at(self, index: int) -> TraceSnapshot:
+        """The trace as it was at a moment. Raises TracellocError if that part is damaged."""
+        with container.failing(self.path, "read"):
+            moment = self.moments[index]
+            parts = self._parts(moment)
+            trace = trace_of(parts, self._stacks, self._sample)
+        for one in trace.processes:
+            self.of(one.target.number).begin(one.target.exec_count)
+        return trace
+
+    def _parts(self, moment: RecordedMoment) -> MomentParts:
+        first, parts = moment.whole, MomentParts()
+        shown = self._shown
+        if shown is not None and shown[0] == moment.whole and shown[1] <= moment.number:
+            first, parts = shown[1] + 1, shown[2]
+        number = first - 1
+        for one, data in moments_of(self._connection, first, moment.number):
+            if one.whole != moment.whole:
+                raise MalformedError("it was folded meanwhile: open it again")
+            number, parts = one.number, decode(data, parts)
+        if number != moment.number:
+            raise MalformedError("a moment is missing")
+        self._shown = moment.whole, moment.number, parts
+        return parts
+
+    def _stacks(self, book: int) -> Stacks:
+        if book not in self._books:
+            raise MalformedError("stacks are missing")
+        return self._books[book].stacks()
+
+    def _sample(self, key: ProcessKey, time_ns: int) -> I64:
+        held = self._samples.get((key, time_ns))
+        if held is None:
+            row = self._connection.execute(
+                "SELECT data, crc FROM samples WHERE process = ? AND programs = ? AND time_ns = ?",
+                (*key, time_ns),
+            ).fetchone()
+            if row is None:
+                raise MalformedError("a sample of the history is missing")
+            (held,) = arrays_unpacked(checked(*row, *key, time_ns), np.int64)
+            self._samples[key, time_ns] = held
+        return held
+
+
+def _is_moment(row: tuple[object, ...]) -> bool:
+    """Whether values are of the types that the columns are declared as: SQLite stores any."""
+    number, time_s, uptime_s, step_s, whole = row
+    numbers = isinstance(number, int) and isinstance(step_s, int) and isinstance(whole, int)
+    return numbers and isinstance(time_s, float) and isinstance(uptime_s, float)
+
+
+class _RecordedBook:
+    """Stacks that some processes have in common, as far as they have been read."""
+
+    def __init__(self) -> None:
+        self._depths = np.zeros(0, np.int64)
+        self._starts = np.zeros(0, np.int64)
+        self._flags = np.zeros(0, np.uint16)
+        self._frames = np.zeros(0, np.uint64)
+        self._stacks: Stacks | None = None
+
+    def add(self, first: int, data: bytes) -> None:
+        """Adds stacks from an index on, or what has become known of one. Raises MalformedError."""
+        depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64)
+        end = first + len(depths)
+        lengths = np.maximum(depths, 0)
+        if not 0 <= first <= len(self._depths) or end > _MOST_STACKS or len(flags) != len(depths):
+            raise MalformedError("stacks are damaged")
+        if (len(depths) and int(depths.max()) > _MOST_FRAMES) or int(lengths.sum()) != len(frames):
+            raise MalformedError("frames are damaged")
+        starts = np.cumsum(lengths) - lengths + len(self._frames)
+        starts[depths < 0] = -1
+        self._depths = _put(self._depths, first, lengths)
+        self._starts = _put(self._starts, first, starts)
+        self._flags = _put(self._flags, first, flags)
+        self._frames = np.append(self._frames, frames)
+        self._stacks = None
+
+    def stacks(self) -> Stacks:
+        """All of them, also those that were first seen after the moment that is shown."""
+        if self._stacks is None:
+            self._stacks = Stacks.of(self._starts, self._depths, self._flags, self._frames)
+        return self._stacks
+
+
+def _put(column: np.ndarray, first: int, values: np.ndarray) -> np.ndarray:
+    """The column with other values from an index on."""
+    whole = np.zeros(max(len(column), first + len(values)), column.dtype)
+    whole[: len(column)] = column
+    whole[first : first + len(values)] = values
+    return whole

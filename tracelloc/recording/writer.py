@@ -1,0 +1,182 @@
+"""Writes a recording: one moment after the other, each of them safe once it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from tracelloc.errors import TracellocError
+from tracelloc.heap.stacks import Stacks
+from tracelloc.recording import container
+from tracelloc.recording.changes import MomentParts, ProcessKey, arrays_packed, encode
+from tracelloc.recording.container import checksum, transaction
+from tracelloc.recording.ladder import GROUP, STEPS_S, Folder, RecordedMoment, insert
+from tracelloc.recording.parts import Dissector, key_of
+from tracelloc.recording.recordednames import NamesWriter, addresses_of
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.text import NS_PER_S, format_size
+from tracelloc.views.naming import Namers
+
+LEAST_SIZE: Final = 4 << 20
+_SPARE: Final = 8
+"""One part in so many of the file is for what comes until it is folded again."""
+
+
+@dataclass(slots=True)
+class _Book:
+    """The stacks that some processes have in common."""
+
+    number: int
+    stacks: Stacks
+    written: int = 0
+    """Stacks below this index are written."""
+    unknown: set[int] = field(default_factory=set)
+    """Written without their frames."""
+
+
+@dataclass(slots=True)
+class _Program:
+    """A program of a process: what has been written of it."""
+
+    names: NamesWriter = field(default_factory=NamesWriter)
+    named: int = 0
+    used: set[int] = field(default_factory=set)
+    samples: set[int] = field(default_factory=set)
+    """Times of its history that are written."""
+
+
+class RecordingWriter:
+    """For one thread at a time. Every method raises TracellocError if the file can't be written."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        max_bytes: int,
+        max_s: float,
+        owner: tuple[int, int] | None = None,
+        mode: int = 0o600,
+    ) -> None:
+        """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back."""
+        self.path = path
+        self._connection = container.create(path, owner, mode)
+        self._max_bytes = max_bytes
+        self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
+        self._dissector = Dissector(lambda stacks: self._book(stacks).number)
+        self._books: dict[int, _Book] = {}
+        self._programs: dict[ProcessKey, _Program] = {}
+        self._before = MomentParts()
+        self._count = 0
+        self._whole = 0
+        self._is_folding = False
+
+    @property
+    def count(self) -> int:
+        """Moments that were added."""
+        return self._count
+
+    def describe(self, about: dict[str, str]) -> None:
+        """Notes what the recording is of: short texts by name."""
+        with container.failing(self.path, "written"), transaction(self._connection):
+            for row in about.items():
+                self._connection.execute("INSERT OR REPLACE INTO about VALUES (?, ?)", row)
+
+    def add(self, trace: TraceSnapshot, namers: Namers, patience_s: float = 0.0) -> None:
+        """Writes a moment, and the names known by now; waits for others ``patience_s`` at most."""
+        with container.failing(self.path, "written"):
+            parts = self._dissector.parts(trace)
+            with transaction(self._connection):
+                for one in trace.processes:
+                    self._add_stacks(self._book(one.stacks), len(one.totals))
+                    self._add_samples(one)
+                    self._add_names(one, namers, patience_s)
+                self._add_moment(trace.root, parts)
+            if self._whole == self._count - 1 or self._is_folding:
+                self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
+                self._check_size()
+
+    def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
+        if self._count - self._whole >= GROUP:
+            self._whole, self._before = self._count, MomentParts()
+        uptime_s = root.now_ns / NS_PER_S
+        moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
+        insert(self._connection, moment, encode(parts, self._before))
+        self._before = parts
+        self._count += 1
+
+    def size_bytes(self) -> int:
+        """Size of what is recorded."""
+        with container.failing(self.path, "written"):
+            return container.used_bytes(self._connection)
+
+    def _check_size(self) -> None:
+        used = container.used_bytes(self._connection)
+        if used > self._max_bytes and not self._is_folding:
+            raise TracellocError(
+                f"{self.path}: call stacks and names alone take {format_size(used)}",
+                hint="a larger --max-size is needed; what is recorded stays",
+            )
+
+    def _book(self, stacks: Stacks) -> _Book:
+        book = self._books.get(id(stacks))
+        if book is None:
+            book = self._books[id(stacks)] = _Book(len(self._books), stacks)
+        return book
+
+    def _add_stacks(self, book: _Book, count: int) -> None:
+        for first, end in [*_found_since(book), (book.written, count)]:
+            if end <= first:
+                continue
+            depths, flags, frames = book.stacks.columns(first, end)
+            data = arrays_packed(depths, flags, frames)
+            crc = checksum(data, book.number, first)
+            self._insert("stacks", None, book.number, first, crc, data)
+            book.unknown.update((np.flatnonzero(depths < 0) + first).tolist())
+        book.written = max(book.written, count)
+
+    def _add_samples(self, one: Snapshot) -> None:
+        key, program = key_of(one), self._program(one)
+        for time_ns in one.history.times_ns:
+            if time_ns not in program.samples:
+                program.samples.add(time_ns)
+                data = arrays_packed(one.history.at(time_ns))
+                crc = checksum(data, *key, time_ns)
+                self._insert("samples", *key, time_ns, crc, data)
+
+    def _add_names(self, one: Snapshot, namers: Namers, patience_s: float) -> None:
+        program = self._program(one)
+        used = np.flatnonzero(one.totals.allocated_count | one.totals.live_count)
+        # Frames of what is not known yet will be, and are asked for again then.
+        new = set(used.tolist()) - program.used
+        if one.mappings is not None:
+            new |= {held.stack for held in one.mappings.stacks} - program.used
+        program.used |= {index for index in new if one.frames(index)}
+        program.names.want(addresses_of(one, new))
+        data = program.names.batch(namers.of(one.target), patience_s)
+        if data is not None:
+            key = key_of(one)
+            self._insert("names", None, *key, checksum(data, *key), data)
+
+    def _program(self, one: Snapshot) -> _Program:
+        return self._programs.setdefault(key_of(one), _Program())
+
+    def _insert(self, table: str, *values: int | bytes | None) -> None:
+        places = ", ".join("?" * len(values))
+        self._connection.execute(f"INSERT INTO {table} VALUES ({places})", values)  # noqa: S608
+
+    def close(self) -> None:
+        """Leaves a file that is complete; one without any moment is removed."""
+        container.close_written(self._connection)
+        if not self._count:
+            container.remove(self.path)
+
+
+def _found_since(book: _Book) -> Iterator[tuple[int, int]]:
+    """Stacks, as ranges, whose frames have come since they were written without them."""
+    for index in [index for index in book.unknown if book.stacks.frames(index) is not None]:
+        book.unknown.discard(index)
+        yield index, index + 1
