@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -192,6 +192,21 @@ def _add_recording(group: Any) -> None:
         type=duration_type)
     add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
         "(repeatable)", type=type_of(_directories), **_SEVERAL)
+
+
+def add_report(group: Any, formats: Sequence[str]) -> None:
+    """Options of ``report``."""
+    add = partial(add_option, group)
+    add("--at TIME", "the moment to show (default: the last one): 03:15, 03:15:30, "
+        "2026-11-22T03:15, +90m from the start, or --at=-5m from the end")
+    add("--since TIME", "show what has changed since this moment")
+    add("--format", f"what is written to standard output: {', '.join(formats)} (default text)",
+        choices=formats, default=formats[0])
+    add("--top N", "entries per section (default 2)", type=count_type, default=2)
+    add("--show LIST", "add sections to text and JSON: peak, temporary",
+        type=type_of(parse_sections), default=frozenset())
+    add_output(group, "to FILE instead")
+    _add_names(group)
 
 
 def _add_tracing(group: Any) -> None:

@@ -13,12 +13,13 @@ from tracelloc.command.arguments import add_all
 from tracelloc.errors import UsageError
 
 SUBCOMMANDS: Final = (
-    "completion", "diff", "doctor", "help", "objects", "record", "symbols",
+    "completion", "diff", "doctor", "help", "objects", "record", "report", "symbols",
 )  # fmt: skip
 """Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc [options] -- CMD [ARG...]
        tracelloc record [-p PID | -n NAME] [-o FILE] [-- CMD [ARG...]]
+       tracelloc report FILE [--at T]  a recording as of a moment
        tracelloc doctor [-p PID]       will it work, and what will be missing?
        tracelloc symbols -p PID        where names and source lines come from
        tracelloc objects -p PID        objects of a Python program by type

@@ -19,6 +19,7 @@ from tracelloc import manual
 from tracelloc.command.arguments import (
     add_output,
     add_recording,
+    add_report,
     count_type,
     duration_type,
     pid_type,
@@ -28,6 +29,7 @@ from tracelloc.command.arguments import (
 from tracelloc.command.commandline import split_command
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import TracellocError, UsageError
+from tracelloc.report.optional import REPORT_FORMATS
 from tracelloc.startup import import_numpy
 from tracelloc.text import Progress, printable, progress_of
 from tracelloc.views.profile import METRICS
@@ -152,8 +154,8 @@ def _doctor(given: argparse.Namespace) -> None:
 
 def _add_diff(parser: Parser) -> None:
     add = parser.add_argument
-    add("before", type=Path, metavar="BEFORE", help="earlier profile")
-    add("after", type=Path, metavar="AFTER", help="later profile")
+    add("before", metavar="BEFORE", help="earlier profile, or RECORDING@TIME")
+    add("after", metavar="AFTER", help="later profile, or RECORDING@TIME")
     add("--top", type=count_type, default=10, metavar="N", help="stacks to list (default 10)")
     add_output(parser, "the difference to FILE instead of the list")
     _add_debug(parser)
@@ -162,16 +164,17 @@ def _add_diff(parser: Parser) -> None:
 def _diff(given: argparse.Namespace) -> None:
     from tracelloc.command.options import outputs_of  # noqa: PLC0415
     from tracelloc.reading import read_profile  # noqa: PLC0415
+    from tracelloc.recording.times import split_time  # noqa: PLC0415
     from tracelloc.report.diff import diff_report  # noqa: PLC0415
     from tracelloc.views.combined import difference  # noqa: PLC0415
 
     outputs = outputs_of(given)
     progress = Progress()
     try:
-        progress.note(f"reading {printable(str(given.before))}")
-        before = read_profile(given.before)
-        progress.note(f"reading {printable(str(given.after))}")
-        after = read_profile(given.after)
+        progress.note(f"reading {printable(given.before)}")
+        before = read_profile(*split_time(given.before))
+        progress.note(f"reading {printable(given.after)}")
+        after = read_profile(*split_time(given.after))
         metric = METRICS[given.metric]
         for path, profile in ((given.before, before), (given.after, after)):
             if metric not in profile.metrics:
@@ -207,6 +210,19 @@ def _record(given: argparse.Namespace) -> int:
     from tracelloc.command.record import record  # noqa: PLC0415
 
     return record(line, wanted)
+
+
+def _add_report(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording")
+    add_report(parser, list(REPORT_FORMATS))
+    _add_debug(parser)
+
+
+def _report(given: argparse.Namespace) -> None:
+    import_numpy()
+    from tracelloc.command.reportfile import report  # noqa: PLC0415
+
+    report(given)
 
 
 def _add_help(parser: Parser) -> None:
@@ -268,8 +284,9 @@ COMMANDS: Final = {
     ),
     "diff": Subcommand(
         "Shows what grew and what shrank from one profile to another, stack by stack. Profiles "
-        "are pprof files (also those of Go and others), JSON snapshots and folded stacks. With -o, "
-        "the difference is written instead, flame graphs colored by growth.",
+        "are recordings (their last moment, or RECORDING@TIME), pprof files (also those of Go and "
+        "others), JSON snapshots and folded stacks. With -o, the difference is written instead, "
+        "flame graphs colored by growth.",
         _add_diff,
         _diff,
     ),
@@ -280,6 +297,11 @@ COMMANDS: Final = {
         _add_record,
         _record,
         takes_command=True,
+    ),
+    "report": Subcommand(
+        "Shows a recording as of any of its moments, as a report or in any of the file formats.",
+        _add_report,
+        _report,
     ),
     "help": Subcommand("Shows a topic of the manual, or lists the topics.", _add_help, _help),
     "completion": Subcommand(

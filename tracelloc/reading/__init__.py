@@ -13,14 +13,19 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
-from tracelloc.errors import MalformedError, TracellocError
+from tracelloc.errors import MalformedError, TracellocError, UsageError
 from tracelloc.export.jsonfile import FORMAT, VERSION
-from tracelloc.filters import NamedStack
+from tracelloc.filters import NamedStack, load_filters
 from tracelloc.reading import pprof
+from tracelloc.recording.container import is_recording
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.times import find_moment
 from tracelloc.snapshots.snapshot import StackStat, Target
 from tracelloc.symbols import Frame
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S
+from tracelloc.views.combined import joined, trace_profiles
+from tracelloc.views.naming import Namers
 from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 LARGEST_BYTES: Final = 1 << 28
@@ -31,12 +36,17 @@ _GZIP: Final = b"\x1f\x8b"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
-def read_profile(path: Path) -> Profile:
-    """A pprof file, a snapshot in JSON, or folded stacks: the content tells which.
+def read_profile(path: Path, time_text: str | None = None) -> Profile:
+    """A pprof file, a snapshot in JSON, folded stacks, or a recording: the content tells which.
 
-    Raises TracellocError, in one line, for what is none of them or damaged.
+    ``time_text``: which moment of a recording; None: the last one. Raises TracellocError, in one
+    line, for what is none of them or damaged.
     """
     try:
+        if is_recording(path):
+            return _recorded(path, time_text)
+        if time_text is not None:
+            raise UsageError(f"{path} is no recording: it has one moment only")
         content = _content(path)
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
@@ -50,8 +60,19 @@ def read_profile(path: Path) -> Profile:
     except MalformedError as error:
         raise TracellocError(
             f"{path} cannot be read: {error}",
-            hint="known are pprof files, JSON snapshots and folded stacks",
+            hint="known are recordings, pprof files, JSON snapshots and folded stacks",
         ) from error
+    return profile
+
+
+def _recorded(path: Path, time_text: str | None) -> Profile:
+    """A moment of a recording, all processes in one."""
+    recording = RecordedTrace(path)
+    filters, _ = load_filters()
+    namers = Namers(recording, filters, short_names=False)
+    trace = recording.trace_at(find_moment(recording, time_text))
+    profile = joined(trace_profiles(trace, namers, freed=True))
+    recording.close()
     return profile
 
 

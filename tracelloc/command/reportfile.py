@@ -1,0 +1,105 @@
+"""``report``: a recording as text, JSON or any file format, as of any of its moments."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+from tracelloc.command.options import outputs_of
+from tracelloc.command.outputs import Messages, write_files
+from tracelloc.errors import TracellocError, UsageError
+from tracelloc.export import EXPORTERS, Exporter
+from tracelloc.filters import load_filters
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.times import find_moment, shown_time
+from tracelloc.report.content import ReportStyle
+from tracelloc.report.optional import REPORT_FORMATS, wanted_by
+from tracelloc.report.trace import trace_json, trace_text
+from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
+from tracelloc.text import plural
+from tracelloc.views.combined import joined, trace_profiles
+from tracelloc.views.naming import Namers
+from tracelloc.views.profile import METRICS
+
+
+def report(given: argparse.Namespace) -> None:
+    """Writes what the command line asks for. Raises TracellocError."""
+    if wanted_by(given.show).blocks or wanted_by(given.show).threads:
+        raise UsageError("a recording has no sizes and no threads", hint="--show peak,temporary")
+    outputs = outputs_of(given)
+    messages = Messages()
+    filters, warnings = load_filters(
+        tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
+    )
+    for warning in warnings:
+        messages.say(f"warning: {warning}")
+    recording = RecordedTrace(given.file)
+    namers = Namers(recording, filters, short_names=given.short_names)
+    since = None if given.since is None else find_moment(recording, given.since)
+    at = find_moment(recording, given.at)
+    if since is not None and since >= at:
+        raise UsageError("--since must be before the moment that is shown")
+    marks = {} if since is None else _by_number(recording.trace_at(since))
+    trace = _cut(recording.trace_at(at), given.top)
+    messages.say(_moment_line(recording, at))
+    if outputs:
+        failures: list[TracellocError] = []
+        write_files(
+            outputs, trace, namers, messages=messages, fail=failures.append, marks=marks or None
+        )
+        if failures:
+            raise failures[-1]
+    elif (suffix := REPORT_FORMATS[given.format]) is None:
+        _print(given, trace, namers, marks)
+    else:
+        _export(EXPORTERS[suffix], given, trace, namers, marks)
+
+
+def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:
+    """Without the largest blocks that were not asked for."""
+    return replace(
+        trace,
+        processes=tuple(
+            replace(one, top_blocks=replace(one.top_blocks, largest=one.top_blocks.largest[:top]))
+            for one in trace.processes
+        ),
+    )
+
+
+def _by_number(trace: TraceSnapshot) -> Mapping[int, Snapshot]:
+    return {one.target.number: one for one in trace.processes}
+
+
+def _moment_line(recording: RecordedTrace, at: int) -> str:
+    moments = recording.moments
+    first, now, last = (shown_time(moments[index].time_s) for index in (0, at, -1))
+    count = plural(len(moments), "moment")
+    return f"as of {now}; recorded from {first} to {last}, {count}"
+
+
+def _print(
+    given: argparse.Namespace, trace: TraceSnapshot, namers: Namers, marks: Mapping[int, Snapshot]
+) -> None:
+    many = len(trace.processes) > 1
+    style = ReportStyle(given.top, None, given.show, has_many=many, long_names=given.long_names)
+    write = trace_json if given.format == "json" else trace_text
+    text = write(trace, namers, style, marks, ended=True)
+    sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
+
+
+def _export(
+    exporter: Exporter,
+    given: argparse.Namespace,
+    trace: TraceSnapshot,
+    namers: Namers,
+    marks: Mapping[int, Snapshot],
+) -> None:
+    if given.format == "pprof" and os.isatty(sys.stdout.fileno()):
+        raise UsageError("a pprof profile is no text", hint="-o FILE.pb.gz writes it to a file")
+    metric = METRICS[given.metric]
+    freed = exporter.needs_freed(metric)
+    profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))
+    sys.stdout.buffer.writelines(exporter.write(profile, metric))
