@@ -27,8 +27,20 @@ from tracelloc.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.elf.plt import plt_functions
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.filters.rules import parse_rules
+from tracelloc.heap.stacks import Stacks
 from tracelloc.placement import plan
 from tracelloc.reading import read_profile
+from tracelloc.recording.changes import (
+    MomentParts,
+    arrays_unpacked,
+    decode,
+    encode,
+    packed,
+    unpacked,
+)
+from tracelloc.recording.parts import Dissector, trace_of
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
 from tracelloc.symbols.modulesymbols import PerfMap, describe
 from tracelloc.target.allocators import Module, discover
 from tracelloc.target.processlist import parse_stat
@@ -149,6 +161,25 @@ def _profile(suffix: str) -> Reader:
     return read
 
 
+def _recording(data: bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".rec") as file, suppress(TracellocError):
+        Path(file.name).write_bytes(data)
+        recording = RecordedTrace(Path(file.name))
+        for index in range(len(recording.moments)):
+            recording.trace_at(index)
+
+
+def _moment(data: bytes) -> None:
+    """What is behind the checksums, which keep nearly all damage out."""
+    with suppress(MalformedError):
+        RecordedSymbols().add((0, 0), packed(data))
+    with suppress(MalformedError):
+        list(arrays_unpacked(packed(data), np.int64, np.uint16, np.uint64))
+    with suppress(MalformedError):
+        parts = decode(packed(data), MomentParts())
+        trace_of(parts, lambda _: Stacks(), lambda _key, _time_ns: np.zeros(1, np.int64))
+
+
 def _suppressions(data: bytes) -> None:
     with tempfile.NamedTemporaryFile() as file:
         Path(file.name).write_bytes(data)
@@ -169,7 +200,7 @@ READERS: dict[str, Reader] = {
     "elf": _elf, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc, "processes": _processes,
     "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
-    "suppressions": _suppressions, "names": _names,
+    "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -218,6 +249,33 @@ def _exports() -> dict[str, bytes]:
     return found
 
 
+def _recorded(directory: Path) -> bytes:
+    """A recording of a few moments."""
+    from tests.unit.recordedtraces import namers, traces
+    from tracelloc.recording.writer import RecordingWriter
+
+    path = directory / "sound.rec"
+    path.unlink(missing_ok=True)
+    writer = RecordingWriter(path, max_bytes=1 << 30, max_s=1e9)
+    for trace in traces(40.0):
+        writer.add(trace, namers(40.0))
+    writer.close()
+    return path.read_bytes()
+
+
+def _moments() -> list[bytes]:
+    """Moments and names as they are before they are compressed."""
+    from tests.unit.recordedtraces import namers, traces
+
+    trace = traces(40.0)[-1]
+    names = NamesWriter()
+    names.want(addresses_of(trace.root, range(3)))
+    batch = names.batch(namers(40.0).of(trace.root.target), 0.0)
+    assert batch is not None
+    moment = encode(Dissector(lambda _: 0).parts(trace), MomentParts())
+    return [unpacked(moment), unpacked(batch)]
+
+
 def seeds(reader: str, directory: Path) -> list[bytes]:
     """Sound inputs of a reader."""
     if reader in ("elf", "dwarf", "cfi"):
@@ -226,6 +284,10 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         noted = elf_bytes([MadeSection(".gnu_debuglink", b"a.debug\0\0\0\0\0"),
                            MadeSection(".note.gnu.build-id", bytes(36))])  # fmt: skip
         return [_program(directory), made, noted]
+    if reader == "recording":
+        return [_recorded(directory)]
+    if reader == "moment":
+        return _moments()
     fixed = {
         "proc": [MAPS, b"7 (a) b) S 1 7 7 0 -1 4194560 " + b"1 " * 44],
         "processes": [b"a) R 1 (b", b"/x\x0b1-2 r-xp 0 0:1 5 /l\xe2\x80\xa8"],

@@ -26,6 +26,7 @@ from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.unit.leaks import watched
 from tests.unit.reports import json_report
 from tests.unit.test_docs import DOCS, PAGES, ROOT, fenced
+from tracelloc.recording.reader import RecordedTrace
 
 pytestmark = pytest.mark.bpf
 
@@ -144,6 +145,10 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
     assert run.returncode == 0, run.stderr
     for path in (*place.glob("*.json"), *place.glob("*.pb.gz")):
         shutil.copy(path, files)
+    run = run_line(scene, "tracelloc record -p 1234 -o server.rec --duration 1s", place)
+    assert run.returncode == 0, run.stderr
+    for name in ("server", "monday", "tuesday"):
+        shutil.copy(place / "server.rec", files / f"{name}.rec")
     yield scene
     server.shutdown()
     server.server_close()
@@ -184,6 +189,10 @@ def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     if "-p 1234" in line:
         targets.append("shop")
     line = re.sub(r"--duration \S+", f"--duration {DURATION}", line)
+    if " record " in line:
+        line = f"rm -f server.rec; {line}"
+    # The recording that is there lasts for a second.
+    line = re.sub(r"(--at[ =]|--since |\.rec@)[^\s]+", r"\g<1>+0s", line)
     has_end = re.search("--duration|--count|symbols|doctor", line)
     if " objects " in line:
         line = line.replace("--every 30s", "--every 100ms --count 2")
@@ -225,6 +234,8 @@ def check_file(path: Path) -> None:
     content = path.read_bytes()
     if path.name.endswith(".pb.gz"):
         assert b"inuse_space" in gzip.decompress(content)
+    elif path.suffix == ".rec":
+        assert RecordedTrace(path).moments
     elif path.suffix == ".html":
         assert b"<title>" in content[:2000].lower()
     else:

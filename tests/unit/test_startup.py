@@ -44,7 +44,7 @@ def test_the_first_interval_begins_with_the_command(
 @pytest.mark.parametrize("given", [None, "3"])
 def test_numpy_has_no_threads_and_programs_do_not_notice(given: str | None) -> None:
     program = (
-        "import os, sys; from tracelloc import cli; cli._import_numpy();"
+        "import os, sys; from tracelloc.startup import import_numpy; import_numpy();"
         "print('numpy' in sys.modules, os.environ.get('OPENBLAS_NUM_THREADS'),"
         "len(os.listdir('/proc/self/task')))"
     )

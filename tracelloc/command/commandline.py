@@ -183,7 +183,7 @@ def split_command(arguments: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
         return arguments, ()
     at = arguments.index("--")
     if at + 1 == len(arguments):
-        raise UsageError("no command follows --", hint="write -- CMD [ARG...]")
+        raise UsageError("no command follows --", hint="write tracelloc -- CMD [ARG...]")
     return arguments[:at], tuple(arguments[at + 1 :])
 
 

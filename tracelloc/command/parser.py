@@ -18,8 +18,8 @@ SUBCOMMANDS: Final = (
 """Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc [options] -- CMD [ARG...]
-       tracelloc record [-p PID | -n NAME] [-o FILE] [-- CMD [ARG...]]
-       tracelloc report FILE [--at T]  a recording as of a moment
+       tracelloc record -p PID -o FILE record now (or -n NAME, or -- CMD)
+       tracelloc report FILE [--at T]  look later, as of any moment
        tracelloc doctor [-p PID]       will it work, and what will be missing?
        tracelloc symbols -p PID        where names and source lines come from
        tracelloc objects -p PID        objects of a Python program by type

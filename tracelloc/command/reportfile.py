@@ -84,7 +84,9 @@ def _print(
     given: argparse.Namespace, trace: TraceSnapshot, namers: Namers, marks: Mapping[int, Snapshot]
 ) -> None:
     many = len(trace.processes) > 1
-    style = ReportStyle(given.top, None, given.show, has_many=many, long_names=given.long_names)
+    style = ReportStyle(
+        given.top, None, given.show, has_many=many, long_names=given.long_names, is_recorded=True
+    )
     write = trace_json if given.format == "json" else trace_text
     text = write(trace, namers, style, marks, ended=True)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))

@@ -30,7 +30,7 @@ LARGEST_BYTES: Final = 1 << 29
 """Largest moment, unpacked: a million stacks take less than half of it."""
 _MOST_COLUMNS: Final = 1 << 24
 _LEVEL: Final = 1
-"""Of zlib: higher ones take twice the time for a few percent."""
+"""Level of zlib: higher ones take more time to save little, see docs/recordings.md."""
 _HEAD: Final = struct.Struct("<I")
 
 

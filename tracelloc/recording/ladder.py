@@ -48,7 +48,7 @@ class MomentGroup:
     """The first one, which is whole."""
     last: int
     last_s: float
-    """Of the clock that never jumps (CLOCK_MONOTONIC)."""
+    """CLOCK_MONOTONIC, seconds."""
     step_s: int
     count: int
 

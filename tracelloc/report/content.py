@@ -36,6 +36,8 @@ class ReportStyle:
     """Several processes may be traced: each has a heading, and all of them a total."""
     long_names: bool = True
     """Text has functions with template arguments and parameters."""
+    is_recorded: bool = False
+    """The process is not at hand: nothing is looked up in its files."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ class _SymbolsPart(SectionContent):
         if generated is not None and given.earlier.is_news("generated code", generated):
             yield f"==> {generated}"
         files = [path for path, no in lacking.items() if given.earlier.is_news(("file", path), no)]
-        if not files or target.has_ended:
+        if not files or target.has_ended or given.style.is_recorded:
             return
         hints = hints_of(Path(f"/proc/{target.pid}/root"), files)
         for path in files:

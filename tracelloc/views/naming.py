@@ -51,7 +51,7 @@ class SymbolSource(Protocol):
     """Names of each process of a trace."""
 
     def of(self, number: int) -> Symbols:
-        """Those of a process, by its number in the trace."""
+        """Names in a process, by its number in the trace."""
 
 
 class Namer:

@@ -1,0 +1,154 @@
+"""Recordings of real processes: exact, whatever ends them, and read without the program."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, read_line, run_tracelloc, tracelloc_command
+from tests.integration.test_follow import assert_family
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.text import NS_PER_S
+
+pytestmark = pytest.mark.bpf
+
+
+class Recorder:
+    """A running ``tracelloc record``, once it has begun to write."""
+
+    def __init__(self, path: Path, *arguments: str | int) -> None:
+        self.path = path
+        self.process = subprocess.Popen(
+            tracelloc_command("record", "-o", path, *arguments),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+        )
+        while "recording to" not in read_line(self.process.stderr, "tracelloc"):
+            pass
+
+    def await_moment(self, count: int) -> RecordedTrace:
+        """The recording, once it has so many moments."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline_s:
+            if Path(f"{self.path}-wal").exists():
+                try:
+                    recording = RecordedTrace(self.path)
+                except Exception:  # noqa: BLE001 - there is nothing in it yet
+                    time.sleep(0.05)
+                    continue
+                if len(recording.moments) >= count:
+                    return recording
+                recording.close()
+            time.sleep(0.05)
+        raise TimeoutError("no moments")
+
+    def end(self, number: signal.Signals = signal.SIGINT) -> int:
+        self.process.send_signal(number)
+        _, said = self.process.communicate(timeout=PATIENCE_S)
+        self.messages = said.decode()
+        return self.process.returncode
+
+
+def reports(path: Path, *options: str) -> list[dict[str, Any]]:
+    run = run_tracelloc("report", path, "--format", "json", "--top", 1000, *options)
+    assert run.returncode == 0, run.stderr
+    return [json.loads(line) for line in run.stdout.splitlines()]
+
+
+def test_figures_are_exact_and_need_no_program(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    program = tmp_path / "gone"
+    program.write_bytes(builder.c("lineage").read_bytes())
+    program.chmod(0o755)
+    target = Target([program])
+    targets.append(target)
+    recorder = Recorder(tmp_path / "a.rec", "-p", target.pid)
+    recorder.await_moment(1).close()
+    target.ask("alloc 100 1000")
+    books = target.ask("alloc 50 300")
+    assert recorder.end() == 0, recorder.messages
+    target.end()
+    program.unlink()
+    (last,) = reports(tmp_path / "a.rec")
+    kept = [
+        (entry["allocations"], entry["bytes"], frame["file"].rpartition("/")[2])
+        for entry in last["top_allocators"]
+        for frame in entry["stack"]
+        if frame["symbol"] == "keep"
+    ]
+    assert sum(blocks for blocks, *_ in kept) == 150, books
+    assert sum(size for _, size, _ in kept) == 115_000
+    assert {name for *_, name in kept} == {"lineage.c"}
+    (first,) = reports(tmp_path / "a.rec", "--at", "+0s")
+    assert first["live_allocations"] == 0
+    # One file, for its owner.
+    assert [each.name for each in tmp_path.glob("a.rec*")] == ["a.rec"]
+    assert (tmp_path / "a.rec").stat().st_mode & 0o777 == 0o600
+    for name in ("a.html", "a.pb.gz", "a.json"):
+        run = run_tracelloc("report", tmp_path / "a.rec", "-o", tmp_path / name)
+        assert run.returncode == 0, run.stderr
+    run = run_tracelloc("diff", f"{tmp_path / 'a.rec'}@+0s", tmp_path / "a.json")
+    assert "+112 KiB" in run.stdout
+
+
+def test_children_have_moments_of_their_own(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    recorder = Recorder(tmp_path / "tree.rec", "-p", target.pid, "--follow")
+    family = json.loads(target.ask("tree 4 0"))
+    assert recorder.end() == 0, recorder.messages
+    *each, total = reports(tmp_path / "tree.rec")
+    assert total["processes"] == len(family)
+    assert_family({one["pid"]: one for one in each}, family)
+
+
+def test_a_killed_recorder_leaves_all_but_the_last_seconds(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    recorder = Recorder(tmp_path / "killed.rec", "-p", target.pid)
+    recorder.await_moment(1).close()
+    target.ask("alloc 100 1000")
+    recorder.await_moment(3).close()
+    killed_s = time.monotonic()
+    recorder.end(signal.SIGKILL)
+    recording = RecordedTrace(tmp_path / "killed.rec")
+    last = recording.trace_at(len(recording.moments) - 1).root
+    assert last.live_count == 100
+    # Unless the machine was too busy for a moment each second: then nothing that came is lost.
+    between_s = [
+        after.uptime_s - before.uptime_s
+        for before, after in zip(recording.moments, recording.moments[1:], strict=False)
+    ]
+    assert killed_s - last.now_ns / NS_PER_S <= 1 + max(1.0, *between_s)
+    (report,) = reports(tmp_path / "killed.rec")
+    assert report["live_allocations"] == 100
+
+
+def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: Path) -> None:
+    there = tmp_path / "there.rec"
+    there.write_text("mine")
+    for words, status, said in (
+        (("record", "-p", 1, "-o", there), 2, "exists already"),
+        (("record", "-p", 1, "-o", tmp_path / "no/a.rec"), 2, "there is no directory"),
+        (("record", "-p", 1, "--max-size", "1k"), 2, "--max-size must be at least 4.00 MiB"),
+        (("record",), 2, "a process is required"),
+        (("report", there), 1, "is no recording"),
+    ):
+        run = run_tracelloc(*words)
+        assert run.returncode == status, run.stderr
+        assert said in run.stderr
+        assert len(run.stderr.splitlines()) == 1
+    assert there.read_text() == "mine"
