@@ -292,7 +292,7 @@ COMMANDS: Final = {
     ),
     "record": Subcommand(
         "Records a trace, a moment each second, so that it can be looked at later and elsewhere: "
-        "tracelloc report, open and diff read the file. It can be read at any time, and stays "
+        "tracelloc report and diff read the file. It can be read at any time, and stays "
         "below --max-size, as moments that lie far back are kept further apart.",
         _add_record,
         _record,

@@ -24,6 +24,8 @@ from tracelloc.views.naming import Namers
 LEAST_SIZE: Final = 4 << 20
 _SPARE: Final = 8
 """One part in so many of the file is for what comes until it is folded again."""
+_GROUPS: Final = 16
+"""A group takes one part in so many of the file at most: what is being written can't be folded."""
 
 
 @dataclass(slots=True)
@@ -72,6 +74,7 @@ class RecordingWriter:
         self._before = MomentParts()
         self._count = 0
         self._whole = 0
+        self._group_bytes = 0
         self._is_folding = False
 
     @property
@@ -100,11 +103,14 @@ class RecordingWriter:
                 self._check_size()
 
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
-        if self._count - self._whole >= GROUP:
-            self._whole, self._before = self._count, MomentParts()
+        is_large = self._group_bytes > self._max_bytes // _GROUPS
+        if self._count - self._whole >= GROUP or is_large:
+            self._whole, self._before, self._group_bytes = self._count, MomentParts(), 0
         uptime_s = root.now_ns / NS_PER_S
         moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
-        insert(self._connection, moment, encode(parts, self._before))
+        data = encode(parts, self._before)
+        insert(self._connection, moment, data)
+        self._group_bytes += len(data)
         self._before = parts
         self._count += 1
 
@@ -117,7 +123,7 @@ class RecordingWriter:
         used = container.used_bytes(self._connection)
         if used > self._max_bytes and not self._is_folding:
             raise TracellocError(
-                f"{self.path}: call stacks and names alone take {format_size(used)}",
+                f"{self.path}: call stacks, names and the last moments alone take {format_size(used)}",
                 hint="a larger --max-size is needed; what is recorded stays",
             )
 
