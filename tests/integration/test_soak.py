@@ -54,7 +54,8 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
     while time.monotonic() - begun < SECONDS:
         other = Tracelloc("-p", target.pid, "--text", directory=tmp_path)
         screen.resize(*SCREENS[rounds % len(SCREENS)])
-        screen.press("Escape", "M" if rounds % 3 else "d", str(1 + rounds % 8))
+        # A mark is kept with all its figures for as long as the screen is there.
+        screen.press("Escape", "M" if rounds < 3 else "d", str(1 + rounds % 8))
         books = json.loads(target.ask("run"))
         match rounds % 4:
             case 0:
