@@ -48,7 +48,7 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
     assert len(shown) == 1
     watched = [Process(tracer.process.pid), Process(*shown)]
     begun = time.monotonic()
-    sizes: list[list[tuple[float, int]]] = [[], []]
+    sizes: list[list[int]] = [[], []]
     books: dict[str, list[int]] = {}
     rounds = passing = 0
     while time.monotonic() - begun < SECONDS:
@@ -79,7 +79,7 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
             passing += 1
         # Its events have been applied when the ring is empty; memory is looked at in between.
         for process, sized in zip(watched, sizes, strict=True):
-            sized.append((time.monotonic() - begun, process.rss_bytes() or 0))
+            sized.append(process.rss_bytes() or 0)
         rounds += 1
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0, tracer.messages
@@ -88,7 +88,7 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
     assert report["unmatched_frees"] == 0
     assert passing > 1
     for who, sized in zip(("reports", "screen"), sizes, strict=True):
-        early = max(size for since_s, size in sized if since_s < SECONDS / 3)
-        late = max(size for since_s, size in sized if since_s > 2 * SECONDS / 3)
+        third = max(1, len(sized) // 3)
+        early, late = max(sized[:third]), max(sized[-third:])
         print(f"{rounds} rounds, {who}: {early >> 20} MiB in the first third, {late >> 20} later")
         assert late < early + MOST_GROWTH_BYTES
