@@ -53,6 +53,8 @@ VIEWS: Final[tuple[View[Any], ...]] = (
 """All views, in the order of their tabs."""
 
 
+MOST_MARKS: Final = 16
+"""Marks that are kept: the newest."""
 _ASKED_FROM_S: Final = 60.0
 """From this tracing time on, quitting asks first: what is not written is gone."""
 
@@ -72,6 +74,7 @@ class State:
         """Why no new pictures come."""
         self.frozen = False
         self._last_process = 0
+        self._marks_set = 0
         self._refresher = refresher
 
     @property
@@ -175,9 +178,10 @@ class State:
         """Sets a mark at the moment on the screen."""
         if self.picture is None:
             return
-        marks = self.settings.marks
-        mark = analysis.mark(self.picture.snapshot, f"m{len(marks) + 1}")
-        self.change(marks=(*marks, mark))
+        self._marks_set += 1
+        mark = analysis.mark(self.picture.snapshot, f"m{self._marks_set}")
+        # Each keeps figures of all stacks.
+        self.change(marks=(*self.settings.marks, mark)[-MOST_MARKS:])
         self.app.notify(f"Mark {mark.name} set (d shows changes since)", timeout=2)
 
     def choose_span(self) -> None:

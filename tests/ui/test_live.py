@@ -34,6 +34,7 @@ from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.stackviews import BLOCKS, GROWING, STACKS, growth_cell
+from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
 from tracelloc.verdict.judgement import Verdict
@@ -274,6 +275,17 @@ def test_marks_and_differences(source: FakeSource) -> None:
         assert len(rows(app)) == 4
         await press(app, pilot, "d", "escape")
         assert app.state.settings.difference is None
+
+    drive(source, steps)
+
+
+def test_the_newest_marks_are_kept(source: FakeSource) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        for _ in range(MOST_MARKS + 2):
+            app.state.set_mark()
+        await tick(app, pilot)
+        names = [mark.name for mark in app.state.settings.marks]
+        assert names == [f"m{number}" for number in range(3, MOST_MARKS + 3)]
 
     drive(source, steps)
 
