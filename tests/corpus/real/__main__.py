@@ -26,7 +26,7 @@ REAL_LEAKS = ("1", "40"), ("2", "100")
 FIRST_PORT = 20000
 PORTS = 10
 """Ports that each program may use."""
-SPARE_S = 240
+SPARE_S = 900
 """Time for a program to start, and for its recording to be written."""
 
 

@@ -244,6 +244,8 @@ def main() -> None:
     """The command."""
     name, seconds, port, file, *skip = sys.argv[1:]
     program = next(each for each in PROGRAMS if each.name == name)
+    # So that what was begun is ended, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(f"{name}: took too long"))
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     with tempfile.TemporaryDirectory(prefix="corpus-") as directory:
         try:
