@@ -180,18 +180,22 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     result = RunResult(name, seed if truth is None else seed or REAL, recording.seconds)
     run = Run(recording, truth)
     wrappers = recording.wrappers()
-    judge = Judge(wrappers.__contains__)
+    judge = Judge(wrappers.__contains__, collects=recording.collects)
     for time_s, table, findings in looks(
         events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS
     ):
         run.note(time_s, findings, table, result)
     if truth is not None:
         result.never_freed = truth.never_freed
-        if not result.leaking_at_end:
+        late = (result.ranked_s or np.inf) > RANKED_S or (result.called_s or np.inf) > CALLED_S
+        if late or not result.leaking_at_end:
+            stack = " < ".join(recording.names_of(min(truth.stacks))[:5])
             result.notes.append(
-                f"missed: {truth.leaked} blocks, {truth.rate_bytes_per_min:.0f} B/min on "
-                f"{len(truth.stacks)} stacks since {truth.onset_s:.0f} s, never freed "
-                f"{truth.never_freed}: " + " < ".join(recording.names_of(min(truth.stacks))[:5])
+                f"{'late' if result.leaking_at_end else 'missed'}: first after "
+                f"{result.ranked_s} s, "
+                f"called after {result.called_s} s; {truth.leaked} blocks, "
+                f"{truth.rate_bytes_per_min:.0f} B/min on {len(truth.stacks)} stacks since "
+                f"{truth.onset_s:.0f} s, never freed {truth.never_freed}: {stack}"
             )
     return result
 
