@@ -232,7 +232,8 @@ def test_under_sudo_the_command_is_the_callers(tmp_path: Path, options: tuple[st
         assert lines == ["65534", "65534", "65534", f"{home} nobody nobody", "1000"]
 
 
-def test_what_can_not_be_traced_is_not_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [(), *[("--follow",)] * 4])
+def test_what_can_not_be_traced_is_not_run(tmp_path: Path, more: tuple[str, ...]) -> None:
     source = f"""
 #include <fcntl.h>
 #include <unistd.h>
@@ -243,8 +244,9 @@ int main(void) {{ open("{tmp_path}/mark", O_CREAT, 0600); pause(); }}
         ["gcc", "-x", "c", "-", "-o", program],
         input=source, text=True, check=True, timeout=PATIENCE_S,
     )  # fmt: skip
-    done = run_tracelloc("--text", "--allocator", "nothing-like-it", "--", program)
+    done = run_tracelloc("--text", "--allocator", "nothing-like-it", *more, "--", program)
     assert done.returncode == 1
+    # Whoever follows it sees it being killed while the trace ends.
     assert "no malloc library 'nothing-like-it'" in done.stderr
     assert not (tmp_path / "mark").exists()
 

@@ -117,15 +117,18 @@ class Launch:
 
     def ended(self, pid: int, status: int) -> None:
         """See ``follower.Watcher``."""
+        if pid == self.program.pid:
+            # First: the session may be closed already, and nobody else can ask for the status.
+            self.program.note_end(status)
         self.session.ended(pid, status)
         if pid == self.program.pid:
-            self.program.note_end(status)
             self._is_there.set()
 
     def failed(self, failure: BaseException) -> None:
         """See ``follower.Watcher``."""
         self.session.failed(failure)
-        self._trouble = failure
+        # What came first is the cause: the program is killed for it.
+        self._trouble = self._trouble or failure
         self._is_there.set()
 
     def stop_following(self) -> None:
