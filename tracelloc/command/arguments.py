@@ -28,7 +28,7 @@ from tracelloc.watchrules import FAILED_STATUS, ON_LEAK_PATIENCE_S, parse_rule
 _SEVERAL: Final[dict[str, Any]] = {"action": "append", "default": []}
 _DAILY: Final = {
     "--pid", "--name", "--follow", "--text", "--json", "--top", "--show", "--interval",
-    "--duration", "--output", "--fail-if", "--listen", "--no-filters", "--help", "--help-all",
+    "--duration", "--output", "--fail-if", "--listen", "--help", "--help-all",
     "--version",
 }  # fmt: skip
 """The options that ``--help`` shows; the others are in ``--help-all``."""
