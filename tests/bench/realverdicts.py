@@ -51,11 +51,11 @@ class RunResult:
     alarms: int = 0
     """Suspects called leaking that are none, each counted once."""
     alarms_short: int = 0
-    """Of them, within the first ten minutes."""
+    """Alarms within the first ten minutes."""
     reports: int = 0
     """Looks from ``SETTLED_S`` on."""
     reports_showing: int = 0
-    """Of them, those that list an innocent suspect."""
+    """Looks that list an innocent suspect."""
     first_rows: int = 0
     first_rows_right: int = 0
     never_freed: bool = False

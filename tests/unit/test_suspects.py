@@ -38,7 +38,7 @@ def text_of(end_s: float, top: int = 2, **names: str) -> list[str]:
 
 
 def section(lines: list[str]) -> list[str]:
-    """Of the suspects: after the first line, up to the next title."""
+    """Lines of the suspects: after the first line, up to the next title."""
     return lines[1 : next(n for n, line in enumerate(lines) if line.startswith("==> "))]
 
 

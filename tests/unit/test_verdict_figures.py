@@ -49,7 +49,7 @@ def test_large_blocks_of_once_are_no_leak(common: str) -> None:
 
 
 def test_one_large_part_of_a_site_is_no_rate() -> None:
-    """Of one stack, too: what it allocated once does not count at its size."""
+    """What one stack allocated once does not count at its size, either."""
     once = blocks_at([150.0, 150.5, 151.0], 1 << 20)
     found = watch({"site": leak(2.0, 64) + once}, END_S).findings
     assert found is not None
@@ -102,7 +102,7 @@ def test_rate_and_onset_are_of_one_window() -> None:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.npz")), ids=lambda path: path.stem)
 def test_figures_do_not_contradict_each_other(path: Path) -> None:
-    """Of all suspects, at each look."""
+    """Figures of all suspects, at each look."""
     recording = Recording.load(path)
     for time_s, table, found in looks(recording.events(), recording.known_stacks(), 600.0):
         assert not list(contradictions(found, table)), time_s

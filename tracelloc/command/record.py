@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import select
 import socket
 import time
 from dataclasses import replace
@@ -67,12 +66,11 @@ class Recorder:
         return writer
 
     def _record(self, run: Run, writer: RecordingWriter) -> None:
-        signals, ends = run.signals, run.session.end_fd
         start = time.monotonic()
         duration_s = run.options.duration_s
         end = math.inf if duration_s is None else start + duration_s
         due = start
-        while not signals.is_ending:
+        while not run.signals.is_ending:
             now = time.monotonic()
             if now >= end:
                 return
@@ -82,13 +80,7 @@ class Recorder:
                 # Moments that were missed are not made up for.
                 due = max(due + _STEP_S, time.monotonic())
                 continue
-            signalled = signals.fileno()
-            ready, _, _ = select.select([ends, signalled], [], [], min(due, end) - now)
-            if signalled in ready:
-                signals.clear()
-            run.answer_signals()
-            if ends in ready:
-                self.messages.say(f"process {run.session.root.target.pid} has ended")
+            if run.wait(min(due, end)):
                 return
 
     def _tick(self, run: Run, writer: RecordingWriter) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import select
 import sys
 import time
 from pathlib import Path
@@ -86,14 +85,7 @@ class Reports:
                 if not run.watch.has_rules:
                     next_look = next_report
                 continue
-            until = min(ahead, next_look, end)
-            ends, signalled = run.session.end_fd, signals.fileno()
-            ready, _, _ = select.select([ends, signalled], [], [], max(0.0, until - now))
-            if signalled in ready:
-                signals.clear()
-            run.answer_signals()
-            if ends in ready:
-                self.messages.say(f"process {run.session.root.target.pid} has ended")
+            if run.wait(min(ahead, next_look, end)):
                 return
 
     def _interval_s(self, run: Run) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import select
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -99,6 +100,21 @@ class Run:
             self.signals.wants_files = False
             self.namers.patience_s = HURRY_PATIENCE_S
             self.write_files(self.snapshot())
+
+    def wait(self, until_s: float) -> bool:
+        """Waits until ``until_s`` of ``time.monotonic()``, and does what signals ask for.
+
+        Whether the first process has ended, which is said.
+        """
+        ends, signalled = self.session.end_fd, self.signals.fileno()
+        left_s = max(0.0, until_s - time.monotonic())
+        ready, _, _ = select.select([ends, signalled], [], [], left_s)
+        if signalled in ready:
+            self.signals.clear()
+        self.answer_signals()
+        if ends in ready:
+            self.messages.say(f"process {self.session.root.target.pid} has ended")
+        return ends in ready
 
     def mark(self, trace: TraceSnapshot) -> None:
         """Reports, and files that are to, say from here on what has come since."""

@@ -74,7 +74,7 @@ class RealRecording:
 
     @classmethod
     def load(cls, path: Path) -> RealRecording:
-        """As it was saved."""
+        """Reads what ``save`` wrote."""
         with np.load(path) as columns:
             read = {
                 field.name: columns[field.name] for field in fields(cls) if field.name in columns
