@@ -180,10 +180,11 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     result = RunResult(name, seed if truth is None else seed or REAL, recording.seconds)
     run = Run(recording, truth)
     wrappers = recording.wrappers()
-    judge = Judge(wrappers.__contains__, collects=recording.collects)
+    judge = Judge(wrappers.__contains__)
     for time_s, table, findings in looks(
-        events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS
-    ):
+        events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS,
+        search=recording.searches(events), resident=recording.resident_bytes,
+    ):  # fmt: skip
         run.note(time_s, findings, table, result)
     if truth is not None:
         result.never_freed = truth.never_freed

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +12,7 @@ from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind, StackFlag
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
+from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
@@ -118,12 +119,15 @@ def looks(
     sample_bytes: int | None = None,
     start_ns: int = START_NS,
     judge: Judge | None = None,
+    search: Callable[[float, LiveTable], UnreachableBlocks | None] = lambda *_: None,
+    resident: Callable[[float], int] = lambda _: 0,
 ) -> Iterator[tuple[float, LiveTable, Findings]]:
     """Applies the events tick by tick. Yields (time, table, findings) at each look.
 
     ``address_reuses`` proves from the start that frees are lost; at ``lost_at_s``
     an event is found to be lost; ``frees_lost_per_s`` are lost on and on. With
-    ``sample_bytes``, the events are samples.
+    ``sample_bytes``, the events are samples. ``search`` is asked at each tick what has been
+    found of pointers to blocks, ``resident`` how large the process is, in bytes.
     """
     table = LiveTable(stacks, sample_bytes)
     table.cohorts.begin(start_ns)
@@ -134,12 +138,21 @@ def looks(
     for tick, cut in zip(ticks.tolist(), cuts.tolist(), strict=True):
         table.apply(events[before:cut])
         before = cut
+        unreachable = search(tick, table)
         if tick % LOOK_S < TICK_S / 2:
             now_ns = start_ns + int(tick * NS_PER_S)
             lost = int(lost_at_s is not None and tick >= lost_at_s)
             lost += round(frees_lost_per_s * tick)
             losses = KnownLosses(lost, lost, address_reuses)
-            *_, findings = judge.look(table.cohorts, table.totals, stacks, now_ns, losses)
+            *_, findings = judge.look(
+                table.cohorts,
+                table.totals,
+                stacks,
+                now_ns,
+                losses,
+                unreachable=unreachable,
+                resident_bytes=resident(tick),
+            )
             if findings is not None:
                 yield tick, table, findings
 

@@ -22,7 +22,7 @@ LAYERS = [
     {"objects", "placement", "symbols"},
     {"capture", "filters"},
     {"heap"},
-    {"unwinding", "verdict"},
+    {"reachability", "unwinding", "verdict"},
     {"snapshots"},
     {"tracing", "views"},
     {"export", "recording", "report"},

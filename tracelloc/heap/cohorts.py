@@ -16,7 +16,7 @@ what one stack would have had that stood for all of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from tracelloc.heap.counterrows import CounterRows
 from tracelloc.heap.totals import Totals
+from tracelloc.heap.unreachable import NONE_UNREACHABLE, UnreachableBlocks, UnreachableTable
 from tracelloc.text import NS_PER_S
 
 I64 = npt.NDArray[np.int64]
@@ -73,6 +74,11 @@ class Population:
     """Blocks born in the whole process, per slice."""
     unmatched: F64
     """Frees of blocks that were never seen to be made, in the whole process, per slice."""
+    unreachable: F64
+    """Blocks that nothing points to any more, per slice (``heap.unreachable``)."""
+    unreachable_bytes: F64
+    asked: F64
+    """Blocks of which it is known whether something points to them: a number per site."""
 
     @property
     def now_s(self) -> float:
@@ -101,6 +107,9 @@ class Population:
             lifetimes=change(self.lifetimes),
             load=self.load,
             unmatched=self.unmatched,
+            unreachable=change(self.unreachable),
+            unreachable_bytes=change(self.unreachable_bytes),
+            asked=change(self.asked),
         )
 
 
@@ -120,6 +129,7 @@ class Census:
     lifetimes: I64
     load: F64
     unmatched: F64
+    unreachable: UnreachableTable = NONE_UNREACHABLE
 
     @property
     def now_s(self) -> float:
@@ -134,8 +144,12 @@ class Census:
     def population(self, stacks: Stacks) -> Population:
         """The figures of some stacks."""
         tables = (getattr(self, name)[:, stacks].T.astype(np.float64) for name in _TABLES)
+        return self._population(tables, self.unreachable.of(stacks, len(self.load)))
+
+    def _population(self, tables: Iterable[F64], unreachable: tuple[F64, F64, F64]) -> Population:
         return Population(
             **dict(zip(_TABLES, tables, strict=True)),
+            **dict(zip(("unreachable", "unreachable_bytes", "asked"), unreachable, strict=True)),
             edges_s=self.edges_s,
             load=self.load,
             unmatched=self.unmatched,
@@ -148,14 +162,14 @@ class Census:
 
         A table at a time: lets others have a turn in between. Stretches may overlap.
         """
-        summed = {}
+        summed = []
         for name in _TABLES:
             table = getattr(self, name)
             until = np.zeros((len(table), len(order) + 1), np.int64)
             np.cumsum(table[:, order], axis=1, out=until[:, 1:])
-            summed[name] = (until[:, ends] - until[:, starts]).T.astype(np.float64)
+            summed.append((until[:, ends] - until[:, starts]).T.astype(np.float64))
             yield None
-        return Population(**summed, edges_s=self.edges_s, load=self.load, unmatched=self.unmatched)
+        return self._population(summed, self.unreachable.sums(order, starts, ends, len(self.load)))
 
 
 class Cohorts:
@@ -251,7 +265,9 @@ class Cohorts:
         rows: CounterRows = getattr(self, _TABLES[table])
         return rows.own(row)
 
-    def census(self, now_ns: int, stacks: int) -> Census:
+    def census(
+        self, now_ns: int, stacks: int, unreachable: UnreachableBlocks | None = None
+    ) -> Census:
         """The figures of the first so many stacks. To be called only after the first event."""
         assert self.start_ns is not None
         # A slice that has hardly begun still has a length.
@@ -264,4 +280,5 @@ class Cohorts:
             lifetimes=self.lifetimes.gather(np.arange(LIFETIMES), stacks),
             load=self._load[rows].astype(np.float64),
             unmatched=self._unmatched[rows].astype(np.float64),
+            unreachable=NONE_UNREACHABLE if unreachable is None else unreachable.table(edges_ns),
         )

@@ -7,10 +7,11 @@ from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
+from tracelloc.heap.unreachable import UnreachableBlocks
 
 
 class Heap:
-    """Blocks, totals, lifetimes, cohorts, history and mappings, with their call stacks.
+    """Blocks, totals, lifetimes, history, mappings and what is unreachable, with call stacks.
 
     Not thread safe: the session's lock guards it.
     """
@@ -28,6 +29,7 @@ class Heap:
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.history = History(now_ns)
+        self.unreachable = UnreachableBlocks()
 
     def fork(self, now_ns: int) -> Heap:
         """The heap of a child process that is forked at ``now_ns``.
@@ -39,6 +41,7 @@ class Heap:
         child.table = self.table.fork()
         child.ranges = self.ranges.fork()
         child.history = History(now_ns, self.table.totals.live_bytes)
+        child.unreachable = UnreachableBlocks()
         return child
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:

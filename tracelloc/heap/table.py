@@ -215,6 +215,15 @@ class LiveTable:
         self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
         return blocks
 
+    def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
+        """Blocks born by then, from a place on: where to go on from (None: that is all), a copy.
+
+        What is moved between two calls may come twice or not at all.
+        """
+        blocks = Blocks.empty(most)
+        at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, *blocks.columns())
+        return (at if at < self._core.room else None), blocks.select(slice(count))
+
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
         """Blocks born by then: how many, their bytes, and the ``n`` largest, the older first.
 

@@ -31,6 +31,8 @@ class TraceConfig:
     """What tracelloc itself may take; None: whatever there is."""
     max_overhead: OverheadLimit | None = None
     """What the probes may cost the target; None: whatever they do."""
+    search_pointers: bool = True
+    """Whether the processes' memory is searched for pointers to old blocks."""
     debug: bool = False
 
     @property

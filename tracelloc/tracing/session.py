@@ -109,7 +109,7 @@ class Session:
             capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, say=say
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._upkeep = Upkeep(capture, config, self.processes, say)
+        self._upkeep = Upkeep(capture, config, self.processes, say, self._lock)
         self.windows: Windows | None = None
         """If overhead is limited."""
         if limit := config.max_overhead:

@@ -280,6 +280,11 @@ class Tracee:
             except StopIteration:
                 self._looking = None
 
+    @property
+    def is_growing(self) -> bool:
+        """Whether a site seems to pile up blocks, as far as anything is known."""
+        return self.findings is None or self.findings.is_growing
+
     def judge(self, now_ns: int) -> None:
         """Looks at all stacks at once: which of them leak."""
         if self.is_paused:
@@ -296,7 +301,11 @@ class Tracee:
             frees=int(counters[Counter.LOST_FREES]),
             address_reuses=table.oddities.address_reuses,
         )
-        return self._judge.look(table.cohorts, table.totals, self.heap.stacks, now_ns, losses)
+        return self._judge.look(
+            table.cohorts, table.totals, self.heap.stacks, now_ns, losses,
+            unreachable=self.heap.unreachable,
+            resident_bytes=self.process.rss_bytes() or 0,
+        )  # fmt: skip
 
     def _is_in_runtime(self, address: int) -> bool:
         mapping = self.space.find(address)

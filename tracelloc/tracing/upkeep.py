@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Final
@@ -12,6 +13,7 @@ from tracelloc.capture.overheadlimit import OverheadAccount
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.memorybudget import MemoryStage
+from tracelloc.tracing.pointersearch import PointerSearches
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
 
@@ -30,6 +32,7 @@ class Upkeep:
         config: TraceConfig,
         processes: Processes,
         say: Callable[[str], None],
+        lock: threading.RLock,
     ) -> None:
         self._capture = capture
         self._config = config
@@ -41,6 +44,7 @@ class Upkeep:
         self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
+        self._pointers = PointerSearches(lock, say, is_refused=not config.search_pointers)
 
     def begin(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
@@ -79,6 +83,7 @@ class Upkeep:
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
             tracee.judge_on(now_ns, until_ns)
+        self._pointers.look(living, now_ns)
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
@@ -102,11 +107,13 @@ class Upkeep:
     def stop(self) -> None:
         """Begins nothing any more."""
         self._is_over = True
+        self._pointers.stop()
         if self._overhead is not None:
             self._overhead.cancel()
 
     def close(self) -> None:
-        """Waits until no program is in use."""
+        """Waits until no program is in use, and no memory is read."""
+        self._pointers.close()
         if self._overhead is not None:
             self._overhead.join()
         if self._sweeper is not None:

@@ -7,15 +7,15 @@ a leak has to hold for a while, and may be retracted.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, I64, Census
-from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.evidence import explain
 from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
@@ -92,6 +92,12 @@ class Findings:
     def codes(self) -> Codes:
         """Per stack, looked at by itself, an index of ``judgement.VERDICTS``."""
         return self.sites.code
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether blocks of a site pile up, or may: that isn't known in the first minute."""
+        undecided = (_GROWING, _LEAKING, CODE_OF[Verdict.DECIDING])
+        return bool(np.isin(self.sites.code, undecided).any())
 
     def verdict(self, stack: int) -> Verdict:
         """The verdict on one stack; ``DECIDING`` for those that are newer than the findings.
@@ -221,118 +227,6 @@ def rank(suspect: Suspect) -> tuple[bool, float]:
     judgement = suspect.judgement
     weight = judgement.rate_bytes_per_min * judgement.confidence
     return judgement.verdict is not Verdict.LEAKING, -weight
-
-
-Blocks = Callable[[float], str]
-"""Formats a count of blocks."""
-
-
-def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
-    """The evidence for one site's verdict, ``watched_s`` after tracing began.
-
-    ``sampled``: the blocks are samples.
-    """
-    verdict = VERDICTS[sites.code[row]]
-    if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
-        left_s = math.ceil(P.first_verdict_s - watched_s)
-        more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
-        return f"needs {more}"
-    sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
-    return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
-
-
-def _counted(count: float) -> str:
-    count = round(count)
-    return "1 block" if count == 1 else f"{count:,} blocks"
-
-
-def _counted_sampled(count: float) -> str:
-    """There may be many more: that the samples are these is certain, what they stand for is not."""
-    count = round(count)
-    return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
-
-
-def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
-    survivors, born = sites.survivors[row], sites.born_in_window[row]
-    if sites.never_freed[row]:
-        return (
-            f"almost nothing allocated here has been freed ({blocks(survivors)}), at a steady "
-            "pace; a container that only grows would look the same"
-        )
-    one_in = max(1, round(born / max(survivors, 1)))
-    share = f"1 in {one_in:,}" if one_in > 1 else format_percent(survivors / max(born, 1), 0)
-    lives = sites.most_live_s[row]
-    others = (
-        f"; the others were freed within {format_duration(_rounded(lives))}"
-        if math.isfinite(lives)
-        else ""
-    )
-    return f"{share} of the blocks allocated here has not been freed ({blocks(survivors)}){others}"
-
-
-def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
-    live = f"{format_size(round(sites.alive_bytes[row]))} live and rising"
-    if sites.rising_only[row]:
-        if sites.alive[row] <= 1.5:
-            return f"{live}; one block, reallocated larger each time"
-        if sites.alive[row] >= sites.born[row]:
-            return f"{live}; nothing allocated here was freed, but too irregular to be sure"
-        return f"{live}; old blocks are still freed, so it may level off"
-    if sites.replaces_old[row]:
-        return (
-            f"{live}; as many blocks from before tracing are freed, so it may be a cache "
-            "that was full then"
-        )
-    if sites.verdict_in_s[row] > 0:
-        return f"{live}; verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
-    return f"{live}; {blocks(sites.survivors[row])} not freed, too few or too irregular to be sure"
-
-
-def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
-    if not sites.loss_share[row]:
-        return "cannot tell: this stack was cut short and may stand for several call sites"
-    lost = 1 / max(float(sites.loss_share[row]), 1e-12)
-    kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
-    return (
-        f"cannot tell: about 1 in {round(lost):,} frees was lost, and 1 in "
-        f"{round(max(kept, 1)):,} blocks allocated here is still live"
-    )
-
-
-def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
-    return f"{blocks(sites.alive[row])} live, too few to tell"
-
-
-def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
-
-
-def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
-    share = format_percent(sites.alive[row] / max(sites.born[row], 1), 2)
-    return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
-
-
-def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
-    return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
-
-
-_SENTENCES: Final = {
-    Verdict.LEAKING: _leaking,
-    Verdict.GROWING: _growing,
-    Verdict.UNKNOWN: _unknown,
-    Verdict.DECIDING: _deciding,
-    Verdict.START_UP: _start_up,
-    Verdict.BUSY: _busy,
-    Verdict.CACHE_OR_POOL: _cache,
-}
-_REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
-
-
-def _rounded(seconds: float) -> float:
-    """Rounds to two digits."""
-    digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
-    rounded = round(seconds, digits)
-    return rounded if rounded < 10 else float(round(rounded))
 
 
 class VerdictHistory:

@@ -11,9 +11,11 @@ import numpy as np
 from tracelloc.heap.cohorts import F64, Census, Cohorts
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.totals import Totals
+from tracelloc.heap.unreachable import UnreachableBlocks
 from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings, Group, Moment, VerdictHistory, list_suspects
-from tracelloc.verdict.judgement import Circumstances, Sites, judge_in_parts, judge_sites
+from tracelloc.verdict.judgement import Circumstances, Sites
+from tracelloc.verdict.judging import judge_in_parts, judge_sites
 from tracelloc.verdict.loss import Gaps, common_share
 from tracelloc.verdict.multistack import Look, SplitLeaks, find_tied, shared_caller
 from tracelloc.verdict.parameters import P
@@ -65,8 +67,14 @@ class Judge:
         stacks: Stacks,
         now_ns: int,
         losses: KnownLosses = NO_LOSSES,
+        *,
+        unreachable: UnreachableBlocks | None = None,
+        resident_bytes: int = 0,
     ) -> Iterator[Findings | None]:
         """Looks at all stacks, a part at a time, so that events need not wait.
+
+        ``unreachable``: blocks that nothing points to; None if that is not known.
+        ``resident_bytes``: of the process.
 
         All of it is about the moment of the first part. The last one brings the findings; None
         while nothing has happened.
@@ -79,10 +87,14 @@ class Judge:
         count = len(stacks)
         cohorts.grow(count)
         cohorts.advance(now_ns, totals)
-        census = cohorts.census(now_ns, count)
+        census = cohorts.census(now_ns, count, unreachable)
         yield None
         self._stacks.grow(count)
-        circumstances = self._circumstances(census, moment, losses)
+        circumstances = replace(
+            self._circumstances(census, moment, losses),
+            searched=unreachable is not None and not unreachable.is_refused,
+            material_bytes_per_min=max(P.material_least_bytes, P.material_per_min * resident_bytes),
+        )
         sites = yield from judge_in_parts(count, census.population, circumstances)
         # So may stacks that nothing but the id is known of yet.
         is_cut = stacks.are_cut[:count] | stacks.are_unknown[:count]

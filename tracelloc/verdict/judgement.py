@@ -1,16 +1,13 @@
 """What kind of memory a site's blocks are, judged by its figures alone, and how sure one can be.
 
 A *site* is a call stack, or several that share frames and are looked at as one. Sites that
-pile up survivors leak or grow (``growth``). Others are rising, start-up memory, busy, caches,
-or unclear: the floor (the least that was outstanding from some moment on) rises where blocks
-are replaced but more and more are held: old ones die, so no survival tail is flat, and yet it
-grows. By Little's law (blocks held = births per second x mean lifetime) a rising load raises
-the floor of an innocent site as well; that is allowed for.
+pile up survivors leak or grow (``growth``), and so do those that lose blocks which nothing points
+to any more (``unreachable``). Others are rising, start-up memory, busy, caches, or unclear
+(``nonleaks``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Final
@@ -18,17 +15,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.heap.cohorts import F64
 from tracelloc.verdict.growth import (
-    CumulativeCurve,
-    Growth,
     Rows,
-    find_growth,
-    find_onset,
-    steady_rate,
 )
-from tracelloc.verdict.parameters import P
-from tracelloc.verdict.survivaltail import Mask, Tail, find_tails
+from tracelloc.verdict.survivaltail import Mask
 
 
 class Verdict(Enum):
@@ -103,81 +94,6 @@ class Suspect:
         return self.members[0].stack
 
 
-@dataclass(frozen=True, slots=True)
-class NonLeaks:
-    """Sites that do not leak by the rule of windows: a row per site."""
-
-    rising: Mask
-    """The floor rises, beyond what the load explains."""
-    rise_bytes_per_min: F64
-    start_up: Mask
-    busy: Mask
-    unclear: Mask
-    """A few old survivors, also new ones: too few to say that all is well."""
-
-
-def find_non_leaks(population: Population, tail: Tail, loss_share: F64) -> NonLeaks:
-    """Looks at every site, whether it leaks or not."""
-    now_s = population.now_s
-    alive = population.alive.sum(axis=1)
-    born = population.born.sum(axis=1)
-    life_s = alive / np.maximum(born / now_s, 1e-9)
-    rising, rate = _rising(population, life_s, alive)
-    early_s = max(P.start_up_s, P.start_up_part * now_s)
-    bytes_until = CumulativeCurve(population.edges_s, population.alive_bytes)
-    moments = np.tile([0.0, min(early_s, now_s)], (len(alive), 1))
-    early = bytes_until.between(moments)[:, 0]
-    in_bulk = early > P.start_up_bulk * np.maximum(population.alive_bytes.sum(axis=1), 1)
-    freed = 1 - alive / np.maximum(born, 1)
-    kept = np.where(tail.found, tail.kept, freed < 1 - P.start_up_kept)
-    return NonLeaks(
-        rising=rising,
-        rise_bytes_per_min=rate,
-        start_up=in_bulk & (kept >= P.start_up_kept) & (freed < 0.5),
-        busy=(life_s < P.busy_lifetime_s) | (freed > P.busy_freed),
-        unclear=_unclear(population, tail, born, loss_share),
-    )
-
-
-def _rising(population: Population, life_s: F64, alive: F64) -> tuple[Mask, F64]:
-    """Whether the floor rises over the quarters of the time watched, and by how much a minute."""
-    now_s = population.now_s
-    lowest_from = np.minimum.accumulate(population.floor_bytes[:, ::-1], axis=1)[:, ::-1]
-    moments = now_s * np.array([1 / 4, 1 / 2, 3 / 4, 7 / 8])
-    at = np.searchsorted(population.edges_s, moments, side="right") - 1
-    one, two, three, four = lowest_from[:, at].T
-    births = CumulativeCurve(population.edges_s, population.born).at(
-        np.tile(now_s * np.array([1, 2, 3, 4]) / 4, (len(alive), 1))
-    )
-    second, fourth = births[:, 1] - births[:, 0], births[:, 3] - births[:, 2]
-    load = np.maximum(1, fourth / np.maximum(second, 1))
-    rising: Mask = (
-        (four > P.floor_last_step * three)
-        & (three > P.floor_step * two)
-        & (two > P.floor_step * one)
-        & (three > P.floor_rise * load * one)
-        & (three - one > P.floor_least_rise_bytes)
-        & (now_s >= P.floor_from_s)
-        & ((life_s > P.floor_least_lifetime * now_s) | (alive <= P.floor_few_blocks))
-    )
-    return rising, (three - one) / max(now_s / 2, 1e-3) * 60
-
-
-def _unclear(population: Population, tail: Tail, born: F64, loss_share: F64) -> Mask:
-    now_s = population.now_s
-    end_s = now_s - np.maximum(tail.age_s, P.unclear_age_s)
-    moments = np.stack([np.zeros(len(end_s)), end_s / 2, end_s], axis=1)
-    older, newer = CumulativeCurve(population.edges_s, population.alive).between(moments).T
-    old = older + newer
-    unclear: Mask = (
-        (old >= P.unclear_least_old)
-        & (old < P.unclear_below_old)
-        & (newer >= 0.5)
-        & (old > P.loss_margin * loss_share * born)
-    )
-    return unclear
-
-
 Codes = npt.NDArray[np.uint8]
 
 VERDICTS: Final = tuple(Verdict)
@@ -200,6 +116,10 @@ class Circumstances:
     others."""
     sampled: bool = False
     """Blocks are samples: counts are of samples, bytes are scaled."""
+    searched: bool = False
+    """The process's memory is searched for pointers to its blocks."""
+    material_bytes_per_min: float = 0.0
+    """Growth of what is still pointed to that is worth to be listed soon."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""
@@ -231,6 +151,10 @@ class Sites:
     most_live_s: F64
     """Nearly all blocks that died had lived no longer than this."""
     loss_share: F64
+    unreachable: F64
+    """Old blocks that nothing points to."""
+    asked: F64
+    """Old blocks that were looked for; 0: it is not known whether anything points to them."""
 
     def __len__(self) -> int:
         return len(self.code)
@@ -261,118 +185,3 @@ class Sites:
                 for field in fields(cls)
             )
         )
-
-
-def judge_in_parts(
-    count: int, population_of: Callable[[Rows], Population], circumstances: Circumstances
-) -> Generator[None, None, Sites]:
-    """Judges some sites, lets others have a turn, and so on."""
-    parts = []
-    for start in range(0, count, P.sites_at_a_time):
-        rows = np.arange(start, min(start + P.sites_at_a_time, count))
-        parts.append(judge_sites(population_of(rows), circumstances.select(rows)))
-        yield None
-    return Sites.concatenate(parts)
-
-
-def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
-    """Judges all sites of a population."""
-    loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
-    tail = find_tails(population)
-    growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
-    others = find_non_leaks(population, tail, loss_share)
-    since_s, rate, blocks = _since(population, growth, circumstances.onset_s)
-    watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
-    frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
-    mostly_kept = growth.survivors >= P.never_freed * growth.born
-    replaces_old = growth.leaking & mostly_kept & frees_old
-    leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
-    growing = growth.growing & ~leaking
-    alive = population.alive.sum(axis=1)
-    rising_only = others.rising & ~growth.growing
-    if circumstances.sampled:
-        # Few samples may stand for a lot, and that may be chance.
-        rising_only &= alive >= P.least_survivors
-    certainty = _certainty(growth, loss_share, circumstances)
-    return Sites(
-        code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
-        rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
-        blocks_per_min=blocks,
-        since_s=since_s,
-        confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
-        verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
-        never_freed=growth.never_freed & growth.growing,
-        rising_only=rising_only,
-        replaces_old=replaces_old,
-        survivors=growth.survivors,
-        born_in_window=growth.born,
-        alive=alive,
-        alive_bytes=population.alive_bytes.sum(axis=1),
-        born=population.born.sum(axis=1),
-        most_live_s=_quantile_of_lives(population),
-        loss_share=loss_share,
-    )
-
-
-def _codes(  # noqa: PLR0917
-    leaking: Mask,
-    growing: Mask,
-    growth: Growth,
-    others: NonLeaks,
-    population: Population,
-    circumstances: Circumstances,
-) -> Codes:
-    """Verdict codes: the first condition that holds."""
-    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
-    return np.select(
-        [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
-        [
-            CODE_OF[verdict]
-            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.DECIDING,
-                            Verdict.START_UP, Verdict.BUSY)
-        ],
-        CODE_OF[Verdict.CACHE_OR_POOL],
-    ).astype(np.uint8)  # fmt: skip
-
-
-def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
-    """Factor of the confidence, for lost events and sampled blocks."""
-    survivors = np.maximum(growth.survivors, 1)
-    # So many of the survivors may be blocks whose frees were lost.
-    certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
-    if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
-        certainty *= P.lost_events_confidence
-    if circumstances.sampled:
-        certainty *= 1 - P.sampling_confidence_loss / np.sqrt(survivors)
-    return certainty
-
-
-def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
-    """Since when sites grow, and at how many bytes and blocks a minute since then.
-
-    ``onset_s``: since when, of those that were called leaking; NaN of others.
-    """
-    since, rate, blocks = np.zeros((3, len(growth.growing)))
-    rows = np.flatnonzero(growth.growing)
-    if len(rows):
-        chosen, start_s, end_s = population.select(rows), growth.start_s[rows], growth.end_s[rows]
-        found = np.maximum(find_onset(chosen, start_s, end_s), 0)
-        # An onset is known best when it was not long ago.
-        known = np.minimum(onset_s[rows], found)
-        since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
-        rate[rows] = steady_rate(chosen, since[rows], end_s)
-        moments = np.stack([since[rows], end_s], axis=1)
-        count = CumulativeCurve(chosen.edges_s, chosen.alive).between(moments)[:, 0]
-        blocks[rows] = count / np.maximum(end_s - since[rows], 1e-3) * 60
-    return since, rate, blocks
-
-
-def _quantile_of_lives(population: Population) -> F64:
-    """The upper bound of the class up to which nearly all deaths are."""
-    freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
-    longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
-    allowed = (1 - P.lifetime_quantile) * freed
-    classes = np.count_nonzero(longer > allowed[:, None], axis=1)
-    bounds = np.append(LIFETIME_EDGES_S, np.inf)
-    quantile: F64 = bounds[classes]
-    return quantile

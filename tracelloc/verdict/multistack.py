@@ -31,7 +31,8 @@ from tracelloc.verdict.grouping import (
     worth_judging,
 )
 from tracelloc.verdict.growth import Rows
-from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict, judge_in_parts
+from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict
+from tracelloc.verdict.judging import judge_in_parts
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survivaltail import Mask
 
@@ -119,7 +120,7 @@ class Look:
     census: Census
     sites: Sites
     is_cut: Mask
-    """Which stacks may stand for many call sites: they are part of no group."""
+    """Which stacks are part of no group: they may stand for many call sites."""
     circumstances: Circumstances
     stacks: Stacks
     now_ns: int
@@ -133,16 +134,28 @@ class SplitLeaks:
         """``is_wrapper``: whether a return address lies where allocations only pass."""
         self._prefixes = Prefixes(is_wrapper)
         self._callers = SharedCallers()
-        self._functions = _Sums()
-        self._nodes = _Sums()
+        self._kinds = tuple((_Sums(), _Sums()) for _ in range(2))
+        """By innermost and by outermost frames: of stacks that have unreachable blocks, and of
+        the others, so that neither is hidden in sums with the other."""
 
     def find(self, look: Look) -> Generator[None, None, list[Group]]:
         """Finds leaking or growing groups, in parts."""
-        functions = yield from self._by_innermost_frames(look)
-        nodes = yield from self._by_outermost_frames(look)
-        return most_specific(functions, nodes, may_leak(look.census, look.sites))
+        unreachable = look.sites.unreachable > 0
+        found = []
+        for (functions, nodes), stacks in zip(
+            self._kinds, (unreachable, ~unreachable), strict=True
+        ):
+            one = replace(look, is_cut=look.is_cut | ~stacks)
+            if not one.is_cut.all():
+                by_function = yield from self._by_innermost_frames(one, functions)
+                by_caller = yield from self._by_outermost_frames(one, nodes)
+                parts = may_leak(look.census, look.sites)
+                found += most_specific(by_function, by_caller, parts)
+        return found
 
-    def _by_innermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
+    def _by_innermost_frames(
+        self, look: Look, functions: _Sums
+    ) -> Generator[None, None, list[Group]]:
         while self._prefixes.extend(look.stacks, P.sites_at_a_time):
             yield None
         rows = np.flatnonzero(look.census.born.any(axis=0) & ~look.is_cut)
@@ -152,22 +165,22 @@ class SplitLeaks:
         groups = groups.select(worth_judging(groups, look.census))
         alike = suspects_in(groups, look.sites)[1]
         yield None
-        return (yield from self._functions.find(groups, alike, groups.sizes, look, shared_frame))
+        return (yield from functions.find(groups, alike, groups.sizes, look, shared_frame))
 
-    def _by_outermost_frames(self, look: Look) -> Generator[None, None, list[Group]]:
+    def _by_outermost_frames(self, look: Look, nodes: _Sums) -> Generator[None, None, list[Group]]:
         while self._callers.extend(look.stacks, look.census.stacks, P.sites_at_a_time):
             yield None
         if look.census.now_s < P.first_verdict_s:
             return []
         parts = may_leak(look.census, look.sites) & ~look.is_cut
         yield None
-        nodes = self._callers.groups(np.any(look.census.born, axis=0) & ~look.is_cut)
+        all_nodes = self._callers.groups(np.any(look.census.born, axis=0) & ~look.is_cut)
         yield None
-        groups, alike, below = parts_of_nodes(nodes, parts, look.sites)
+        groups, alike, below = parts_of_nodes(all_nodes, parts, look.sites)
         kept = worth_judging(groups, look.census)
         yield None
         return (
-            yield from self._nodes.find(
+            yield from nodes.find(
                 groups.select(kept), alike[kept], below[kept], look, shared_caller
             )
         )

@@ -77,6 +77,45 @@ class VerdictParameters:
     most_confidence_never_freed: float = 0.80
     """Highest confidence where nothing is freed: a container that only grows looks the same."""
 
+    # Blocks that nothing points to (``unreachable``).
+
+    unreachable_least: int = 2
+    """Lost blocks for a site to be listed."""
+    unreachable_called: int = 4
+    """Lost blocks for a site to be called leaking."""
+    unreachable_share: float = 0.02
+    """Lost blocks, as a share of the site's old ones."""
+    unreachable_mostly: float = 0.25
+    """Lost blocks, as a share of those that are kept, from which on all of these are the leak:
+    old contents of memory may look like pointers to the others."""
+    unreachable_parts: int = 6
+    """Parts of the time since the first loss."""
+    unreachable_least_parts: int = 3
+    """Parts in which blocks were lost."""
+    unreachable_fractions: tuple[float, ...] = (0.0, 0.25, 0.5)
+    """Share of the lost blocks, the first ones, that may be another matter."""
+    unreachable_spread_s: float = 8.0
+    """Seconds from the first of them to the last: what is lost at once is one matter."""
+    unreachable_watch_s: float = 20.0
+    """Seconds from the first to the last for a site to be called leaking."""
+    unreachable_first_s: float = 60.0
+    """Seconds until such blocks are found, as users are told."""
+    unreachable_unseen_s: float = 30.0
+    """Seconds: younger blocks have not been asked about often enough."""
+    referenced_watch_s: float = 3600.0
+    """Seconds to watch before growth is called a leak where blocks are still pointed to."""
+    referenced_confidence: float = 0.3
+    """Factor of the confidence there, until then."""
+    referenced_listed_s: float = 1800.0
+    """Seconds to watch before such growth is listed whatever its rate."""
+    minor_confidence: float = 0.03
+    """Factor of the confidence in what is not to be listed yet."""
+    material_per_min: float = 1 / 60
+    """Share of the process's memory by which it has to grow to be listed sooner: it would double
+    within an hour."""
+    material_least_bytes: float = 65536.0
+    """Bytes a minute, at least."""
+
     # When a leak began (``growth``).
 
     onset_same_pace: float = 0.6

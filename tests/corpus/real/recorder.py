@@ -22,11 +22,15 @@ from pathlib import Path
 import numpy as np
 
 from tests.corpus.real.programs import PROGRAMS, RealProgram
-from tests.corpus.real.recording import RealRecording
+from tests.corpus.real.recording import ASKED_AGE_S, RealRecording
 from tests.harness import Builder
 from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
 from tracelloc.capture.ring import Events
+from tracelloc.errors import TracellocError
+from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import I64
+from tracelloc.heap.unreachable import keys_of
+from tracelloc.reachability.search import search
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.procfs import Process, is_runtime
 from tracelloc.tracing.begin import attach_to
@@ -39,6 +43,10 @@ PATIENCE_S = 60.0
 MOST_EVENTS = 12_000_000
 """A recording ends early when it has so many: half a gigabyte."""
 SAMPLE_S = 1.0
+SEARCH_S = 10
+"""From one search for pointers to the next."""
+MOST_LOST = 100_000
+"""Blocks without pointers that one search may note."""
 SITES = 4
 """Classes of call sites, of which one leaks."""
 SKIP_AFTER_S = 90
@@ -173,19 +181,51 @@ def record(pid: int, seconds: float, skipped: Path) -> RealRecording:
         apply(events, in_order=in_order)
 
     session.root.heap.table.apply = keep  # type: ignore[method-assign]
-    samples = []
+    samples: list[tuple[int, int]] = []
+    searches: list[tuple[int, Blocks]] = []
     try:
         while True:
             elapsed_ms = (time.monotonic_ns() - session.root.started_ns) // 1_000_000
             samples.append((elapsed_ms, anonymous_bytes(pid)))
+            if elapsed_ms >= (len(searches) + 1) * SEARCH_S * 1000 and samples[-1][1]:
+                searches.append((elapsed_ms, unreachable(session, pid)))
             full = session.root.heap.table.events > MOST_EVENTS
             if elapsed_ms > seconds * 1000 or not samples[-1][1] or full:
                 break
             time.sleep(SAMPLE_S)
         events = np.concatenate([np.empty(0, EVENT_DTYPE), *taken])
-        return _recording(session, events, np.array(samples), leaked_rows(events, pid, skipped))
+        lost = lost_rows(events, [blocks for _, blocks in searches])
+        leaked = leaked_rows(events, pid, skipped)
+        searched_ms = np.array([elapsed_ms for elapsed_ms, _ in searches], np.int64)
+        return _recording(session, events, np.array(samples), leaked, searched_ms, lost)
     finally:
         session.close()
+
+
+def unreachable(session: Session, pid: int) -> Blocks:
+    """Old blocks that nothing in the process points to."""
+    with session._lock:
+        blocks = session.root.heap.table.blocks()
+    old = blocks.birth_ns + ASKED_AGE_S * 1_000_000_000 < time.monotonic_ns()
+    try:
+        found = search(Process(pid), blocks.select(old))
+    except TracellocError:
+        return Blocks.empty()
+    return Blocks.empty() if found is None else found.blocks.select(~found.reachable)
+
+
+def lost_rows(events: Events, searches: list[Blocks]) -> tuple[I64, I64]:
+    """(number of the search, row of the allocation) of each block that was unreachable."""
+    rows, numbers = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    keys = keys_of(events["address"], events["time_ns"])
+    order = np.argsort(keys)
+    for number, blocks in enumerate(searches):
+        wanted = keys_of(blocks.address, blocks.birth_ns)[:MOST_LOST]
+        at = order[np.minimum(np.searchsorted(keys[order], wanted), len(order) - 1)]
+        at = at[keys[at] == wanted]
+        rows.append(at)
+        numbers.append(np.full(len(at), number))
+    return np.concatenate(numbers), np.concatenate(rows)
 
 
 def leaked_rows(events: Events, pid: int, skipped: Path) -> I64:
@@ -196,20 +236,23 @@ def leaked_rows(events: Events, pid: int, skipped: Path) -> I64:
     order = np.argsort(events["address"], kind="stable")
     addresses = events["address"][order]
     rows = []
-    for number, address, seconds in words:
+    for number, address, _ in words:
         if int(number) != pid:
             continue
         low, high = np.searchsorted(addresses, [int(address, 16), int(address, 16) + 1])
         mine = order[low:high]
-        before = mine[events["time_ns"][mine] <= float(seconds) * 1e9]
-        kind = (events["size_tag"][before] >> np.uint64(EVENT_SIZE_BITS)) & np.uint64(0xF)
-        made = before[kind == EventKind.ALLOC]
+        kind = (events["size_tag"][mine] >> np.uint64(EVENT_SIZE_BITS)) & np.uint64(0xF)
+        # It was never given out again.
+        made = mine[np.isin(kind, (EventKind.ALLOC, EventKind.LATE_ALLOC))]
         # Blocks from before tracing began are in no row.
         rows += made[-1:].tolist()
     return np.unique(np.array(rows, np.int64))
 
 
-def _recording(session: Session, events: Events, samples: I64, leaked: I64) -> RealRecording:
+def _recording(
+    session: Session, events: Events, samples: I64, leaked: I64, searched_ms: I64,
+    lost: tuple[I64, I64],
+) -> RealRecording:  # fmt: skip
     root = session.root
     stacks = root.heap.stacks
     rows = [stacks.frames(index) or () for index in range(1, len(stacks))]
@@ -237,6 +280,9 @@ def _recording(session: Session, events: Events, samples: I64, leaked: I64) -> R
         anonymous_bytes=samples[:, 1],
         lost=np.array([session.snapshot().root.losses.events]),
         leaked=leaked,
+        searched_ms=searched_ms,
+        lost_search=lost[0],
+        lost_row=lost[1],
     )  # fmt: skip
 
 

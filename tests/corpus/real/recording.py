@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,13 @@ from tests.corpus.replay import START_NS
 from tracelloc.abi import EVENT_DTYPE, EVENT_KIND_MASK, EVENT_SIZE_BITS, EVENT_SIZE_MASK, StackFlag
 from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.heap.unreachable import UnreachableBlocks, keys_of
+from tracelloc.text import NS_PER_S
 
 Column = npt.NDArray[Any]
 _NS_PER_MS = 1_000_000
+ASKED_AGE_S = 10
 _ALIGNMENT = 16
 
 
@@ -51,6 +56,12 @@ class RealRecording:
     """One number: events lost."""
     leaked: Column
     """Rows of allocations that the program was made to leak (``tests/targets/skipfree.c``)."""
+    searched_ms: Column
+    """When its memory was searched for pointers to blocks that were ``ASKED_AGE_S`` old."""
+    lost_search: Column
+    """Which of these searches found no pointer to a block: a row per block and search."""
+    lost_row: Column
+    """And the row of that block's allocation."""
 
     @classmethod
     def events_of(cls, events: Events, started_ns: int) -> dict[str, Column]:
@@ -79,7 +90,8 @@ class RealRecording:
             read = {
                 field.name: columns[field.name] for field in fields(cls) if field.name in columns
             }
-        read.setdefault("leaked", np.empty(0, np.int64))
+        for name in ("leaked", "searched_ms", "lost_search", "lost_row"):
+            read.setdefault(name, np.empty(0, np.int64))
         read["time_ms"] = np.cumsum(read["time_ms"], dtype=np.int64)
         return cls(**read)
 
@@ -103,6 +115,29 @@ class RealRecording:
         events["stack_id"] = self.stack
         events["tid"] = events["image"] = 1
         return events
+
+    def searches(self, events: Events) -> Callable[[float, LiveTable], UnreachableBlocks | None]:
+        """What had been found of pointers to blocks at some second, from then on."""
+        lost = UnreachableBlocks()
+        rows = [self.lost_row[self.lost_search == n] for n in range(len(self.searched_ms))]
+
+        def search(time_s: float, table: LiveTable) -> UnreachableBlocks | None:
+            if lost.searches < len(rows) and self.searched_ms[lost.searches] <= time_s * 1000:
+                asked_ns = int(self.searched_ms[lost.searches]) * _NS_PER_MS + START_NS
+                blocks = table.blocks()
+                old = blocks.birth_ns <= np.uint64(asked_ns - ASKED_AGE_S * NS_PER_S)
+                blocks = blocks.select(old)
+                unreachable = events[rows[lost.searches]]
+                keys = keys_of(unreachable["address"], unreachable["time_ns"])
+                lost.note(blocks, ~np.isin(keys_of(blocks.address, blocks.birth_ns), keys))
+            return lost if len(rows) else None
+
+        return search
+
+    def resident_bytes(self, time_s: float) -> int:
+        """Anonymous memory at some second."""
+        at = int(np.searchsorted(self.anonymous_ms, time_s * 1000, side="right")) - 1
+        return int(self.anonymous_bytes[max(at, 0)])
 
     def known_stacks(self) -> Stacks:
         """The stacks of the session under their old indices; ids are the indices."""

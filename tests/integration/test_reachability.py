@@ -1,0 +1,98 @@
+"""Blocks that nothing points to, found in the memory of real programs while they run."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, frames_of
+from tracelloc.errors import TargetError
+from tracelloc.heap.blocks import Blocks
+from tracelloc.reachability.search import search
+from tracelloc.symbols import Symbolizer
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+from tracelloc.verdict.judgement import Verdict
+
+pytestmark = pytest.mark.bpf
+
+ROUNDS = 400
+LOST = {"drop": 1, "drop_pair": 2, "drop_ring": 2}
+KEPT = {"keep": 1, "keep_inside": 1, "keep_marked": 1}
+
+
+def by_function(session: Session, blocks: Blocks) -> Counter[str]:
+    """Blocks per innermost function."""
+    symbolizer = Symbolizer(session.root.space)
+    counts: Counter[str] = Counter()
+    for stack, count in zip(*np.unique(blocks.stack, return_counts=True), strict=True):
+        addresses = session.root.heap.stacks.frames(int(stack)) or ()
+        counts[str(frames_of(symbolizer, addresses)[0].symbol)] += int(count)
+    return counts
+
+
+def test_each_block_that_nothing_points_to(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("lost")])
+    targets.append(target)
+    session = attach_to(Process(target.pid), TraceConfig(search_pointers=False))
+    try:
+        assert target.ask(f"{ROUNDS} 0") == "done"
+        session.snapshot()
+        found = search(session.root.process, session.root.heap.table.blocks())
+        assert found is not None
+        assert by_function(session, found.blocks.select(found.reachable)) == {
+            name: ROUNDS * blocks for name, blocks in KEPT.items()
+        }
+        assert by_function(session, found.blocks.select(~found.reachable)) == {
+            name: ROUNDS * blocks for name, blocks in LOST.items()
+        }
+        assert found.edges_left_out == 0
+        assert target.ask("1 0") == "done"
+    finally:
+        session.close()
+
+
+def test_a_program_that_has_ended(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("lost")])
+    targets.append(target)
+    os.kill(target.pid, signal.SIGKILL)
+    target.process.wait(PATIENCE_S)
+    with pytest.raises(TargetError, match="no process"):
+        search(Process(target.pid), Blocks.empty())
+
+
+@pytest.mark.alone
+def test_what_is_lost_is_called_a_leak(builder: Builder, targets: list[Target]) -> None:
+    """Beside it as much is kept, at the same pace: that is none."""
+    target = Target([builder.c("lost")])
+    targets.append(target)
+    session = attach_to(Process(target.pid), TraceConfig())
+    try:
+        target.say("6000 50000")
+        deadline_s = time.monotonic() + PATIENCE_S
+        leaking: set[str] = set()
+        while not leaking >= LOST.keys() and time.monotonic() < deadline_s:
+            time.sleep(1)
+            findings = session.snapshot().root.findings
+            for suspect in findings.suspects if findings else ():
+                if suspect.judgement.verdict is Verdict.LEAKING:
+                    stacks = np.array([member.stack for member in suspect.members], np.uint32)
+                    leaking |= by_function(session, stacks_only(stacks)).keys()
+                    assert "nothing in the process points to" in suspect.judgement.evidence
+        assert leaking == LOST.keys()
+    finally:
+        session.close()
+
+
+def stacks_only(stacks: np.ndarray) -> Blocks:
+    """One block per stack."""
+    blocks = Blocks.empty(len(stacks))
+    blocks.stack[:] = stacks
+    return blocks

@@ -1,0 +1,180 @@
+"""Marking what can be reached, and what counts as unreachable after several searches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.reachability.areas import searched_areas
+from tracelloc.reachability.marking import Marks
+
+BASE = 0x7F0000000000
+SIZE = 64
+ROOTS = 0x600000000000
+
+
+def block(number: int) -> int:
+    """Address of a block; there are gaps between them."""
+    return BASE + 2 * SIZE * number
+
+
+def reached(
+    count: int, pointers: dict[int, int], *, most_edges: int = 1000
+) -> tuple[list[int], int]:
+    """Numbers of the blocks that can be reached, and pointers that were left out.
+
+    ``pointers``: from the word at some address to another address. Memory is looked at in the
+    order of addresses, word by word.
+    """
+    starts = np.array([block(n) for n in range(count)], np.uint64)
+    marks = Marks(starts, starts + np.uint64(SIZE), most_edges)
+    for where in sorted(pointers):
+        marks.scan(np.array([pointers[where]], np.uint64), where)
+    reachable = np.zeros(count, np.uint8)
+    marks.finish(reachable)
+    return np.flatnonzero(reachable).tolist(), marks.edges_left_out
+
+
+def test_what_a_root_points_to() -> None:
+    assert reached(3, {ROOTS: block(1)}) == ([1], 0)
+
+
+@pytest.mark.parametrize(
+    ("offset", "inside"), [(0, True), (SIZE - 1, True), (SIZE, False), (-1, False)]
+)
+def test_any_address_within_a_block_counts(offset: int, inside: bool) -> None:
+    assert reached(3, {ROOTS: block(1) + offset})[0] == [1] * inside
+
+
+def test_tags_in_the_upper_bits_are_passed_over() -> None:
+    assert reached(2, {ROOTS: block(1) | 0xFFF9 << 48})[0] == [1]
+
+
+def test_chains_are_followed_from_roots_alone() -> None:
+    # 0 -> 1 -> 2 hang on a root; 3 -> 4 do not, and 5 and 6 point to each other.
+    pointers = {
+        block(0): block(1), block(1) + 8: block(2), block(3): block(4), block(5): block(6),
+        block(6): block(5),
+    }  # fmt: skip
+    assert reached(7, pointers)[0] == []
+    # Whether roots are seen before or after the blocks that they lead to.
+    assert reached(7, {**pointers, ROOTS: block(0)})[0] == [0, 1, 2]
+    assert reached(7, {**pointers, block(8): block(0)})[0] == [0, 1, 2]
+
+
+def test_a_block_does_not_keep_itself() -> None:
+    assert reached(2, {block(1): block(1) + 16})[0] == []
+
+
+def test_what_lies_between_blocks_is_a_root() -> None:
+    assert reached(3, {block(0) + SIZE: block(2)})[0] == [2]
+
+
+def test_without_room_for_pointers_their_blocks_count_as_reachable() -> None:
+    pointers = {block(0): block(1), block(1): block(2), block(2): block(3)}
+    assert reached(4, pointers, most_edges=2) == ([3], 1)
+    assert reached(4, pointers, most_edges=3) == ([], 0)
+    assert reached(4, pointers, most_edges=0) == ([1, 2, 3], 1)
+
+
+def test_many_blocks_as_a_plain_search_finds_them() -> None:
+    random = np.random.default_rng(7)
+    count = 3000
+    holders = random.integers(-300, count, 2500)
+    targets = random.integers(0, count, 2500)
+    pointers = {
+        (ROOTS - 8 * (n + 1) if holder < 0 else block(int(holder)) + 8 * int(random.integers(8))):
+        block(int(target)) + int(random.integers(SIZE))
+        for n, (holder, target) in enumerate(zip(holders, targets, strict=True))
+    }  # fmt: skip
+    leads: dict[int, set[int]] = {}
+    for where, to in pointers.items():
+        holder = (where - BASE) // (2 * SIZE) if where >= BASE else -1
+        leads.setdefault(holder, set()).add((to - BASE) // (2 * SIZE))
+    found, waiting = set(), [-1]
+    while waiting:
+        fresh = leads.get(waiting.pop(), set()) - found
+        found |= fresh
+        waiting += fresh
+    assert reached(count, pointers, most_edges=1 << 20)[0] == sorted(found)
+    assert 100 < len(found) < count
+
+
+def test_areas() -> None:
+    maps = """\
+55d0a0000000-55d0a0001000 r--p 00000000 08:01 1234 /usr/bin/program
+55d0a0001000-55d0a0002000 r-xp 00001000 08:01 1234 /usr/bin/program
+55d0a0002000-55d0a0003000 rw-p 00002000 08:01 1234 /usr/bin/program
+55d0a1000000-55d0a1021000 rw-p 00000000 00:00 0 [heap]
+7f0000000000-7f0000001000 ---p 00000000 00:00 0
+7f0000001000-7f0000002000 rw-p 00000000 00:00 0
+7f0000002000-7f0000003000 r--p 00000000 00:00 0
+7f0000003000-7f0000004000 rw-s 00000000 08:01 99 /var/lib/data base.db
+7f0000004000-7f0000005000 rw-s 00000000 00:01 7 /dev/zero (deleted)
+7f0000005000-7f0000006000 rw-s 00000000 00:06 8 /dev/dri/card0
+7f0000006000-7f0000007000 rw-p 00000000 00:06 8 /dev/dri/card0
+7f0000007000-7f0000008000 rw-s 00000000 00:01 9 /memfd:x (deleted)
+7ffd00000000-7ffd00021000 rw-p 00000000 00:00 0 [stack]
+7ffd00100000-7ffd00104000 r--p 00000000 00:00 0 [vvar]
+"""
+    starts = [f"{area.start:x}" for area in searched_areas(maps)]
+    assert starts == [
+        "55d0a0002000", "55d0a1000000", "7f0000001000", "7f0000002000", "7f0000004000",
+        "7f0000007000", "7ffd00000000",
+    ]  # fmt: skip
+
+
+def blocks(*births_s: int, stack: int = 1) -> Blocks:
+    count = len(births_s)
+    return Blocks(
+        address=np.array([block(at) for at in births_s], np.uint64),
+        size=np.full(count, SIZE, np.uint64),
+        birth_ns=np.array(births_s, np.uint64) * np.uint64(10**9),
+        stack=np.full(count, stack, np.uint32),
+        tid=np.ones(count, np.uint32),
+    )
+
+
+def test_two_of_four_searches_have_to_agree() -> None:
+    unreachable = UnreachableBlocks()
+    one = blocks(5)
+    said = []
+    for pointed_to in (True, False, True, False, True, True, False, False):
+        unreachable.note(one, np.array([pointed_to]))
+        said.append(len(unreachable.blocks))
+    assert said == [0, 0, 0, 1, 1, 0, 1, 1]
+
+
+def test_an_address_that_is_given_out_again_is_another_block() -> None:
+    unreachable = UnreachableBlocks()
+    one, other = blocks(5), blocks(5)
+    other.birth_ns += np.uint64(1)
+    unreachable.note(one, np.array([False]))
+    unreachable.note(other, np.array([False]))
+    assert len(unreachable.blocks) == 0
+
+
+def test_by_stack_and_slice() -> None:
+    unreachable = UnreachableBlocks()
+    some = Blocks.concatenate([blocks(1, 2, 2, 30, stack=3), blocks(40, 41, stack=7)])
+    for _ in range(2):
+        unreachable.note(some, np.array([False, False, False, True, False, False]))
+    table = unreachable.table(np.array([0, 10, 20, 50]) * 10**9)
+    count, size_bytes, asked = table.of(np.array([7, 5, 3]), 3)
+    assert count.tolist() == [[0, 0, 2], [0, 0, 0], [3, 0, 0]]
+    assert size_bytes.tolist() == [[0, 0, 2 * SIZE], [0, 0, 0], [3 * SIZE, 0, 0]]
+    assert asked.tolist() == [2, 0, 4]
+    order = np.array([5, 3, 7])
+    count, size_bytes, asked = table.sums(order, np.array([0, 1, 0]), np.array([3, 3, 1]), 3)
+    assert count.tolist() == [[3, 0, 2], [3, 0, 2], [0, 0, 0]]
+    assert size_bytes[0].tolist() == [3 * SIZE, 0, 2 * SIZE]
+    assert asked.tolist() == [6, 6, 0]
+
+
+def test_nothing_was_searched() -> None:
+    table = UnreachableBlocks().table(np.array([0, 10]))
+    assert [column.tolist() for column in table.of(np.array([0, 9]), 1)] == [
+        [[0.0], [0.0]], [[0.0], [0.0]], [0.0, 0.0],
+    ]  # fmt: skip

@@ -1,0 +1,1 @@
+"""Which blocks nothing in the process points to any more: memory that is lost."""

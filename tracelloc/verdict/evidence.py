@@ -1,0 +1,141 @@
+"""The sentence that says what a verdict rests on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from tracelloc.text import format_duration, format_percent, format_size, plural
+from tracelloc.verdict.judgement import VERDICTS, Sites, Verdict
+from tracelloc.verdict.parameters import P
+
+Blocks = Callable[[float], str]
+"""Formats a count of blocks."""
+
+
+def explain(sites: Sites, row: int, watched_s: float, *, sampled: bool = False) -> str:
+    """The evidence for one site's verdict, ``watched_s`` after tracing began.
+
+    ``sampled``: the blocks are samples.
+    """
+    verdict = VERDICTS[sites.code[row]]
+    if verdict is Verdict.DECIDING and watched_s < P.first_verdict_s:
+        left_s = math.ceil(P.first_verdict_s - watched_s)
+        more = "1 more minute" if left_s == 60 else plural(left_s, "more second")
+        return f"needs {more}"
+    sentence = _SENTENCES[verdict](sites, row, _counted_sampled if sampled else _counted)
+    return f"{sentence} so far" if verdict in _REASSURING and watched_s < P.so_far_s else sentence
+
+
+def _counted(count: float) -> str:
+    count = round(count)
+    return "1 block" if count == 1 else f"{count:,} blocks"
+
+
+def _counted_sampled(count: float) -> str:
+    """There may be many more: that the samples are these is certain, what they stand for is not."""
+    count = round(count)
+    return f"at least {count:,} sampled block{'' if count == 1 else 's'}"
+
+
+def _unreachable(sites: Sites, row: int) -> str:
+    lost, asked = int(sites.unreachable[row]), int(max(sites.asked[row], sites.unreachable[row]))
+    of = f"{lost:,} of its {asked:,}" if lost < asked else f"any of its {asked:,}"
+    return f"nothing in the process points to {of} old blocks any more"
+
+
+def _leaking(sites: Sites, row: int, blocks: Blocks) -> str:
+    if sites.unreachable[row] >= P.unreachable_least:
+        return f"{_unreachable(sites, row)}: nothing can free them"
+    survivors, born = sites.survivors[row], sites.born_in_window[row]
+    if sites.never_freed[row]:
+        return (
+            f"almost nothing allocated here has been freed ({blocks(survivors)}), at a steady "
+            "pace; a container that only grows would look the same"
+        )
+    one_in = max(1, round(born / max(survivors, 1)))
+    share = f"1 in {one_in:,}" if one_in > 1 else format_percent(survivors / max(born, 1), 0)
+    lives = sites.most_live_s[row]
+    others = (
+        f"; the others were freed within {format_duration(_rounded(lives))}"
+        if math.isfinite(lives)
+        else ""
+    )
+    return f"{share} of the blocks allocated here has not been freed ({blocks(survivors)}){others}"
+
+
+def _growing(sites: Sites, row: int, blocks: Blocks) -> str:
+    live = f"{format_size(round(sites.alive_bytes[row]))} live and rising"
+    return f"{live}; {_why_unsure(sites, row, blocks)}"
+
+
+def _why_unsure(sites: Sites, row: int, blocks: Blocks) -> str:
+    if sites.unreachable[row] >= P.unreachable_least:
+        return _unreachable(sites, row)
+    if sites.rising_only[row]:
+        return _why_rising(sites, row)
+    if sites.replaces_old[row]:
+        return (
+            "as many blocks from before tracing are freed, so it may be a cache that was full then"
+        )
+    if sites.verdict_in_s[row] > 0:
+        return f"verdict in about {format_duration(math.ceil(sites.verdict_in_s[row]))}"
+    if sites.asked[row]:
+        return "the program still points to all of it, as to a cache or a table that grows"
+    return f"{blocks(sites.survivors[row])} not freed, too few or too irregular to be sure"
+
+
+def _why_rising(sites: Sites, row: int) -> str:
+    if sites.alive[row] <= 1.5:
+        return "one block, reallocated larger each time"
+    if sites.alive[row] >= sites.born[row]:
+        return "nothing allocated here was freed, but too irregular to be sure"
+    return "old blocks are still freed, so it may level off"
+
+
+def _unknown(sites: Sites, row: int, _blocks: Blocks) -> str:
+    if not sites.loss_share[row]:
+        return "cannot tell: this stack was cut short and may stand for several call sites"
+    lost = 1 / max(float(sites.loss_share[row]), 1e-12)
+    kept = sites.born_in_window[row] / max(sites.survivors[row], 1)
+    return (
+        f"cannot tell: about 1 in {round(lost):,} frees was lost, and 1 in "
+        f"{round(max(kept, 1)):,} blocks allocated here is still live"
+    )
+
+
+def _deciding(sites: Sites, row: int, blocks: Blocks) -> str:
+    return f"{blocks(sites.alive[row])} live, too few to tell"
+
+
+def _start_up(sites: Sites, row: int, _blocks: Blocks) -> str:
+    return f"{format_size(round(sites.alive_bytes[row]))} allocated at the start, hardly any since"
+
+
+def _busy(sites: Sites, row: int, blocks: Blocks) -> str:
+    share = format_percent(sites.alive[row] / max(sites.born[row], 1), 2)
+    return f"{blocks(sites.born[row])} allocated, {share} live; short-lived, none accumulate"
+
+
+def _cache(sites: Sites, row: int, _blocks: Blocks) -> str:
+    return f"{format_size(round(sites.alive_bytes[row]))} live; its minimum has stopped rising"
+
+
+_SENTENCES: Final = {
+    Verdict.LEAKING: _leaking,
+    Verdict.GROWING: _growing,
+    Verdict.UNKNOWN: _unknown,
+    Verdict.DECIDING: _deciding,
+    Verdict.START_UP: _start_up,
+    Verdict.BUSY: _busy,
+    Verdict.CACHE_OR_POOL: _cache,
+}
+_REASSURING: Final = {Verdict.START_UP, Verdict.BUSY, Verdict.CACHE_OR_POOL}
+
+
+def _rounded(seconds: float) -> float:
+    """Rounds to two digits."""
+    digits = 1 - math.floor(math.log10(seconds)) if seconds > 0 else 0
+    rounded = round(seconds, digits)
+    return rounded if rounded < 10 else float(round(rounded))

@@ -1,0 +1,152 @@
+"""Judges sites: all figures of many at once.
+
+Sites that pile up survivors leak or grow (``growth``), and so do those that lose blocks which
+nothing points to any more (``unreachable``). Others are rising, start-up memory, busy, caches, or
+unclear (``nonleaks``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import replace
+
+import numpy as np
+
+from tracelloc.heap.cohorts import F64, LIFETIME_EDGES_S, Population
+from tracelloc.verdict.growth import (
+    CumulativeCurve,
+    Growth,
+    Rows,
+    find_growth,
+    find_onset,
+    steady_rate,
+)
+from tracelloc.verdict.judgement import CODE_OF, Circumstances, Codes, Sites, Verdict
+from tracelloc.verdict.nonleaks import NonLeaks, find_non_leaks
+from tracelloc.verdict.parameters import P
+from tracelloc.verdict.survivaltail import Mask, find_tails
+from tracelloc.verdict.unreachable import find_proof, heed_pointers
+
+
+def judge_in_parts(
+    count: int, population_of: Callable[[Rows], Population], circumstances: Circumstances
+) -> Generator[None, None, Sites]:
+    """Judges some sites, lets others have a turn, and so on."""
+    parts = []
+    for start in range(0, count, P.sites_at_a_time):
+        rows = np.arange(start, min(start + P.sites_at_a_time, count))
+        parts.append(judge_sites(population_of(rows), circumstances.select(rows)))
+        yield None
+    return Sites.concatenate(parts)
+
+
+def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
+    """Judges all sites of a population."""
+    loss_share = np.maximum(circumstances.loss_floor, circumstances.loss_share)
+    tail = find_tails(population)
+    growth = find_growth(population, tail, loss_share, circumstances.clean_from_s)
+    others = find_non_leaks(population, tail, loss_share)
+    since_s, rate, blocks = _since(population, growth, circumstances.onset_s)
+    watched_s = growth.end_s - np.maximum(growth.start_s, since_s)
+    frees_old = growth.old_frees_per_survivor >= P.old_cache_frees
+    mostly_kept = growth.survivors >= P.never_freed * growth.born
+    replaces_old = growth.leaking & mostly_kept & frees_old
+    leaking = growth.leaking & ~replaces_old & (watched_s >= growth.watch_s)
+    growing = growth.growing & ~leaking
+    alive = population.alive.sum(axis=1)
+    rising_only = others.rising & ~growth.growing
+    if circumstances.sampled:
+        # Few samples may stand for a lot, and that may be chance.
+        rising_only &= alive >= P.least_survivors
+    certainty = _certainty(growth, loss_share, circumstances)
+    sites = Sites(
+        code=_codes(leaking, growing | rising_only, growth, others, population, circumstances),
+        rate_bytes_per_min=np.where(rising_only, others.rise_bytes_per_min, rate),
+        blocks_per_min=blocks,
+        since_s=since_s,
+        confidence=np.where(growth.growing, growth.confidence * certainty, 0.0),
+        verdict_in_s=np.where(growing, np.maximum(0, growth.watch_s - watched_s), 0.0),
+        never_freed=growth.never_freed & growth.growing,
+        rising_only=rising_only,
+        replaces_old=replaces_old,
+        survivors=growth.survivors,
+        born_in_window=growth.born,
+        alive=alive,
+        alive_bytes=population.alive_bytes.sum(axis=1),
+        born=population.born.sum(axis=1),
+        most_live_s=_quantile_of_lives(population),
+        loss_share=loss_share,
+        unreachable=population.unreachable.sum(axis=1),
+        asked=population.asked,
+    )
+    if circumstances.searched:
+        proof = find_proof(population, loss_share, circumstances.clean_from_s)
+        least = circumstances.material_bytes_per_min
+        sites = heed_pointers(sites, proof, watched_s, least)
+    # No more can have piled up since than is there.
+    most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60
+    return replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))
+
+
+def _codes(  # noqa: PLR0917
+    leaking: Mask,
+    growing: Mask,
+    growth: Growth,
+    others: NonLeaks,
+    population: Population,
+    circumstances: Circumstances,
+) -> Codes:
+    """Verdict codes: the first condition that holds."""
+    new = np.full(len(leaking), population.now_s - circumstances.clean_from_s < P.first_verdict_s)
+    return np.select(
+        [leaking, growing, growth.doubtful, new | others.unclear, others.start_up, others.busy],
+        [
+            CODE_OF[verdict]
+            for verdict in (Verdict.LEAKING, Verdict.GROWING, Verdict.UNKNOWN, Verdict.DECIDING,
+                            Verdict.START_UP, Verdict.BUSY)
+        ],
+        CODE_OF[Verdict.CACHE_OR_POOL],
+    ).astype(np.uint8)  # fmt: skip
+
+
+def _certainty(growth: Growth, loss_share: F64, circumstances: Circumstances) -> F64:
+    """Factor of the confidence, for lost events and sampled blocks."""
+    survivors = np.maximum(growth.survivors, 1)
+    # So many of the survivors may be blocks whose frees were lost.
+    certainty: F64 = 1 - np.minimum(1, loss_share * growth.born / survivors)
+    if circumstances.clean_from_s > 0 or circumstances.loss_share > 0:
+        certainty *= P.lost_events_confidence
+    if circumstances.sampled:
+        certainty *= 1 - P.sampling_confidence_loss / np.sqrt(survivors)
+    return certainty
+
+
+def _since(population: Population, growth: Growth, onset_s: F64) -> tuple[F64, F64, F64]:
+    """Since when sites grow, and at how many bytes and blocks a minute since then.
+
+    ``onset_s``: since when, of those that were called leaking; NaN of others.
+    """
+    since, rate, blocks = np.zeros((3, len(growth.growing)))
+    rows = np.flatnonzero(growth.growing)
+    if len(rows):
+        chosen, start_s, end_s = population.select(rows), growth.start_s[rows], growth.end_s[rows]
+        found = np.maximum(find_onset(chosen, start_s, end_s), 0)
+        # An onset is known best when it was not long ago.
+        known = np.minimum(onset_s[rows], found)
+        since[rows] = np.where(np.isnan(onset_s[rows]), found, known)
+        rate[rows] = steady_rate(chosen, since[rows], end_s)
+        moments = np.stack([since[rows], end_s], axis=1)
+        count = CumulativeCurve(chosen.edges_s, chosen.alive).between(moments)[:, 0]
+        blocks[rows] = count / np.maximum(end_s - since[rows], 1e-3) * 60
+    return since, rate, blocks
+
+
+def _quantile_of_lives(population: Population) -> F64:
+    """The upper bound of the class up to which nearly all deaths are."""
+    freed = population.born.sum(axis=1) - population.alive.sum(axis=1)
+    longer = np.cumsum(population.lifetimes[:, ::-1], axis=1)[:, ::-1]
+    allowed = (1 - P.lifetime_quantile) * freed
+    classes = np.count_nonzero(longer > allowed[:, None], axis=1)
+    bounds = np.append(LIFETIME_EDGES_S, np.inf)
+    quantile: F64 = bounds[classes]
+    return quantile
