@@ -25,7 +25,7 @@ pytestmark = pytest.mark.bpf
 
 ROUNDS = 400
 LOST = {"drop": 1, "drop_pair": 2, "drop_ring": 2}
-KEPT = {"keep": 1, "keep_inside": 1, "keep_marked": 1}
+KEPT = {"keep": 1, "keep_inside": 1, "keep_marked": 1, "keep_in_code": 1}
 
 
 def by_function(session: Session, blocks: Blocks) -> Counter[str]:

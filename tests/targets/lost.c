@@ -6,11 +6,13 @@
 //   keep         a block that an array points to
 //   keep_inside  a block to whose middle alone a list leads
 //   keep_marked  a block whose only pointer carries a tag in its upper 16 bits
+//   keep_in_code a block that only an instruction leads to, at an odd address
 //
 // "ROUNDS MICROSECONDS" on its input: so many rounds, with a pause after each. Then it says "done".
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -27,6 +29,7 @@ struct link {
 static void *volatile kept[MOST];
 static volatile uint64_t marked[MOST];
 static struct link *volatile inside;
+static char *code;
 static int count;
 
 NOINLINE static void drop(void)
@@ -69,6 +72,13 @@ NOINLINE static void keep_marked(void)
     marked[count] = (uint64_t)(uintptr_t)malloc(80) | 0xfff9000000000000u;
 }
 
+NOINLINE static void keep_in_code(void)
+{
+    void *block = malloc(48);
+
+    memcpy(code + 16 * count + 3, &block, sizeof block);
+}
+
 // Whatever the functions have left on the stack is overwritten.
 NOINLINE static void scrub(void)
 {
@@ -81,6 +91,10 @@ int main(void)
 {
     char line[64];
 
+    code = mmap(NULL, 16 * MOST, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS,
+                -1, 0);
+    if (code == MAP_FAILED)
+        return 1;
     say("ready\n");
     for (;;) {
         hear(line, sizeof(line));
@@ -94,6 +108,7 @@ int main(void)
             keep();
             keep_inside();
             keep_marked();
+            keep_in_code();
             usleep((useconds_t)pause_us);
         }
         scrub();

@@ -128,7 +128,8 @@ def test_json() -> None:
     assert report["suspect_count"] == 2
     assert list(single) == [
         "stack_id", "verdict", "rate_bytes_per_min", "since_s", "confidence", "evidence",
-        "never_freed", "verdict_in_s", "retracted", "group", "stack",
+        "never_freed", "verdict_in_s", "retracted", "searched_blocks", "unreachable_blocks",
+            "group", "stack",
     ]  # fmt: skip
     assert (single["stack_id"], single["verdict"], single["group"]) == (LEAK, "leaking", None)
     assert single["stack"][0]["symbol"] == "record_request"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,6 +28,8 @@ Mask = npt.NDArray[np.bool_]
 
 _PIECE_BYTES: Final = 1 << 20
 """Read at once: the target's mappings can't change meanwhile."""
+_STRETCH_BYTES: Final = 1 << 30
+"""Address space whose pages are asked about at once: there may be terabytes, mostly empty."""
 _MOST_EDGES: Final = 1 << 22
 """Pointers from block to block that are kept: 32 MiB."""
 
@@ -85,11 +87,13 @@ def search(
     )
 
 
-def _present_runs(memory: RemoteMemory, area: Area) -> list[tuple[int, int]]:
+def _present_runs(memory: RemoteMemory, area: Area) -> Iterator[tuple[int, int]]:
     """Contiguous pages that are in memory: others hold nothing, or would have to be fetched."""
-    present = np.concatenate([[False], memory.present_pages(area.start, area.end), [False]])
-    turns = np.flatnonzero(present[1:] != present[:-1]).reshape(-1, 2)
-    return [(area.start + int(a) * PAGE_BYTES, area.start + int(b) * PAGE_BYTES) for a, b in turns]
+    for start in range(area.start, area.end, _STRETCH_BYTES):
+        pages = memory.present_pages(start, min(start + _STRETCH_BYTES, area.end))
+        present = np.concatenate([[False], pages, [False]])
+        turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
+        yield from zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True)
 
 
 def _read(process: Process, address: int, size_bytes: int, words: npt.NDArray[np.uint64]) -> int:

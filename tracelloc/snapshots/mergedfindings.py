@@ -15,7 +15,8 @@ from tracelloc.text import NS_PER_S
 from tracelloc.verdict.findings import Findings, Moment, Suppressed, rank
 from tracelloc.verdict.judgement import CODE_OF, Member, Sites, Suspect, Verdict
 
-_COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born")
+_COUNTS: Final = ("survivors", "born_in_window", "alive", "alive_bytes", "born", "asked",
+                   "unreachable")  # fmt: skip
 """Columns of ``Sites`` that are added up."""
 _WORST: Final = (CODE_OF[Verdict.GROWING], CODE_OF[Verdict.LEAKING])
 """Before all others, the last one first."""
@@ -158,6 +159,8 @@ def _merged_suspect(found: Sequence[tuple[int, Suspect]]) -> Suspect:
         never_freed=all(each.judgement.never_freed for each in group),
         survivors=sum(each.judgement.survivors for each in group),
         retracted=sum(each.judgement.retracted for each in group),
+        searched=sum(each.judgement.searched for each in group),
+        unreachable=sum(each.judgement.unreachable for each in group),
     )
     frame = frames.pop() if len(frames) == 1 and len(members) > 1 else None
     return Suspect(judgement, tuple(sorted(members, key=lambda m: -m.share)), frame)

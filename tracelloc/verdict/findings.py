@@ -42,6 +42,8 @@ _NOT_LOOKED_AT: Final = Judgement(
     never_freed=False,
     survivors=0,
     retracted=0,
+    searched=0,
+    unreachable=0,
 )
 
 
@@ -132,6 +134,8 @@ def judgement_of(sites: Sites, row: int, moment: Moment, retracted: int) -> Judg
         never_freed=bool(sites.never_freed[row]),
         survivors=round(float(sites.survivors[row])),
         retracted=retracted,
+        searched=int(sites.asked[row]),
+        unreachable=int(sites.unreachable[row]),
     )
 
 

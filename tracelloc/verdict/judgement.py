@@ -63,6 +63,10 @@ class Judgement:
     """Blocks (sampled ones, where blocks are sampled) that the rate is made of."""
     retracted: int
     """How often the verdict leaking was retracted."""
+    searched: int
+    """Old blocks that pointers were searched for; 0: it isn't known whether any point to them."""
+    unreachable: int
+    """Blocks among them that nothing in the process points to."""
 
 
 @dataclass(frozen=True, slots=True)

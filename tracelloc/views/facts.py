@@ -101,6 +101,8 @@ def suspect_facts(named: NamedSuspect) -> dict[str, Any]:
         "never_freed": judgement.never_freed,
         "verdict_in_s": round(judgement.verdict_in_s, 3),
         "retracted": judgement.retracted,
+        "searched_blocks": judgement.searched,
+        "unreachable_blocks": judgement.unreachable,
         "group": _group(named),
     }
 
