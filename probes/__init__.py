@@ -25,21 +25,23 @@ def kernel_headers() -> Path:
     return directory() / "kernel"
 
 
-def parts(*, use_rows: bool, trace_mappings: bool = False) -> tuple[str, ...]:
+def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False) -> tuple[str, ...]:
     """Source files in the order of their dependence.
 
     ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
+    ``python``: frames of Python are merged into stacks.
     """
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
-    return (*tools, *walk, "intern.h", "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
+    merged = ("python.h",) if python else ()
+    return (*tools, *walk, *merged, "intern.h", "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
 
 
-def source_text(*, use_rows: bool, trace_mappings: bool = False) -> str:
+def source_text(*, use_rows: bool, trace_mappings: bool = False, python: bool = False) -> str:
     """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
-    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings):
+    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings, python=python):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)

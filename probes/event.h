@@ -163,6 +163,9 @@ enum stack_flag {
 	STACK_SHORT_COPY = 32, /* it goes on beyond the memory that was copied */
 	STACK_BAD_CFI = 64,    /* call-frame information that can't be used */
 	STACK_UNMAPPED = 128,  /* an address where no code is mapped */
+	/* What else it is. */
+	STACK_PYTHON = 256, /* a struct python_stack */
+	STACK_CODE = 512,   /* one that such a stack names, and no event */
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
@@ -172,6 +175,28 @@ struct stack {
 	__u16 flags;              /* enum stack_flag */
 	__u32 image;              /* whose it was: struct space */
 	__u64 frames[MAX_FRAMES]; /* return addresses, innermost first */
+};
+
+/* Most frames of Python in a stack. */
+#define PYTHON_FRAMES 256
+/* Part of a frame's first word: CPython's loop was entered for it. Alone: for those before. */
+#define PYTHON_ENTRY 1
+/* From where on code objects are looked at to tell one from another. */
+#define PYTHON_CODE_AT 24
+
+/*
+ * One record of ring `stacks` as well, told from struct stack by its flags: the stack of a
+ * thread in CPython, sent once. Two words for each frame of Python, innermost first: where
+ * its code object is, and PYTHON_ENTRY; how far it has come in it, in bytes, and from bit 32
+ * on what the object is (python.h).
+ */
+struct python_stack {
+	__u64 stack_id;
+	__u16 n_words; /* from `code_id` on */
+	__u16 flags;
+	__u32 image;
+	__u64 code_id; /* the stack of what CPython is made of */
+	__u64 words[2 * PYTHON_FRAMES];
 };
 
 /* Registers that call-frame information may ask for, in a miss. */
@@ -228,7 +253,8 @@ enum counter {
 	COUNTER_SKIPPED_RUNS = 20,      /* tracepoint programs that the kernel left out; user space
 	                                   asks it, nothing is counted here */
 	COUNTER_IMPOSSIBLE_SIZES = 21,  /* allocations left out: they would end beyond all memory */
-	COUNTERS = 22,
+	COUNTER_LOST_PYTHON_FRAMES = 22, /* stacks whose frames of Python could not be read, or not all */
+	COUNTERS = 23,
 };
 
 /* What the probes report, as user space has it. */
@@ -252,6 +278,25 @@ struct control {
 	__u64 sessions;   /* 1: returns run the programs of entries that ask for it, else 0 */
 };
 
+/* Where CPython keeps its frames, in bytes; user space. */
+struct python {
+	__u64 interpreter;      /* where the address of the main interpreter is; 0: no CPython */
+	__u64 namespace_device; /* the PID namespace of its thread ids, */
+	__u64 namespace_inode;  /* or 0: as ours */
+	__u16 threads;     /* in an interpreter: the newest thread; before it, how many were made */
+	__u16 next;        /* in a thread's record: the next one */
+	__u16 thread_id;   /* its id */
+	__u16 frame;       /* its innermost frame, or: */
+	__u16 has_inner;   /* what that points to has the frame, */
+	__u16 inner;       /* there */
+	__u16 code;        /* in a frame: its code object */
+	__u16 previous;    /* its caller's frame */
+	__u16 instruction; /* the instruction it has come to */
+	__u16 entry;       /* a byte that says whether the loop was entered for it */
+	__u16 least_entry; /* namely if it is not below this */
+	__u16 has_shims;   /* such a frame is none of Python's, but stands before them */
+};
+
 /* The same for one address space: what the probes need to know of it. */
 struct space {
 	__u64 tag;          /* generation << 16 | what the keys of its rows carry; user space */
@@ -265,6 +310,7 @@ struct space {
 	__u64 loader_calls; /* times that the loader was about to change what is mapped, or had */
 	__u64 lineage;      /* the image that this one was forked off, over all forks, or its own:
 	                       stacks have the same ids in both */
+	struct python python;
 };
 
 /* Where in a space's tag the generation begins. The generation is loads + changes. */

@@ -54,6 +54,7 @@
 #include "stack.h"
 #include "scratch.h"
 #include "walk_rows.h" /* or walk_fp.h */
+#include "python.h"
 #include "intern.h"
 #include "spill.h"
 #include "ring.h"
@@ -416,6 +417,7 @@ int process_execs(u64 *arguments)
 	space->trampoline = 0;
 	space->loader_state = 0;
 	space->unloading = 0;
+	space->python.interpreter = 0;
 	__sync_fetch_and_add(&space->loads, 1);
 	/* Both by the kernel's own numbers. */
 	space->moves += (u32)arguments[1] != bpf_get_current_pid_tgid() >> 32;

@@ -19,12 +19,12 @@ static __always_inline bool hand_over(struct control *words, struct stack *stack
 }
 
 /*
- * The id of the stack that this thread's call returns to, walked in this scratch memory. One
+ * The id of the code that this thread's call returns to, walked in this scratch memory. One
  * that was not sent before is handed over first and is marked as sent only after that: whoever
  * sees an event's id finds the stack already in its ring. (No frames: user space has it, or
  * a miss has been sent instead, under an id of its own.)
  */
-static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *words,
+static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 				       struct space *space, struct call *call,
 				       struct scratch *scratch)
 {
@@ -36,10 +36,28 @@ static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *word
 		return stack_id;
 	if (n > MAX_FRAMES)
 		n = MAX_FRAMES;
+#ifdef PYTHON
+	if (space->python.interpreter)
+		scratch->stack.flags |= STACK_CODE;
+#endif
 	if (!hand_over(words, &scratch->stack, n))
 		count(COUNTER_LOST_STACKS);
 	else if (known_stacks.update(&stack_id, &nothing))
 		count(COUNTER_STACK_TABLE_FULL);
+	return stack_id;
+}
+
+/* The id of the stack that this thread's call returns to, walked in this scratch memory. */
+static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *words,
+				       struct space *space, struct call *call,
+				       struct scratch *scratch)
+{
+	u64 stack_id = name_code(ctx, words, space, call, scratch);
+
+#ifdef PYTHON
+	if (space->python.interpreter && stack_id)
+		return name_python(words, space, call, scratch, stack_id);
+#endif
 	return stack_id;
 }
 

@@ -130,6 +130,11 @@ struct call {
 	__u64 taking;  /* enum taking, of `old` */
 	__u64 takings; /* counts the blocks that realloc took; never starts lower again */
 	struct spilled taken; /* while TAKING_KEPT */
+#ifdef PYTHON
+	__u64 python_thread; /* CPython's record of the thread; 0: none is known */
+	__u64 python_made;   /* threads that CPython had made when it was looked for last */
+	__u64 python_looks;  /* times that it was missing since then */
+#endif
 };
 
 #ifdef USE_ROWS
@@ -169,6 +174,9 @@ struct scratch {
 	__u64 taken; /* by a program */
 	__u64 recent[RECENT_STACKS]; /* ids among the last ones here, known to be sent */
 	struct stack stack;
+#ifdef PYTHON
+	struct python_stack python;
+#endif
 #ifdef USE_ROWS
 	__u64 loaded;   /* bytes of the stack that are in `window` */
 	__u64 base;     /* address of the first one */

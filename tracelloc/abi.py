@@ -83,6 +83,31 @@ PARITIES: Final = 2
 
 CONTROL_DTYPE: Final = np.dtype(CONTROL_FIELDS)
 
+PYTHON_OFFSETS: Final = (
+    "threads",
+    "next",
+    "thread_id",
+    "frame",
+    "has_inner",
+    "inner",
+    "code",
+    "previous",
+    "instruction",
+    "entry",
+    "least_entry",
+    "has_shims",
+)
+PYTHON_FIELDS: Final = [
+    ("interpreter", "<u8"),
+    ("namespace_device", "<u8"),
+    ("namespace_inode", "<u8"),
+    *((name, "<u2") for name in PYTHON_OFFSETS),
+]
+"""``struct python``."""
+
+PYTHON_ENTRY: Final = 1
+PYTHON_CODE_AT: Final = 24
+
 SPACE_FIELDS: Final = [
     ("tag", "<u8"),
     ("trampoline", "<u8"),
@@ -94,6 +119,7 @@ SPACE_FIELDS: Final = [
     ("moves", "<u4"),
     ("loader_calls", "<u8"),
     ("lineage", "<u8"),
+    ("python", PYTHON_FIELDS),
 ]
 """``struct space``."""
 
@@ -217,6 +243,8 @@ class StackFlag(IntFlag):
     SHORT_COPY = 32
     BAD_CFI = 64
     UNMAPPED = 128
+    PYTHON = 256
+    CODE = 512
 
 
 PARTIAL_REASONS: Final = {
@@ -261,6 +289,7 @@ class Counter(IntEnum):
     LOST_MAPPINGS = 19
     SKIPPED_RUNS = 20
     IMPOSSIBLE_SIZES = 21
+    LOST_PYTHON_FRAMES = 22
 
 
 LOST_EVENT_COUNTERS: Final = (

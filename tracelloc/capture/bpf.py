@@ -86,6 +86,8 @@ class CaptureConfig:
     lost."""
     trace_mappings: bool = False
     """mmap and its kin, too."""
+    python: bool = False
+    """Stacks have frames of Python in processes that CPython runs."""
 
     @property
     def ring_slots(self) -> int:
@@ -124,13 +126,17 @@ class CaptureConfig:
         if self.follow:
             flags.append("-DFOLLOW")
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
+        if self.python:
+            flags.append("-DPYTHON")
         if self.spill_entries:
             flags.append(f"-DSPILL_ENTRIES={self.spill_entries}")
         return flags
 
     def compile(self, *, debug: bool = False) -> CompiledProbes:
         """The probes compiled so. Raises UnsupportedError."""
-        text = probes.source_text(use_rows=self.use_rows, trace_mappings=self.trace_mappings)
+        text = probes.source_text(
+            use_rows=self.use_rows, trace_mappings=self.trace_mappings, python=self.python
+        )
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -31,6 +32,10 @@ class SpaceWords:
         words = self._words
         words["trampoline"][0] = 0 if parent is None else parent._words["trampoline"][0]
         words["loader_state"][0] = words["unloading"][0] = 0
+        if parent is None:
+            words["python"]["interpreter"][0] = 0
+        else:
+            words["python"][0] = parent._words["python"][0]
         words["changes"][0] += 1
         words["image"][0] = image
         words["lineage"][0] = image if parent is None else parent._words["lineage"][0]
@@ -66,3 +71,14 @@ class SpaceWords:
     def set_loader_state(self, address: int) -> None:
         """Where the loader says what it is doing (``r_debug.r_state``, link.h)."""
         self._words["loader_state"][0] = address
+
+    def set_python(
+        self, interpreter: int, namespace: tuple[int, int], offsets: Mapping[str, int]
+    ) -> None:
+        """Where CPython has its frames (``struct python``, probes/event.h)."""
+        python = self._words["python"]
+        python["namespace_device"][0], python["namespace_inode"][0] = namespace
+        for name, offset in offsets.items():
+            python[name][0] = offset
+        # From here on it is used.
+        python["interpreter"][0] = interpreter

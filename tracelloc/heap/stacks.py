@@ -59,6 +59,8 @@ class Stacks:
         self._index_of_frames: dict[tuple[bytes, int], int] = {}
         self._filed = self._count
         """Stacks from this index on are not in the dictionary yet."""
+        self.code: dict[int, tuple[bytes, int]] = {}
+        """By id: frames and flags of what only other stacks name (``runtimes/merge.py``)."""
         self.ids = StackIds()
         """For the table, which asks for one id after the other."""
         self._folded = False

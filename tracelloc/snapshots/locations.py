@@ -13,6 +13,7 @@ from typing import Final
 from tracelloc.heap.stacks import Frames
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.target.allocators import Module
+from tracelloc.target.runtimeframes import is_runtime_frame
 from tracelloc.target.space import Place, Unresolved
 
 PlaceOf = Callable[[Target, int], Place | Unresolved]
@@ -21,6 +22,9 @@ PlaceOf = Callable[[Target, int], Place | Unresolved]
 _PAGE_BITS: Final = 12
 _FIRST_MADE_UP: Final = 1 << 63
 """No address of any program's: for places whose own address another place has."""
+
+_INTERPRETED: Final = "interpreted"
+"""The file of lines that a runtime has named: all processes have them in common."""
 
 _Key = tuple[object, int]
 """A file, or a program of a process, and the offset in it of the byte before the address."""
@@ -80,6 +84,8 @@ class Locations:
         return address
 
     def _key(self, code: _Code, own: int) -> _Key:
+        if is_runtime_frame(own):
+            return _INTERPRETED, own
         # The return address itself may already be behind the end of the mapping.
         before = own - 1
         found = code.pages.get(before >> _PAGE_BITS)
@@ -97,6 +103,8 @@ class Locations:
     def owner(self, address: int) -> tuple[Target, int] | None:
         """A process that still has a place in its memory, and the place's address there."""
         key, code, own = self._owners[address]
+        if key[0] is _INTERPRETED:
+            return code.target, own
         if self._codes.get(code.target.number) is not code:
             # Its process has begun another program since: another one may have the same file.
             file, offset = key

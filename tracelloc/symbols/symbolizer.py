@@ -22,6 +22,7 @@ from tracelloc.elf import Symbol
 from tracelloc.symbols.frame import Frame, SourceMap, unnamed
 from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
+from tracelloc.target.runtimeframes import RuntimeFrame
 from tracelloc.target.space import AddressSpace, Place, Unresolved
 
 T = TypeVar("T")
@@ -161,12 +162,20 @@ class Symbolizer:
             self._final.difference_update(stale)
 
     def _pending(self, address: int) -> Frame:
+        interpreted = self._interpreted(address)
+        if interpreted is not None:
+            return interpreted
         place = self._space.place(address - 1)
         if isinstance(place, Place) and place.module is not None:
             inside = place.module.elf.address_of(place.file_offset)
             offset = None if inside is None else inside + 1
             return unnamed(address, place.module.path, offset, Unresolved.PENDING)
         return unnamed(address, None, None, Unresolved.PENDING)
+
+    def _interpreted(self, address: int) -> Frame | None:
+        """A function's line that a runtime has named; None if it is another address."""
+        found = self._space.files.runtime_frames.find(address)
+        return None if found is None else _runtime_frame(address, found, self._sources)
 
     def _work(self) -> None:
         try:
@@ -197,8 +206,12 @@ class Symbolizer:
         """Names everything, then finds the lines, file by file."""
         in_modules: dict[int, list[tuple[int, Place, int]]] = {}
         generated: list[int] = []
-        hopeless: dict[int, Frames] = {}
+        settled: dict[int, Frames] = {}
         for address in addresses:
+            interpreted = self._interpreted(address)
+            if interpreted is not None:
+                settled[address] = (interpreted,)
+                continue
             # A call may be the last thing in its function: the return address is then
             # already the next one's. The byte before it is still the caller's.
             place = self._space.place(address - 1)
@@ -210,13 +223,13 @@ class Symbolizer:
                 else:
                     # Mapped, but outside of every segment: no address of the file's own.
                     path = place.module.path
-                    hopeless[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
+                    settled[address] = (unnamed(address, path, None, Unresolved.NO_SYMBOL),)
             elif isinstance(place, Place) and place.reason is Unresolved.ANONYMOUS:
                 generated.append(address)
             else:
-                hopeless[address] = (_nameless(address, place),)
-        if hopeless:
-            self._publish(hopeless, final=True)
+                settled[address] = (_nameless(address, place),)
+        if settled:
+            self._publish(settled, final=True)
         if generated:
             self._publish(self._generated(generated), final=True)
         named = [
@@ -356,3 +369,12 @@ def _nameless(address: int, place: Place | Unresolved) -> Frame:
     if isinstance(place, Unresolved):
         return unnamed(address, None, None, place)
     return unnamed(address, place.mapping.path or None, place.file_offset + 1, place.reason)
+
+
+def _runtime_frame(address: int, found: RuntimeFrame, sources: SourceMap) -> Frame:
+    file = sources.apply(found.file)
+    name = found.function or "[function that is gone]"
+    # Many functions have the same name: what is in which file tells them apart.
+    identity = name if file is None else f"{name} ({file}:{found.first_line})"
+    module = f"[{found.runtime}]"
+    return Frame(address, name, identity, None, None, module, None, file=file, line=found.line)

@@ -48,6 +48,14 @@ _PHP: Final = Runtime(
     "start PHP with USE_ZEND_ALLOC=0 in its environment: each block then comes from malloc",
     "start it with USE_ZEND_ALLOC=0",
 )
+_PYTHON: Final = Runtime(
+    "Python",
+    "Python keeps objects of up to 512 bytes in arenas of its own",
+    "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
+    "in its environment, each comes from malloc and has a stack",
+    "tracelloc objects -p PID",
+    "start Python with -X perf (3.12 and newer)",
+)
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),
     (r"libart\.so", _JVM),
@@ -85,14 +93,7 @@ _KNOWN: Final = (
     ),
     (
         r"libpython[\d.]+\w*\.so[.\d]*|python[\d.]*\w?|pypy[\d.]*",
-        Runtime(
-            "Python",
-            "Python keeps objects of up to 512 bytes in arenas of its own",
-            "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
-            "in its environment, each comes from malloc and has a stack",
-            "tracelloc objects -p PID",
-            "start Python with -X perf (3.12 and newer)",
-        ),
+        _PYTHON,
     ),
 )
 _GO: Final = Runtime(
@@ -118,3 +119,17 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
 @functools.lru_cache(maxsize=1 << 12)
 def _by_name(name: str) -> Runtime | None:
     return next((runtime for names, runtime in _KNOWN if re.fullmatch(names, name)), None)
+
+
+def is_python_name(name: str) -> bool:
+    """Whether a file is Python, by its name."""
+    return _by_name(name) is _PYTHON
+
+
+def has_python(modules: Iterable[Module]) -> bool:
+    """Whether CPython is among files of code: whatever they are called."""
+    return any(
+        is_python_name(base_name(module.path)) or module.elf.find_object("_PyRuntime") is not None
+        for module in modules
+        if is_python_name(base_name(module.path)) or ".so" not in base_name(module.path)
+    )

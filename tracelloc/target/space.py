@@ -28,6 +28,7 @@ from tracelloc.target.procfs import (
     is_loader,
     parse_maps,
 )
+from tracelloc.target.runtimeframes import RuntimeFrames
 
 
 class Unresolved(Enum):
@@ -64,6 +65,8 @@ class MappedFiles:
         self._images: dict[bytes, Module] = {}
         self._cfi: dict[int, Cfi | None] = {}
         self._lock = threading.Lock()
+        self.runtime_frames = RuntimeFrames()
+        """Frames of interpreted functions, of all processes."""
 
     def open(self, process: Process, mapping: Mapping) -> Module:
         """The module of a mapped file. Raises OSError, NotElfError."""
@@ -240,14 +243,19 @@ class AddressSpace:
 
     def variable(self, name: str) -> int | None:
         """Where a variable of the dynamic linker's lies in the process."""
-        for mapping in self._maps.mappings:
-            module = self.module_of(mapping)
-            if module is None or not is_loader(module.path):
-                continue
-            address = module.elf.find_object(name)
-            start = module.elf.address_of(mapping.offset)
-            if address is not None and start is not None:
-                return mapping.start + address - start
+        for module in self.mapped_modules:
+            if is_loader(module.path):
+                return self.object(module, name)
+        return None
+
+    def object(self, module: Module, name: str) -> int | None:
+        """Where a variable that a file defines lies in the process; None if it has none."""
+        inside = module.elf.find_object(name)
+        for mapping in self._maps.mappings if inside is not None else ():
+            if self._modules.get(mapping.file_id) is module:
+                start = module.elf.address_of(mapping.offset)
+                if start is not None and inside is not None:
+                    return mapping.start + inside - start
         return None
 
     def permanent_files(self) -> set[FileId]:

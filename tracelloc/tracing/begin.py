@@ -6,6 +6,7 @@ from tracelloc.capture.bpf import Capture
 from tracelloc.errors import TargetError
 from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
+from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.probeset import find_allocators
@@ -18,6 +19,7 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     space = AddressSpace(process)
     started = process.start_ticks()
     modules = find_allocators(space, config.selection)
+    config = config.with_python(config.follow or has_python(modules))
     session = _make(space, config, say)
     try:
         session.start(modules)
@@ -31,6 +33,8 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
 
 def await_program(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:
     """Makes ready for a process that waits to begin its program. Raises TracellocError."""
+    # Which program that is nobody knows yet.
+    config = config.with_python(True)
     session = _make(AddressSpace(process), config, say, waiting=True)
     session.start()
     return session

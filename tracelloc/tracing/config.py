@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
@@ -39,3 +39,7 @@ class TraceConfig:
     def follow(self) -> bool:
         """Whether children are traced, too."""
         return self.capture.follow
+
+    def with_python(self, python: bool) -> TraceConfig:  # noqa: FBT001 - says what it is
+        """The same with frames of Python in stacks, or without."""
+        return replace(self, capture=replace(self.capture, python=python))

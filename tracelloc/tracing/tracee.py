@@ -103,6 +103,7 @@ class Tracee:
             words,
             rows=capture.rows,
             max_frames=config.capture.max_frames,
+            merges=config.capture.python,
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
@@ -253,6 +254,9 @@ class Tracee:
         self.probes.look_after(say)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
+        if self.source.merger is not None:
+            for trouble in self.source.merger.troubles():
+                say(f"process {self.process.pid}: {trouble}")
         if self._trampoline is None and table.events:
             self.source.refresh()
         self._rate.note(now_ns, self.events)

@@ -15,6 +15,7 @@ from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.invoker import invoker
+from tracelloc.runtimes.merge import StackMerger
 from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.unwinding.addresses import AddressSet
@@ -53,12 +54,14 @@ class StackSource:
         *,
         rows: RowMemory | None,
         max_frames: int,
+        merges: bool = False,
         on_modules: Callable[[Sequence[Module]], None],
         like: StackSource | None = None,
     ) -> None:
         """``on_modules`` hears of files that are mapped for the first time.
 
-        Without ``rows`` stacks are walked by frame pointers. ``like``: of the process that
+        Without ``rows`` stacks are walked by frame pointers. ``merges``: the probes read frames
+        of Python, too. ``like``: of the process that
         this one was forked off.
         """
         self._space = space
@@ -66,6 +69,8 @@ class StackSource:
         self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
+        self.merger: StackMerger | None = StackMerger(space, stacks, words) if merges else None
+        """Puts a runtime's functions into stacks; None: the probes don't read them."""
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
@@ -83,6 +88,8 @@ class StackSource:
             self._unwinder = Unwinder(space, table, max_frames, ahead, self.refresh)
             self._find_loader()
             self._renew(words.generation)
+        if self.merger is not None and like is not None:
+            self.merger.look()
 
     def await_rows(self) -> None:
         """Waits until what is mapped has its rows, but not too long."""
@@ -108,6 +115,8 @@ class StackSource:
             self._unwinder.ahead.note_passed(self._all_passed())
             self._unwinder.begin_image()
         self._passed = AddressSet()
+        if self.merger is not None:
+            self.merger.begin_image(stacks)
 
     def methods(self) -> dict[str, str]:
         """By file of code, in words: by what stacks are followed through it."""
@@ -129,6 +138,8 @@ class StackSource:
             before = self._space.generation
             self._on_modules(self._space.refresh())
             self._find_loader()
+            if self.merger is not None:
+                self.merger.look()
             if self._unwinder is None:
                 return
             known = self._unwinder.table.generation
@@ -168,19 +179,34 @@ class StackSource:
         is_outdated = table is not None and self._words.generation != table.generation
         if is_outdated or self._words.loader_calls != self._loader_calls:
             self.refresh()
+        if self.merger is not None:
+            self.merger.settle()
 
     def note(self, new: SentStacks) -> None:
         """Notes stacks that the probes could walk to their end."""
+        if self.merger is None:
+            self._note_code(new)
+            return
+        is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
+        self._note_code(new.select(~is_merged))
+        self.merger.note(new.select(is_merged))
+
+    def _note_code(self, new: SentStacks) -> None:
         if self._checker.has_unknown(self._note_passed(new.frames)):
             self.refresh()
         if self._unwinder is None:
             guessed, settle = new, self._checker.trim
         else:
-            is_guessed = new.flags & np.uint16(StackFlag.GUESSED) != 0
+            special = StackFlag.GUESSED | StackFlag.CODE
+            is_guessed = new.flags & np.uint16(special) != 0
             guessed, settle = new.select(is_guessed), self._settle
             self._stacks.add_sent(new.select(~is_guessed))
         for stack_id, flags, guess in guessed.rows():
-            self._stacks.add(stack_id, *settle(guess, StackFlag(flags)))
+            settled = settle(guess, StackFlag(flags))
+            if flags & StackFlag.CODE and self.merger is not None:
+                self.merger.note_code(stack_id, *settled)
+            else:
+                self._stacks.add(stack_id, *settled)
 
     def hasten(self, misses: Sequence[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.

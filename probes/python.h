@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Frames of Python in call stacks, for programs that CPython runs (3.11 on). Where it keeps
+ * them depends on its version: struct python says where, which user space has found out.
+ *
+ * CPython has a record for each of its threads, which leads to the frame that runs, and each
+ * frame to its caller's. A thread of the program finds its own by its id: once, then the
+ * record is remembered with the thread and looked at again each time. Nothing is held against
+ * changes: a thread's frames change only by the thread itself, which is in a probe. Its record
+ * is found while others come and go; then it may be missed once.
+ *
+ * The stack's code is walked as ever (and remembered, sent and named by an id of its own). The
+ * stack of both is a record of its own, which names the other by its id: user space puts the
+ * frames together.
+ */
+
+/* What is read of a thread's record, of a frame, and of a code object from PYTHON_CODE_AT on. */
+#define PYTHON_THREAD_BYTES 256
+#define PYTHON_FRAME_BYTES 80
+#define PYTHON_CODE_BYTES 56
+
+/* Threads among which one is looked for. */
+#define PYTHON_THREADS 512
+
+/* A word of what was read into the window. */
+static __always_inline u64 window_word(struct scratch *scratch, u32 at)
+{
+	return *(volatile u64 *)(scratch->window + (at & (PYTHON_THREAD_BYTES - 8)));
+}
+
+/* The id of this thread as the process itself knows it. */
+static __always_inline u32 own_thread_id(struct space *space)
+{
+	struct bpf_pidns_info ids = {};
+
+	if (!space->python.namespace_inode)
+		return current_id();
+	bpf_get_ns_current_pid_tgid(space->python.namespace_device, space->python.namespace_inode,
+				    &ids, sizeof(ids));
+	return ids.pid;
+}
+
+/* Reads a thread's record into the window. Whether it is this thread's. */
+static __always_inline bool is_thread(struct space *space, struct scratch *scratch, u64 record,
+				      u32 tid)
+{
+	return !read_user(scratch->window, PYTHON_THREAD_BYTES, (void *)record) &&
+	       window_word(scratch, space->python.thread_id) == tid;
+}
+
+/*
+ * Has the record of this thread in the window, if it has one. A thread that had none when it
+ * looked last looks again when others were made since, and else now and then: its record gets
+ * its id a little later than it is made.
+ */
+static __always_inline bool find_thread(struct space *space, struct call *call,
+					struct scratch *scratch)
+{
+	u32 tid = own_thread_id(space);
+	u64 interpreter = 0;
+	u64 threads[2] = {}; /* how many were ever made, and the newest */
+	u64 record, looks;
+
+	if (call->python_thread && is_thread(space, scratch, call->python_thread, tid))
+		return true;
+	call->python_thread = 0;
+	read_user(&interpreter, sizeof(interpreter), (void *)space->python.interpreter);
+	if (!interpreter || read_user(threads, sizeof(threads),
+				      (void *)(interpreter + space->python.threads - 8)))
+		return false;
+	looks = threads[0] == call->python_made ? call->python_looks + 1 : 0;
+	call->python_made = threads[0];
+	call->python_looks = looks;
+	if (looks & (looks - 1))
+		return false;
+	record = threads[1];
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PYTHON_THREADS; i++) {
+		if (!record)
+			return false;
+		if (is_thread(space, scratch, record, tid)) {
+			call->python_thread = record;
+			return true;
+		}
+		record = window_word(scratch, space->python.next);
+	}
+	count(COUNTER_LOST_PYTHON_FRAMES);
+	return false;
+}
+
+/*
+ * Notes the frame in the window as two words, and returns whether that could be read: where its
+ * code is, with the lowest bit set where CPython's loop was entered for it; how far it has come,
+ * with what tells the code from other code that lies there later.
+ */
+static __always_inline bool note_frame(struct space *space, struct scratch *scratch, u64 *pair)
+{
+	u64 code = window_word(scratch, space->python.code) & ~7ULL;
+	u64 reached = window_word(scratch, space->python.instruction) - code;
+	u64 entry = *(volatile u8 *)(scratch->window +
+				     (space->python.entry & (PYTHON_THREAD_BYTES - 1)));
+	u64 identity;
+
+	entry = entry >= space->python.least_entry;
+	if (entry && space->python.has_shims) {
+		/* A frame of nothing that is made when the loop is entered. */
+		pair[0] = PYTHON_ENTRY;
+		pair[1] = 0;
+		return true;
+	}
+	if (read_user(scratch->window, PYTHON_CODE_BYTES, (void *)(code + PYTHON_CODE_AT)))
+		return false;
+	identity = mix(window_word(scratch, 0), window_word(scratch, 8));
+	identity = mix(mix(identity, window_word(scratch, 40)), window_word(scratch, 48));
+	pair[0] = code | entry;
+	pair[1] = (identity & ~0xffffffffULL) | (u32)reached;
+	return true;
+}
+
+/* Walks the thread's frames into `python`, innermost first. Returns their hash. */
+static __always_inline u64 walk_python(struct space *space, struct call *call,
+				       struct scratch *scratch)
+{
+	struct python_stack *stack = &scratch->python;
+	u64 frame = 0;
+	u64 hash = 0;
+
+	stack->n_words = 1;
+	stack->flags = STACK_PYTHON;
+	if (find_thread(space, call, scratch)) {
+		frame = window_word(scratch, space->python.frame);
+		if (space->python.has_inner &&
+		    read_user(&frame, sizeof(frame), (void *)(frame + space->python.inner)))
+			goto lost;
+	}
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PYTHON_FRAMES; i++) {
+		u64 *pair = &stack->words[2 * i];
+
+		if (!frame)
+			return hash;
+		if (read_user(scratch->window, PYTHON_FRAME_BYTES, (void *)frame))
+			goto lost;
+		frame = window_word(scratch, space->python.previous);
+		if (!note_frame(space, scratch, pair))
+			goto lost;
+		hash = mix(mix(hash, pair[0]), pair[1]);
+		stack->n_words = 2 * i + 3;
+	}
+	if (frame)
+		stack->flags = STACK_PYTHON | STACK_TRUNCATED;
+	return hash + 1;
+lost:
+	count(COUNTER_LOST_PYTHON_FRAMES);
+	stack->flags = STACK_PYTHON | STACK_UNREADABLE;
+	return hash + 2;
+}
+
+/* User space is to read what is new soon: names of Python's functions go with their code. */
+static __always_inline void hurry_reader(struct control *words)
+{
+	u64 nothing = 0;
+
+	if (words->woken)
+		return;
+	words->woken = 1;
+	wakeups.ringbuf_output(&nothing, sizeof(nothing), BPF_RB_FORCE_WAKEUP);
+}
+
+/*
+ * The id of the stack of this code with the thread's frames of Python, which is handed over if
+ * user space does not have it yet.
+ */
+static __always_inline u64 name_python(struct control *words, struct space *space,
+				       struct call *call, struct scratch *scratch, u64 code_id)
+{
+	struct python_stack *stack = &scratch->python;
+	u64 nothing = 0;
+	u64 id;
+	u32 n;
+
+	stack->code_id = code_id;
+	id = walk_python(space, call, scratch);
+	code_id = *(volatile u64 *)&stack->code_id;
+	id = mix(mix(code_id, id), stack->flags);
+	if (!id)
+		id = 1;
+	if (is_sent(scratch, id))
+		return id;
+	stack->stack_id = id;
+	stack->image = space->image;
+	n = *(volatile u16 *)&stack->n_words;
+	if (n > 2 * PYTHON_FRAMES + 1)
+		n = 2 * PYTHON_FRAMES + 1;
+	if (stacks.ringbuf_output(stack, offsetof(struct python_stack, code_id) + n * sizeof(u64),
+				  BPF_RB_NO_WAKEUP))
+		count(COUNTER_LOST_STACKS);
+	else if (known_stacks.update(&id, &nothing))
+		count(COUNTER_STACK_TABLE_FULL);
+	hurry_reader(words);
+	return id;
+}

@@ -1,0 +1,141 @@
+"""Names of CPython's functions, read from a process's memory by their code objects."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from tracelloc.abi import PYTHON_CODE_AT
+from tracelloc.runtimes.linetable import LineTable
+from tracelloc.target.runtimeframes import RuntimeFrame
+
+ReadMemory = Callable[[int, int], bytes]
+"""Bytes at an address, as many as can be read of those that are wanted."""
+
+_MOST_KNOWN: Final = 1 << 16
+"""Code objects whose names are at hand; a large program has some ten thousand."""
+_LONGEST_NAME: Final = 1 << 10
+"""Characters of names; those of files are paths."""
+_LONGEST_TABLE: Final = 1 << 18
+_FIRST_BYTES: Final = 512
+"""Bytes of a string or table that are read at first: most are shorter."""
+_CODE_BYTES: Final = 256
+_MASK: Final = (1 << 64) - 1
+_SEED: Final = 0x9E3779B97F4A7C15
+_BYTES_AT: Final = 32
+"""Where the content of a ``bytes`` object begins."""
+_KIND_SHIFT: Final = 2
+_IS_ASCII: Final = 1 << 6
+"""In ``state`` of ``PyASCIIObject``."""
+_CODECS: Final = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+@dataclass(frozen=True, slots=True)
+class CodeLayout:
+    """Where a code object has what is read of it, in bytes, and strings their text."""
+
+    file: int
+    name: int
+    """``co_qualname``"""
+    lines: int
+    """``co_linetable``"""
+    first_line: int
+    instructions: int
+    """Where the bytecode begins."""
+    ascii_bytes: int
+    """Of ``PyASCIIObject``; larger ones have 16 or 24 bytes more."""
+    compact_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    name: str | None
+    file: str | None = None
+    first_line: int | None = None
+    lines: LineTable | None = None
+
+
+class CodeObjects:
+    """Code objects of a process, each read once, when it is first seen.
+
+    One that has gone by then has no name; one that has taken another's place is told from it by
+    the ``identity`` that the probes have made (``probes/python.h``).
+    """
+
+    def __init__(self, layout: CodeLayout, code_type: int, read: ReadMemory) -> None:
+        """``code_type``: the address of ``PyCode_Type``."""
+        self._layout = layout
+        self._type = code_type
+        self._read = read
+        self._known: dict[tuple[int, int], _Function] = {}
+
+    def frame(self, code: int, reached: int) -> RuntimeFrame:
+        """What two words of the probes' stand for (``struct python_stack``)."""
+        identity, offset = reached >> 32, reached & 0xFFFFFFFF
+        function = self._known.get((code, identity))
+        if function is None:
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            function = self._known[code, identity] = self._look_up(code, identity)
+        if function.lines is None:
+            return RuntimeFrame(function.name, function.file, None, function.first_line)
+        at = (offset ^ 1 << 31) - (1 << 31) - self._layout.instructions
+        line = function.lines.line(at)
+        return RuntimeFrame(function.name, function.file, line, function.first_line)
+
+    def _look_up(self, code: int, identity: int) -> _Function:
+        image = self._read(code, _CODE_BYTES)
+        layout = self._layout
+        if len(image) < layout.lines + 8:
+            return _Function(None)
+        words = struct.unpack_from(f"<{len(image) // 8}Q", image)
+        if words[1] != self._type or _identity(words) != identity:
+            return _Function(None)
+        first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
+        table = self._bytes(words[layout.lines // 8])
+        return _Function(
+            self._text(words[layout.name // 8]),
+            self._text(words[layout.file // 8]),
+            first_line,
+            LineTable(table, first_line),
+        )
+
+    def _text(self, address: int) -> str | None:
+        """A string's text; None if it can't be read."""
+        layout = self._layout
+        image = self._read(address, layout.compact_bytes + _FIRST_BYTES)
+        if len(image) < layout.compact_bytes:
+            return None
+        length, _, state = struct.unpack_from("<qqI", image, 16)
+        kind, is_ascii = state >> _KIND_SHIFT & 7, bool(state & _IS_ASCII)
+        if kind not in _CODECS or length < 0:
+            return None
+        start = layout.ascii_bytes if is_ascii else layout.compact_bytes
+        end = start + min(length, _LONGEST_NAME) * kind
+        if end > len(image):
+            image = self._read(address, end)
+        return image[start:end].decode(_CODECS[kind], errors="backslashreplace")
+
+    def _bytes(self, address: int) -> bytes:
+        image = self._read(address, _BYTES_AT + _FIRST_BYTES)
+        if len(image) < _BYTES_AT:
+            return b""
+        length: int = struct.unpack_from("<q", image, 16)[0]
+        end = _BYTES_AT + max(0, min(length, _LONGEST_TABLE))
+        if end > len(image):
+            image = self._read(address, end)
+        return image[_BYTES_AT:end]
+
+
+def _identity(words: tuple[int, ...]) -> int:
+    """What tells a code object from others at its place, as ``probes/python.h`` has it."""
+    first = PYTHON_CODE_AT // 8
+    hashed = _mix(words[first], words[first + 1])
+    return _mix(_mix(hashed, words[first + 5]), words[first + 6]) >> 32
+
+
+def _mix(hashed: int, value: int) -> int:
+    hashed = (hashed ^ value) * _SEED & _MASK
+    return hashed ^ hashed >> 29

@@ -1,0 +1,67 @@
+"""Lines of a CPython function's instructions (Objects/locations.md of CPython, 3.11 on)."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Final
+
+_UNIT_BYTES: Final = 2
+_NO_LINE: Final = 15
+_LONG: Final = 14
+_NO_COLUMN: Final = 13
+_ONE_LINE: Final = (10, 11, 12)
+
+
+class LineTable:
+    """The decoded ``co_linetable`` of one code object."""
+
+    def __init__(self, table: bytes, first_line: int) -> None:
+        """Damaged tables end where the damage is."""
+        self._first_line = first_line
+        self._starts: list[int] = []
+        self._lines: list[int | None] = []
+        line, start, at = first_line, 0, 0
+        while at < len(table):
+            code = table[at] >> 3 & 15
+            length = (table[at] & 7) + 1
+            at += 1
+            if code in (_LONG, _NO_COLUMN):
+                change, at = _signed(table, at)
+                line += change
+                for _ in range(3 if code == _LONG else 0):
+                    _, at = _unsigned(table, at)
+            elif code in _ONE_LINE:
+                line += code - _ONE_LINE[0]
+                at += 2
+            elif code != _NO_LINE:
+                at += 1
+            self._starts.append(start)
+            self._lines.append(None if code == _NO_LINE else line)
+            start += length * _UNIT_BYTES
+        self._end = start
+
+    def line(self, offset: int) -> int | None:
+        """The line of the instruction at an offset in bytes; None: it belongs to none."""
+        if offset < 0:
+            return self._first_line
+        if offset >= self._end:
+            return None
+        return self._lines[bisect_right(self._starts, offset) - 1]
+
+
+def _unsigned(table: bytes, at: int) -> tuple[int, int]:
+    """(a number in pieces of 6 bits, where the next one begins)"""
+    value = shift = 0
+    while at < len(table):
+        byte = table[at]
+        at += 1
+        value |= (byte & 63) << shift
+        shift += 6
+        if not byte & 64:
+            break
+    return value, at
+
+
+def _signed(table: bytes, at: int) -> tuple[int, int]:
+    value, at = _unsigned(table, at)
+    return (-(value >> 1) if value & 1 else value >> 1), at

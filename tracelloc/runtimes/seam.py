@@ -1,0 +1,41 @@
+"""What a runtime has to say of a process, for its functions to appear in call stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.target.runtimeframes import RuntimeFrame
+
+
+class MergedRuntime(Protocol):
+    """A runtime in one process. Made anew for each program that the process begins."""
+
+    @property
+    def title(self) -> str:
+        """Name and version, for people."""
+        ...
+
+    def publish(self, words: SpaceWords) -> None:
+        """Tells the probes where its frames are."""
+
+    def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
+        """Names the frames that the probes have read, innermost first.
+
+        Each group is what one frame of the interpreter's loop stands for. Reads the process's
+        memory for what was not seen before: to be called soon after the stack was taken.
+        """
+        ...
+
+    def is_loop(self, address: int) -> bool:
+        """Whether a return address is in the interpreter's loop: such a frame is replaced."""
+        ...
+
+    def is_in_loop(self, address: int) -> bool:
+        """Whether it is in a function that the loop has jumped to: dropped before a loop's frame."""
+        ...
+
+    def trouble(self) -> str | None:
+        """What of it can't be followed now, for people."""
+        ...

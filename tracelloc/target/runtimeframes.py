@@ -1,0 +1,59 @@
+"""Frames of functions that a language runtime interprets, as made-up addresses.
+
+A stack is a tuple of addresses. A line of interpreted code has none, so it gets one above all
+addresses of programs; whoever names addresses finds here what it stands for. Lines that are
+the same in several processes have the same address.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+FIRST_ADDRESS: Final = 1 << 62
+_MOST: Final = 1 << 20
+"""Lines that are told apart: some 300 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeFrame:
+    """A line of a function, as a runtime says."""
+
+    function: str | None
+    """None: it could not be read."""
+    file: str | None = None
+    line: int | None = None
+    first_line: int | None = None
+    """Where the function begins."""
+    runtime: str = "Python"
+
+
+_OTHERS: Final = RuntimeFrame("[more functions than are told apart]")
+
+
+class RuntimeFrames:
+    """All frames of a trace. One thread adds, any may look up."""
+
+    def __init__(self) -> None:
+        self._addresses: dict[RuntimeFrame, int] = {}
+        self._frames: list[RuntimeFrame] = []
+
+    def address(self, frame: RuntimeFrame) -> int:
+        """The address that stands for a frame."""
+        address = self._addresses.get(frame)
+        if address is None:
+            if len(self._frames) >= _MOST and frame is not _OTHERS:
+                return self.address(_OTHERS)
+            self._frames.append(frame)
+            address = self._addresses[frame] = FIRST_ADDRESS + len(self._frames)
+        return address
+
+    def find(self, address: int) -> RuntimeFrame | None:
+        """What an address stands for; None: it is one of a program's code."""
+        number = address - FIRST_ADDRESS
+        return self._frames[number - 1] if 0 < number <= len(self._frames) else None
+
+
+def is_runtime_frame(address: int) -> bool:
+    """Whether this is an address that was made up here."""
+    return FIRST_ADDRESS < address <= FIRST_ADDRESS + _MOST + 1
