@@ -295,6 +295,8 @@ struct python {
 	__u16 entry;       /* a byte that says whether the loop was entered for it */
 	__u16 least_entry; /* namely if it is not below this */
 	__u16 has_shims;   /* such a frame is none of Python's, but stands before them */
+	__u16 has_no_versions; /* code objects have no number of their own */
+	__u16 unused[3];
 };
 
 /* The same for one address space: what the probes need to know of it. */

@@ -176,6 +176,8 @@ struct scratch {
 	struct stack stack;
 #ifdef PYTHON
 	struct python_stack python;
+	__u64 python_frame; /* the frame to be read next */
+	__u64 python_hash;  /* of those that were */
 #endif
 #ifdef USE_ROWS
 	__u64 loaded;   /* bytes of the stack that are in `window` */

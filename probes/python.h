@@ -17,7 +17,7 @@
 /* What is read of a thread's record, of a frame, and of a code object from PYTHON_CODE_AT on. */
 #define PYTHON_THREAD_BYTES 256
 #define PYTHON_FRAME_BYTES 80
-#define PYTHON_CODE_BYTES 56
+#define PYTHON_CODE_BYTES 120
 
 /* Threads among which one is looked for. */
 #define PYTHON_THREADS 512
@@ -89,6 +89,17 @@ static __always_inline bool find_thread(struct space *space, struct call *call,
 }
 
 /*
+ * A code object may come to lie where another one was, and so may all that it refers to. From 3.12
+ * on each has a number of its own among its words; before that, what tells them apart are
+ * what its name hashes to, and the first of its lines. Where those are:
+ */
+#define PYTHON_NAME_AT 128
+#define PYTHON_LINES_AT 136
+/* In a string, and in bytes. */
+#define PYTHON_HASH_AT 24
+#define PYTHON_BYTES_AT 32
+
+/*
  * Notes the frame in the window as two words, and returns whether that could be read: where its
  * code is, with the lowest bit set where CPython's loop was entered for it; how far it has come,
  * with what tells the code from other code that lies there later.
@@ -112,48 +123,72 @@ static __always_inline bool note_frame(struct space *space, struct scratch *scra
 		return false;
 	identity = mix(window_word(scratch, 0), window_word(scratch, 8));
 	identity = mix(mix(identity, window_word(scratch, 40)), window_word(scratch, 48));
+	identity = mix(identity, window_word(scratch, 64));
+	if (space->python.has_no_versions) {
+		u64 name = window_word(scratch, PYTHON_NAME_AT - PYTHON_CODE_AT);
+		u64 lines = window_word(scratch, PYTHON_LINES_AT - PYTHON_CODE_AT);
+
+		if (read_user(scratch->window, 8, (void *)(name + PYTHON_HASH_AT)) ||
+		    read_user(scratch->window + 8, 16, (void *)(lines + PYTHON_BYTES_AT)))
+			return false;
+		identity = mix(mix(identity, window_word(scratch, 0)), window_word(scratch, 8));
+		identity = mix(identity, window_word(scratch, 16));
+	}
 	pair[0] = code | entry;
 	pair[1] = (identity & ~0xffffffffULL) | (u32)reached;
 	return true;
 }
 
-/* Walks the thread's frames into `python`, innermost first. Returns their hash. */
-static __always_inline u64 walk_python(struct space *space, struct call *call,
-				       struct scratch *scratch)
+/* Changes the hash of the walk. (All is kept in memory: see begin_memo.) */
+static __always_inline void hash_word(struct scratch *scratch, u64 word)
+{
+	volatile u64 *hash = &scratch->python_hash;
+
+	*hash = mix(*hash, word);
+}
+
+/* Walks the thread's frames into `python`, innermost first, and hashes them. */
+static __always_inline void walk_python(struct space *space, struct call *call,
+					struct scratch *scratch)
 {
 	struct python_stack *stack = &scratch->python;
-	u64 frame = 0;
-	u64 hash = 0;
+	volatile u64 *frame = &scratch->python_frame;
 
+	*frame = 0;
 	stack->n_words = 1;
 	stack->flags = STACK_PYTHON;
 	if (find_thread(space, call, scratch)) {
-		frame = window_word(scratch, space->python.frame);
+		*frame = window_word(scratch, space->python.frame);
 		if (space->python.has_inner &&
-		    read_user(&frame, sizeof(frame), (void *)(frame + space->python.inner)))
-			goto lost;
+		    read_user(&scratch->python_frame, sizeof(u64),
+			      (void *)(*frame + space->python.inner))) {
+			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
+			*frame = 0;
+		}
 	}
+	asm volatile("" : : : "memory");
 #pragma clang loop unroll(disable)
 	for (u32 i = 0; i < PYTHON_FRAMES; i++) {
 		u64 *pair = &stack->words[2 * i];
+		u64 at = *frame;
 
-		if (!frame)
-			return hash;
-		if (read_user(scratch->window, PYTHON_FRAME_BYTES, (void *)frame))
-			goto lost;
-		frame = window_word(scratch, space->python.previous);
-		if (!note_frame(space, scratch, pair))
-			goto lost;
-		hash = mix(mix(hash, pair[0]), pair[1]);
+		if (!at)
+			return;
+		if (read_user(scratch->window, PYTHON_FRAME_BYTES, (void *)at)) {
+			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
+			return;
+		}
+		*frame = window_word(scratch, space->python.previous);
+		if (!note_frame(space, scratch, pair)) {
+			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
+			return;
+		}
+		hash_word(scratch, pair[0]);
+		hash_word(scratch, pair[1]);
 		stack->n_words = 2 * i + 3;
 	}
-	if (frame)
+	if (*frame)
 		stack->flags = STACK_PYTHON | STACK_TRUNCATED;
-	return hash + 1;
-lost:
-	count(COUNTER_LOST_PYTHON_FRAMES);
-	stack->flags = STACK_PYTHON | STACK_UNREADABLE;
-	return hash + 2;
 }
 
 /* User space is to read what is new soon: names of Python's functions go with their code. */
@@ -180,9 +215,12 @@ static __always_inline u64 name_python(struct control *words, struct space *spac
 	u32 n;
 
 	stack->code_id = code_id;
-	id = walk_python(space, call, scratch);
-	code_id = *(volatile u64 *)&stack->code_id;
-	id = mix(mix(code_id, id), stack->flags);
+	scratch->python_hash = code_id;
+	walk_python(space, call, scratch);
+	if (stack->flags & STACK_UNREADABLE)
+		count(COUNTER_LOST_PYTHON_FRAMES);
+	hash_word(scratch, stack->flags);
+	id = *(volatile u64 *)&scratch->python_hash;
 	if (!id)
 		id = 1;
 	if (is_sent(scratch, id))

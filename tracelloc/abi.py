@@ -96,12 +96,14 @@ PYTHON_OFFSETS: Final = (
     "entry",
     "least_entry",
     "has_shims",
+    "has_no_versions",
 )
 PYTHON_FIELDS: Final = [
     ("interpreter", "<u8"),
     ("namespace_device", "<u8"),
     ("namespace_inode", "<u8"),
     *((name, "<u2") for name in PYTHON_OFFSETS),
+    ("unused", ("<u2", (3,))),
 ]
 """``struct python``."""
 

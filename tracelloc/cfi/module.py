@@ -110,16 +110,22 @@ class Cfi:
                     return found
         return self._without_entry(address)
 
-    def is_start(self, address: int) -> bool:
-        """Whether a function that has information begins at this address."""
+    def part_at(self, address: int) -> range | None:
+        """The function, or the part of one, that an address is in; None without information."""
         for which in (0, 1):
             table = self._table(which)
             offset = table[1].find(address) if table is not None else None
             if table is not None and offset is not None:
                 with suppress(CfiError):
-                    if table[0].fde(offset)[0] == address:
-                        return True
-        return False
+                    start, size = table[0].fde(offset)
+                    if address < start + size:
+                        return range(start, start + size)
+        return None
+
+    def is_start(self, address: int) -> bool:
+        """Whether a function that has information begins at this address."""
+        part = self.part_at(address)
+        return part is not None and part.start == address
 
     def _sampled_share(self) -> float:
         """About which share of the code has information, 0 to 1.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ _FIRST_BYTES: Final = 512
 _CODE_BYTES: Final = 256
 _MASK: Final = (1 << 64) - 1
 _SEED: Final = 0x9E3779B97F4A7C15
+_HASH_AT: Final = 24
+"""Where a string has its hash."""
 _BYTES_AT: Final = 32
 """Where the content of a ``bytes`` object begins."""
 _KIND_SHIFT: Final = 2
@@ -47,6 +50,8 @@ class CodeLayout:
     ascii_bytes: int
     """Of ``PyASCIIObject``; larger ones have 16 or 24 bytes more."""
     compact_bytes: int
+    has_versions: bool = True
+    """Whether each code object has a number of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,8 +95,8 @@ class CodeObjects:
         layout = self._layout
         if len(image) < layout.lines + 8:
             return _Function(None)
-        words = struct.unpack_from(f"<{len(image) // 8}Q", image)
-        if words[1] != self._type or _identity(words) != identity:
+        words = _words(image)
+        if words[1] != self._type or self._identity(words) != identity:
             return _Function(None)
         first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
         table = self._bytes(words[layout.lines // 8])
@@ -101,6 +106,16 @@ class CodeObjects:
             first_line,
             LineTable(table, first_line),
         )
+
+    def _identity(self, words: tuple[int, ...]) -> int:
+        """What tells a code object from others at its place, as ``probes/python.h`` has it."""
+        first = PYTHON_CODE_AT // 8
+        parts = [words[first + at] for at in (0, 1, 5, 6, 8)]
+        layout = self._layout
+        if not layout.has_versions:
+            parts += _words(self._read(words[layout.name // 8] + _HASH_AT, 8))
+            parts += _words(self._read(words[layout.lines // 8] + _BYTES_AT, 16))
+        return functools.reduce(_mix, parts) >> 32
 
     def _text(self, address: int) -> str | None:
         """A string's text; None if it can't be read."""
@@ -129,11 +144,8 @@ class CodeObjects:
         return image[_BYTES_AT:end]
 
 
-def _identity(words: tuple[int, ...]) -> int:
-    """What tells a code object from others at its place, as ``probes/python.h`` has it."""
-    first = PYTHON_CODE_AT // 8
-    hashed = _mix(words[first], words[first + 1])
-    return _mix(_mix(hashed, words[first + 5]), words[first + 6]) >> 32
+def _words(image: bytes) -> tuple[int, ...]:
+    return struct.unpack_from(f"<{len(image) // 8}Q", image)
 
 
 def _mix(hashed: int, value: int) -> int:

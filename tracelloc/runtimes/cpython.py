@@ -17,6 +17,7 @@ import numpy as np
 from tracelloc.abi import PYTHON_ENTRY
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.runtimes.codeobjects import CodeLayout, CodeObjects
+from tracelloc.runtimes.codeparts import function_parts
 from tracelloc.syscalls import read_process
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import base_name
@@ -25,7 +26,8 @@ from tracelloc.target.runtimes import is_python_name
 from tracelloc.target.space import AddressSpace, Place
 
 _LOOP: Final = "_PyEval_EvalFrameDefault"
-_LOOP_PARTS: Final = (_LOOP, f"{_LOOP}.cold")
+_SMALL_LOOP_BYTES: Final = 8 << 10
+"""Less code than that can't be the loop itself: it jumps to a function for each instruction."""
 _COOKIE: Final = b"xdebugpy"
 _WORDS: Final = 90
 """Words of ``_Py_DebugOffsets`` that are read."""
@@ -51,16 +53,16 @@ _LAYOUTS: Final = {
         {
             "threads": 16, "next": 8, "thread_id": 160, "frame": 56, "has_inner": 1, "inner": 8,
             "code": 32, "previous": 48, "instruction": 56, "entry": 68, "least_entry": 1,
-            "has_shims": 0,
+            "has_shims": 0, "has_no_versions": 1,
         },
-        replace(_CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72),
+        replace(_CODE, first_line=72, instructions=184, has_versions=False, ascii_bytes=48, compact_bytes=72),
     ),
     (3, 12): PythonLayout(
         48,
         {
             "threads": 72, "next": 8, "thread_id": 144, "frame": 56, "has_inner": 1, "inner": 0,
             "code": 0, "previous": 8, "instruction": 56, "entry": 70, "least_entry": 3,
-            "has_shims": 1,
+            "has_shims": 1, "has_no_versions": 0,
         },
         _CODE,
     ),
@@ -78,7 +80,7 @@ _PLACES: Final = {
     },
 }  # fmt: skip
 """Which word of ``_Py_DebugOffsets`` has what."""
-_SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1}
+_SHIMS: Final = {"has_inner": 0, "inner": 0, "least_entry": 3, "has_shims": 1, "has_no_versions": 0}
 
 
 class UnsupportedPython(Exception):  # noqa: N818 - nothing fails for it
@@ -98,12 +100,7 @@ class CPython:
         self._layout = self._find_layout()
         code_type = space.object(module, "PyCode_Type")
         self._codes = CodeObjects(self._layout.code, code_type or 0, self._read)
-        loops = module.elf.find_functions(_LOOP_PARTS)
-        self._loop = [
-            range(start, start + size)
-            for name in _LOOP_PARTS
-            for start, size in loops.get(name, {}).items()
-        ]
+        self._loop = function_parts(module.elf, space.files.cfi(module), _LOOP)
         self._is_loop: dict[int, bool] = {}
 
     @property
@@ -143,9 +140,10 @@ class CPython:
             self._is_loop[address] = known
         return known
 
-    def is_in_loop(self, address: int) -> bool:
-        """Whether it is in a function that the loop has jumped to."""
-        return False
+    @property
+    def inner_frames(self) -> int:
+        """How many frames lie directly within the loop's that belong to it: to be dropped."""
+        return int(sum(map(len, self._loop)) < _SMALL_LOOP_BYTES)
 
     def trouble(self) -> str | None:
         """What of it can't be followed now, for people."""

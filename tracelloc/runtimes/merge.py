@@ -130,23 +130,22 @@ class StackMerger:
     def _merged(self, code: Frames, flags: StackFlag, groups: list[Frames]) -> Frames:
         if self._runtime is None or not groups:
             return code
-        is_loop, is_in_loop = self._runtime.is_loop, self._runtime.is_in_loop
+        is_loop, inner = self._runtime.is_loop, self._runtime.inner_frames
         frames: list[int] = []
         rest = iter(groups)
-        used = end = inner = 0
+        used = end = 0
         for address in code:
             if is_loop(address):
-                group = next(rest, None)
-                del frames[len(frames) - inner :]
-                frames.extend((address,) if group is None else group)
+                # The loop calls nothing else: what is within it is part of it.
+                del frames[max(end, len(frames) - inner) :]
+                frames.extend(next(rest, (address,)))
                 used += 1
                 end = len(frames)
-                inner = 0
             else:
-                inner = inner + 1 if is_in_loop(address) else 0
                 frames.append(address)
         if used < len(groups) and not flags & CUT:
             # They belong further out than the last one that was found, but not where is unknown.
+            end = end if used else len(frames)
             frames[end:end] = [frame for group in rest for frame in group]
         self.uneven_count += used != len(groups)
         return tuple(frames)

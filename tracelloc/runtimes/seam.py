@@ -32,8 +32,9 @@ class MergedRuntime(Protocol):
         """Whether a return address is in the interpreter's loop: such a frame is replaced."""
         ...
 
-    def is_in_loop(self, address: int) -> bool:
-        """Whether it is in a function that the loop has jumped to: dropped before a loop's frame."""
+    @property
+    def inner_frames(self) -> int:
+        """How many frames lie directly within the loop's that belong to it: to be dropped."""
         ...
 
     def trouble(self) -> str | None:

@@ -88,7 +88,7 @@ class StackSource:
             self._unwinder = Unwinder(space, table, max_frames, ahead, self.refresh)
             self._find_loader()
             self._renew(words.generation)
-        if self.merger is not None and like is not None:
+        if self.merger is not None:
             self.merger.look()
 
     def await_rows(self) -> None:

@@ -1,0 +1,154 @@
+"""Frames of Python in call stacks, against what Python and faulthandler say at that moment."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, Target
+from tracelloc.abi import Counter, StackFlag
+from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.target.procfs import Process
+from tracelloc.target.runtimeframes import RuntimeFrame
+from tracelloc.tracing.begin import attach_to
+from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.session import Session
+from tracelloc.tracing.tracee import Tracee
+from tracelloc.unwinding import source
+
+pytestmark = pytest.mark.bpf
+
+PYTHON = "/usr/bin/python3"
+FIRST_SIZE = 1 << 24
+KINDS = (
+    "nested", "generators", "comprehensions", "callbacks", "properties", "coroutines", "threads",
+    "exceptions", "recursion", "odd",
+)  # fmt: skip
+Lines = list[tuple[str, str, int]]
+GONE = "gone"
+FAULT = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+@pytest.fixture(autouse=True)
+def _all_rows_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_PATIENCE_S", PATIENCE_S)
+
+
+@pytest.fixture(scope="module")
+def module(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of the C module, which any CPython from 3.11 on can load."""
+    directory = tmp_path_factory.mktemp("pyframes")
+    include = subprocess.run(
+        [PYTHON, "-c", "import sysconfig; print(sysconfig.get_path('include'))"],
+        capture_output=True, text=True, check=True, timeout=PATIENCE_S,
+    ).stdout.strip()  # fmt: skip
+    subprocess.run(
+        ["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", f"-I{include}",
+         TARGETS / "pyframes.c", "-o", directory / "pyframes.abi3.so"],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    return directory
+
+
+def open_program(targets: list[Target], module: Path, python: str = PYTHON) -> Target:
+    target = Target([python, TARGETS / "pyframes.py", module, str(FIRST_SIZE)])
+    targets.append(target)
+    return target
+
+
+@pytest.fixture
+def program(targets: list[Target], module: Path) -> Target:
+    return open_program(targets, module)
+
+
+@pytest.fixture
+def session(program: Target) -> Iterator[Session]:
+    yield from traced(program)
+
+
+def traced(program: Target, **config: object) -> Iterator[Session]:
+    capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)  # type: ignore[arg-type]
+    session = attach_to(Process(program.pid), TraceConfig(capture))
+    try:
+        yield session
+    finally:
+        session.close()
+
+
+def seen(
+    session: Session, tracee: Tracee | None = None
+) -> dict[int, tuple[Lines, StackFlag, list[int]]]:
+    """By size: the frames of Python, how the stack ended, and all of its addresses."""
+    session.snapshot()
+    tracee = tracee or session.root
+    blocks = tracee.heap.table.blocks()
+    found = {}
+    for size, index in zip(blocks.size.tolist(), blocks.stack.tolist(), strict=True):
+        frames = tracee.heap.stacks.frames(index)
+        assert frames is not None
+        named = [tracee.space.files.runtime_frames.find(address) for address in frames]
+        lines = [line(frame) for frame in named if frame is not None]
+        found[size] = lines, tracee.heap.stacks.flags(index), list(frames)
+    return found
+
+
+def line(frame: RuntimeFrame) -> tuple[str, str, int]:
+    return frame.function or GONE, frame.file or GONE, frame.line or 0
+
+
+def expected(answer: str) -> dict[int, Lines]:
+    """By size: the frames as Python says; those that faulthandler writes are the same."""
+    found = {}
+    for size, frames, text in json.loads(answer):
+        found[size] = [(name, file, number) for name, file, number in frames]
+        written = FAULT.findall(text)
+        assert [int(number) for _, number, _ in written] == [n for *_, n in found[size][:100]]
+    return found
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_are_pythons_own(session: Session, program: Target, kind: str) -> None:
+    truth = expected(program.ask(kind))
+    found = seen(session)
+    assert set(found) == set(truth)
+    assert {size: lines for size, (lines, *_) in found.items()} == truth
+    # Only C is too deep there: 50 calls are 200 frames.
+    cut = StackFlag.TRUNCATED if kind == "recursion" else StackFlag(0)
+    assert not any(flags & ~cut for _, flags, _ in found.values())
+    merger = session.root.source.merger
+    assert merger is not None
+    assert merger.uneven_count == (kind == "recursion")
+    assert session.snapshot().root.losses.counters[Counter.LOST_PYTHON_FRAMES] == 0
+    # None of the interpreter's loop is left.
+    assert merger.runtime is not None
+    assert not any(merger.runtime.is_loop(at) for *_, frames in found.values() for at in frames)
+
+
+def test_no_function_is_taken_for_another(session: Session, program: Target) -> None:
+    """Code that is gone when it is looked at has no name, and not that of what is there now."""
+    truth = expected(program.ask("reuse"))
+    found = {size: lines for size, (lines, *_) in seen(session).items()}
+    assert set(found) == set(truth)
+    for size, lines in truth.items():
+        assert len(lines) == len(found[size])
+        for own, mine in zip(lines, found[size], strict=True):
+            assert mine in (own, (GONE, GONE, 0))
+        # Those that stay have theirs.
+        assert found[size][0] == lines[0]
+        assert found[size][-2:] == lines[-2:]
+
+
+def test_children_have_their_parents_stacks(targets: list[Target], module: Path) -> None:
+    program = open_program(targets, module)
+    for session in traced(program, follow=True):
+        program.ask("nested")
+        child, (size, frames, _) = json.loads(program.ask("fork"))
+        session.snapshot()
+        tracee = next(each for each in session.processes.every if each.process.pid == child)
+        assert size in seen(session, tracee)
+        assert seen(session, tracee)[size][0] == [tuple(frame) for frame in frames]
