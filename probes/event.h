@@ -292,11 +292,12 @@ struct python {
 	__u16 code;        /* in a frame: its code object */
 	__u16 previous;    /* its caller's frame */
 	__u16 instruction; /* the instruction it has come to */
-	__u16 entry;       /* a byte that says whether the loop was entered for it */
-	__u16 least_entry; /* namely if it is not below this */
+	__u16 entry;       /* the word with the byte that says whether the loop was entered for it, */
+	__u16 entry_shift; /* the bits before that byte, */
+	__u16 least_entry; /* which is at least this then */
 	__u16 has_shims;   /* such a frame is none of Python's, but stands before them */
 	__u16 has_no_versions; /* code objects have no number of their own */
-	__u16 unused[3];
+	__u16 unused[2];
 };
 
 /* The same for one address space: what the probes need to know of it. */

@@ -169,6 +169,13 @@ struct memo {
 };
 #endif
 
+#ifdef PYTHON
+/* Bytes that are read at once before a frame: its callers mostly lie there. A power of two. */
+#define PYTHON_WINDOW 2048
+/* What is read of a frame itself, or more. */
+#define PYTHON_SLACK 256
+#endif
+
 /* What walking a stack works with: too large for a program's own stack (scratch.h). */
 struct scratch {
 	__u64 taken; /* by a program */
@@ -178,6 +185,9 @@ struct scratch {
 	struct python_stack python;
 	__u64 python_frame; /* the frame to be read next */
 	__u64 python_hash;  /* of those that were */
+	__u64 python_base;  /* address of the first byte in `python_window` */
+	__u64 python_last;  /* a frame that begins after that byte, but not later than this, is there */
+	__u8 python_window[PYTHON_WINDOW + PYTHON_SLACK];
 #endif
 #ifdef USE_ROWS
 	__u64 loaded;   /* bytes of the stack that are in `window` */

@@ -88,28 +88,82 @@ static __always_inline bool find_thread(struct space *space, struct call *call,
 	return false;
 }
 
+/* A word of the frame at `at`, which is in the frames' window. */
+static __always_inline u64 frame_word(struct scratch *scratch, u64 at, u32 offset)
+{
+	return *(volatile u64 *)(scratch->python_window +
+				 ((at - *(volatile u64 *)&scratch->python_base) &
+				  (PYTHON_WINDOW - 8)) +
+				 (offset & (PYTHON_SLACK - 8)));
+}
+
+/*
+ * Has a frame in the window. Frames of functions lie behind their callers' as a rule, so what
+ * is before it is read as well, up to where a page may begin.
+ */
+static __always_inline bool has_frame(struct scratch *scratch, u64 at)
+{
+	u64 start = at & ~(u64)(PYTHON_WINDOW - 1);
+
+	if (at - *(volatile u64 *)&scratch->python_base <= scratch->python_last)
+		return true;
+	scratch->python_base = start;
+	scratch->python_last = at - start;
+	return !read_user(scratch->python_window,
+			  (at & (PYTHON_WINDOW - 1)) + PYTHON_FRAME_BYTES, (void *)start);
+}
+
 /*
  * A code object may come to lie where another one was, and so may all that it refers to. From 3.12
- * on each has a number of its own among its words; before that, what tells them apart are
- * what its name hashes to, and the first of its lines. Where those are:
+ * on each has a number of its own among its words. Before that, what tells them apart is where
+ * name and lines are; of code that is run once, a module's or what exec() is given, what the
+ * name hashes to, and the first of its lines. Where those are:
  */
 #define PYTHON_NAME_AT 128
 #define PYTHON_LINES_AT 136
+#define PYTHON_FLAGS_AT 48
 /* In a string, and in bytes. */
 #define PYTHON_HASH_AT 24
 #define PYTHON_BYTES_AT 32
+/* CO_NEWLOCALS of Include/code.h: the code of a function. */
+#define PYTHON_IS_FUNCTION 2
+
+/* A word of the code object in the window. */
+static __always_inline u64 code_word(struct scratch *scratch, u32 offset)
+{
+	return window_word(scratch, offset - PYTHON_CODE_AT);
+}
+
+/* What tells the code object in the window from others at its place; 0: can't be read. */
+static __always_inline u64 identify(struct space *space, struct scratch *scratch)
+{
+	u64 identity = mix(code_word(scratch, 24), code_word(scratch, 32));
+	u64 name = code_word(scratch, PYTHON_NAME_AT);
+	u64 lines = code_word(scratch, PYTHON_LINES_AT);
+	u64 is_function = code_word(scratch, PYTHON_FLAGS_AT) & PYTHON_IS_FUNCTION;
+
+	identity = mix(mix(identity, code_word(scratch, 64)), code_word(scratch, 72));
+	identity = mix(mix(identity, code_word(scratch, 88)), lines);
+	if (!space->python.has_no_versions || is_function)
+		return mix(identity, name) | 1;
+	if (read_user(scratch->window, 8, (void *)(name + PYTHON_HASH_AT)) ||
+	    read_user(scratch->window + 8, 16, (void *)(lines + PYTHON_BYTES_AT)))
+		return 0;
+	identity = mix(mix(identity, window_word(scratch, 0)), window_word(scratch, 8));
+	return mix(identity, window_word(scratch, 16)) | 1;
+}
 
 /*
- * Notes the frame in the window as two words, and returns whether that could be read: where its
+ * Notes the frame at `at` as two words, and returns whether that could be read: where its
  * code is, with the lowest bit set where CPython's loop was entered for it; how far it has come,
  * with what tells the code from other code that lies there later.
  */
-static __always_inline bool note_frame(struct space *space, struct scratch *scratch, u64 *pair)
+static __always_inline bool note_frame(struct space *space, struct scratch *scratch, u64 at,
+				       u64 *pair)
 {
-	u64 code = window_word(scratch, space->python.code) & ~7ULL;
-	u64 reached = window_word(scratch, space->python.instruction) - code;
-	u64 entry = *(volatile u8 *)(scratch->window +
-				     (space->python.entry & (PYTHON_THREAD_BYTES - 1)));
+	u64 code = frame_word(scratch, at, space->python.code) & ~7ULL;
+	u64 reached = frame_word(scratch, at, space->python.instruction) - code;
+	u64 entry = frame_word(scratch, at, space->python.entry) >> space->python.entry_shift & 0xff;
 	u64 identity;
 
 	entry = entry >= space->python.least_entry;
@@ -121,22 +175,10 @@ static __always_inline bool note_frame(struct space *space, struct scratch *scra
 	}
 	if (read_user(scratch->window, PYTHON_CODE_BYTES, (void *)(code + PYTHON_CODE_AT)))
 		return false;
-	identity = mix(window_word(scratch, 0), window_word(scratch, 8));
-	identity = mix(mix(identity, window_word(scratch, 40)), window_word(scratch, 48));
-	identity = mix(identity, window_word(scratch, 64));
-	if (space->python.has_no_versions) {
-		u64 name = window_word(scratch, PYTHON_NAME_AT - PYTHON_CODE_AT);
-		u64 lines = window_word(scratch, PYTHON_LINES_AT - PYTHON_CODE_AT);
-
-		if (read_user(scratch->window, 8, (void *)(name + PYTHON_HASH_AT)) ||
-		    read_user(scratch->window + 8, 16, (void *)(lines + PYTHON_BYTES_AT)))
-			return false;
-		identity = mix(mix(identity, window_word(scratch, 0)), window_word(scratch, 8));
-		identity = mix(identity, window_word(scratch, 16));
-	}
+	identity = identify(space, scratch);
 	pair[0] = code | entry;
 	pair[1] = (identity & ~0xffffffffULL) | (u32)reached;
-	return true;
+	return identity;
 }
 
 /* Changes the hash of the walk. (All is kept in memory: see begin_memo.) */
@@ -155,6 +197,8 @@ static __always_inline void walk_python(struct space *space, struct call *call,
 	volatile u64 *frame = &scratch->python_frame;
 
 	*frame = 0;
+	scratch->python_base = 0;
+	scratch->python_last = 0;
 	stack->n_words = 1;
 	stack->flags = STACK_PYTHON;
 	if (find_thread(space, call, scratch)) {
@@ -174,12 +218,12 @@ static __always_inline void walk_python(struct space *space, struct call *call,
 
 		if (!at)
 			return;
-		if (read_user(scratch->window, PYTHON_FRAME_BYTES, (void *)at)) {
+		if (!has_frame(scratch, at)) {
 			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
 			return;
 		}
-		*frame = window_word(scratch, space->python.previous);
-		if (!note_frame(space, scratch, pair)) {
+		*frame = frame_word(scratch, at, space->python.previous);
+		if (!note_frame(space, scratch, at, pair)) {
 			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
 			return;
 		}
@@ -209,10 +253,14 @@ static __always_inline void hurry_reader(struct control *words)
 static __always_inline u64 name_python(struct control *words, struct space *space,
 				       struct call *call, struct scratch *scratch, u64 code_id)
 {
-	struct python_stack *stack = &scratch->python;
+	struct python_stack *stack;
 	u64 nothing = 0;
 	u64 id;
 	u32 n;
+
+	/* Else clang works out addresses of what is used here before it walks the code. */
+	asm volatile("" : "+r"(words), "+r"(space), "+r"(call), "+r"(scratch));
+	stack = &scratch->python;
 
 	stack->code_id = code_id;
 	scratch->python_hash = code_id;

@@ -94,6 +94,7 @@ PYTHON_OFFSETS: Final = (
     "previous",
     "instruction",
     "entry",
+    "entry_shift",
     "least_entry",
     "has_shims",
     "has_no_versions",
@@ -103,7 +104,7 @@ PYTHON_FIELDS: Final = [
     ("namespace_device", "<u8"),
     ("namespace_inode", "<u8"),
     *((name, "<u2") for name in PYTHON_OFFSETS),
-    ("unused", ("<u2", (3,))),
+    ("unused", ("<u2", (2,))),
 ]
 """``struct python``."""
 

@@ -80,5 +80,7 @@ class SpaceWords:
         python["namespace_device"][0], python["namespace_inode"][0] = namespace
         for name, offset in offsets.items():
             python[name][0] = offset
+        # The byte is taken out of its word.
+        python["entry"][0], python["entry_shift"][0] = offsets["entry"] & ~7, offsets["entry"] % 8 * 8
         # From here on it is used.
         python["interpreter"][0] = interpreter

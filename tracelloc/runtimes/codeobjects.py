@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from tracelloc.abi import PYTHON_CODE_AT
 from tracelloc.runtimes.linetable import LineTable
 from tracelloc.target.runtimeframes import RuntimeFrame
 
@@ -25,6 +24,10 @@ _FIRST_BYTES: Final = 512
 _CODE_BYTES: Final = 256
 _MASK: Final = (1 << 64) - 1
 _SEED: Final = 0x9E3779B97F4A7C15
+_IDENTITY_AT: Final = (24, 32, 64, 72, 88, 136)
+_FLAGS_AT: Final = 48
+_IS_FUNCTION: Final = 2
+"""As ``probes/python.h`` has them."""
 _HASH_AT: Final = 24
 """Where a string has its hash."""
 _BYTES_AT: Final = 32
@@ -109,10 +112,11 @@ class CodeObjects:
 
     def _identity(self, words: tuple[int, ...]) -> int:
         """What tells a code object from others at its place, as ``probes/python.h`` has it."""
-        first = PYTHON_CODE_AT // 8
-        parts = [words[first + at] for at in (0, 1, 5, 6, 8)]
         layout = self._layout
-        if not layout.has_versions:
+        parts = [words[at // 8] for at in _IDENTITY_AT]
+        if layout.has_versions or words[_FLAGS_AT // 8] & _IS_FUNCTION:
+            parts.append(words[layout.name // 8])
+        else:
             parts += _words(self._read(words[layout.name // 8] + _HASH_AT, 8))
             parts += _words(self._read(words[layout.lines // 8] + _BYTES_AT, 16))
         return functools.reduce(_mix, parts) >> 32
