@@ -35,7 +35,17 @@ def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False)
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
     merged = ("python.h",) if python else ()
-    return (*tools, *walk, *merged, "intern.h", "spill.h", "ring.h", "emit.h", "heap.bpf.c", *mappings)
+    return (
+        *tools,
+        *walk,
+        *merged,
+        "intern.h",
+        "spill.h",
+        "ring.h",
+        "emit.h",
+        "heap.bpf.c",
+        *mappings,
+    )
 
 
 def source_text(*, use_rows: bool, trace_mappings: bool = False, python: bool = False) -> str:

@@ -31,11 +31,7 @@ def nested():
     def inner():
         def innermost():
             leak()
-            pyframes.mark(
-                next(
-                    sizes
-                )
-            )
+            pyframes.mark(next(sizes))
 
         innermost()
 
@@ -85,9 +81,9 @@ def finishing():
 def comprehensions():
     [leak() for _ in range(2)]
     {leak() for _ in range(1)}
-    {1: leak() for _ in range(1)}
+    {number: leak() for number in range(1)}
     [[leak() for _ in range(1)] for _ in range(1)]
-    list(leak() for _ in range(2))
+    tuple(leak() for _ in range(2))
 
 
 def callbacks():
@@ -159,17 +155,17 @@ class Meta(type):
 
 def properties():
     thing = Thing()
-    thing.size
+    _ = thing.size
     thing.size = 1
-    thing.other
-    thing == 1
-    {thing: 1}
+    _ = thing.other
+    _ = thing == 1
+    _ = {thing: 1}
     with thing:
         leak()
     thing.made()
     thing()
     list(thing)
-    thing[1]
+    _ = thing[1]
     del thing
 
     class Local(metaclass=Meta):
@@ -242,12 +238,12 @@ def recursion():
     def down(depth):
         if depth:
             return down(depth - 1)
-        leak()
+        return leak()
 
     def through_c(depth):
         if depth:
             return pyframes.call(through_c, depth - 1)
-        leak()
+        return leak()
 
     down(200)
     through_c(50)

@@ -81,6 +81,7 @@ class SpaceWords:
         for name, offset in offsets.items():
             python[name][0] = offset
         # The byte is taken out of its word.
-        python["entry"][0], python["entry_shift"][0] = offsets["entry"] & ~7, offsets["entry"] % 8 * 8
+        python["entry"][0] = offsets["entry"] & ~7
+        python["entry_shift"][0] = offsets["entry"] % 8 * 8
         # From here on it is used.
         python["interpreter"][0] = interpreter

@@ -55,7 +55,10 @@ _LAYOUTS: Final = {
             "code": 32, "previous": 48, "instruction": 56, "entry": 68, "least_entry": 1,
             "has_shims": 0, "has_no_versions": 1,
         },
-        replace(_CODE, first_line=72, instructions=184, has_versions=False, ascii_bytes=48, compact_bytes=72),
+        replace(
+            _CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72,
+            has_versions=False,
+        ),
     ),
     (3, 12): PythonLayout(
         48,
@@ -186,9 +189,10 @@ class CPython:
         if words[2]:
             raise UnsupportedPython(f"{self.title} without the GIL")
         offsets = {name: words[place] for name, place in places.items()}
-        if max(offsets.values()) >= _OFFSETS_LIMIT or max(
-            offsets[name] for name in ("next", "frame", "thread_id")
-        ) > 248:
+        if (
+            max(offsets.values()) >= _OFFSETS_LIMIT
+            or max(offsets[name] for name in ("next", "frame", "thread_id")) > 248
+        ):
             raise UnsupportedPython(f"{self.title} with a table of offsets that is damaged")
         code = replace(
             _CODE,

@@ -40,6 +40,6 @@ class TraceConfig:
         """Whether children are traced, too."""
         return self.capture.follow
 
-    def with_python(self, python: bool) -> TraceConfig:  # noqa: FBT001 - says what it is
+    def with_python(self, python: bool) -> TraceConfig:
         """The same with frames of Python in stacks, or without."""
         return replace(self, capture=replace(self.capture, python=python))
