@@ -109,7 +109,7 @@ PYTHON_FIELDS: Final = [
 """``struct python``."""
 
 PYTHON_ENTRY: Final = 1
-PYTHON_CODE_AT: Final = 24
+"""Part of the first word of a frame of Python (``struct python_stack``)."""
 
 SPACE_FIELDS: Final = [
     ("tag", "<u8"),

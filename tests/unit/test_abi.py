@@ -25,13 +25,13 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT", "LAP_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", *COOKIE_BITS]
+    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
             wanted.append(f"offsetof(struct {struct}, {name})")
             wanted.append(f"sizeof(((struct {struct} *)0)->{name})")
-    wanted.append("offsetof(struct stack, frames)")
+    wanted += ["offsetof(struct stack, frames)", "offsetof(struct python_stack, code_id)"]
     lines = "".join(f'printf("\\"{w}\\": %llu,", (unsigned long long)({w}));\n' for w in wanted)
     source = (
         "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
@@ -70,6 +70,7 @@ STRUCTS = {
     "control": abi.CONTROL_FIELDS,
     "miss": abi.MISS_FIELDS,
     "space": abi.SPACE_FIELDS,
+    "python": abi.PYTHON_FIELDS,
 }
 
 
@@ -89,7 +90,7 @@ def test_every_field_is_mirrored() -> None:
     for struct, fields in STRUCTS.items():
         body = re.search(rf"struct {struct} {{(.*?)^}};", HEADER, re.MULTILINE | re.DOTALL)
         assert body
-        field = r"^\t__[us]\d+ (\w+)(?:\[(?:MISS_REGISTERS|[27])\])?;"
+        field = r"^\t(?:__[us]\d+|struct \w+) (\w+)(?:\[(?:MISS_REGISTERS|[27])\])?;"
         names = re.findall(field, body[1], re.MULTILINE)
         assert names == [field[0] for field in fields]
 
@@ -109,6 +110,9 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_LAP_BIT"] == abi.EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
     assert {name: c_side[name] for name in COOKIE_BITS} == {n: getattr(abi, n) for n in COOKIE_BITS}
+    assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
+    frames = c_side["offsetof(struct stack, frames)"]
+    assert c_side["offsetof(struct python_stack, code_id)"] == frames
     assert c_side["TAG_BITS"] == abi.TAG_BITS
     assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS
 

@@ -22,8 +22,24 @@ from tracelloc.filters.rules import On, Rule
 from tracelloc.symbols import Frame
 from tracelloc.views.facts import format_frame
 
+FILES = [
+    # Of Debian's Python 3.11 and packages from PyPI.
+    "<frozen importlib._bootstrap_external>",
+    "<frozen runpy>",
+    "/usr/lib/python3.11/asyncio/base_events.py",
+    "/usr/lib/python3.11/threading.py",
+    "/usr/lib/python3.11/concurrent/futures/thread.py",
+    "/usr/lib/python3.11/multiprocessing/process.py",
+    "/srv/venv/lib/python3.11/site-packages/_pytest/runner.py",
+    "/srv/venv/lib/python3.11/site-packages/_pytest/assertion/rewrite.py",
+    "/srv/venv/lib/python3.11/site-packages/pluggy/_callers.py",
+    "/usr/lib/python3.11/unittest/case.py",
+    "/srv/venv/lib/python3.11/site-packages/gunicorn/workers/sync.py",
+    "/srv/venv/lib/python3.11/site-packages/uvicorn/server.py",
+]
 DATA = Path(__file__).parents[1] / "data"
 RULES = shipped_rules().rules
+WHERE = (On.MODULE, On.FILE)
 # What has no name of its own to be found in a list.
 MODULES = [
     "/usr/lib/x86_64-linux-gnu/libstdc++.so.6.0.30",
@@ -65,7 +81,8 @@ def test_each_group_has_a_list() -> None:
 def test_every_rule_matches_what_it_is_for(rule: Rule) -> None:
     assert rule.why
     names = [*GROUPS[rule.group or "rust"], *OWN]
-    subjects = MODULES if rule.on is On.MODULE else [subject(rule, name) for name in names]
+    own = {On.MODULE: MODULES, On.FILE: FILES}
+    subjects = own.get(rule.on) or [subject(rule, name) for name in names]
     matches = rule.tester()
     assert any(name is not None and matches(name) for name in subjects)
 
@@ -74,9 +91,9 @@ def test_no_rule_is_covered_by_the_others() -> None:
     """Each decides about something, so none is there in vain."""
     names = [name for names in GROUPS.values() for name in names] + OWN
     idle = []
-    for rule in (rule for rule in RULES if rule.on is not On.MODULE):
+    for rule in (rule for rule in RULES if rule.on not in WHERE):
         later = RULES[RULES.index(rule) + 1 :]
-        tests = [(other, other.tester()) for other in later if other.on is not On.MODULE]
+        tests = [(other, other.tester()) for other in later if other.on not in WHERE]
 
         def decides(name: str, rule: Rule = rule, tests: list = tests) -> bool:  # type: ignore[type-arg]
             own = subject(rule, name)
@@ -88,6 +105,28 @@ def test_no_rule_is_covered_by_the_others() -> None:
         if not any(decides(name) for name in names):
             idle.append(rule.pattern)
     assert idle == []
+
+
+def in_file(file: str) -> Frame:
+    return Frame(1, "run", f"run ({file}:1)", None, None, "[Python]", None, file=file, line=7)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_files_of_plumbing_are_collapsed(file: str) -> None:
+    stack = Filters([shipped_rules()]).apply([in_file(file), in_file("/srv/app.py")])
+    assert stack.labels[0]
+    assert not stack.hidden[1]
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["/srv/asyncio/base.py", "/srv/app/threading.py", "/srv/gunicorn.conf.py", "/srv/pytest.py",
+     "/srv/unittest/case.py", "<string>", "/srv/importlib/a.py"],
+)  # fmt: skip
+def test_files_that_only_look_like_plumbing_stay(file: str) -> None:
+    stack = Filters([shipped_rules()]).apply([in_file(file), in_file("/srv/app.py")])
+    assert not any(stack.hidden)
+    assert not any(stack.all_labels)
 
 
 @pytest.mark.parametrize("name", OWN)

@@ -31,7 +31,8 @@ from tracelloc.capture.trials import Trial, passes
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
 from tracelloc.startup import STARTUP
-from tracelloc.target.procfs import Process, pid_namespace
+from tracelloc.target.namespaces import pid_namespace
+from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 
 PROGRAMS: Final = (

@@ -19,7 +19,8 @@ from tracelloc.capture.trials import trap_costs
 from tracelloc.command.doctortarget import target_findings
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
-from tracelloc.target.procfs import Process, pid_namespace
+from tracelloc.target.namespaces import pid_namespace
+from tracelloc.target.procfs import Process
 from tracelloc.text import printable
 
 _GOOD, _MISSING, _FAILS = FindingState

@@ -20,6 +20,7 @@ from tracelloc.runtimes.codeobjects import CodeLayout, CodeObjects
 from tracelloc.runtimes.codeparts import function_parts
 from tracelloc.syscalls import read_process
 from tracelloc.target.allocators import Module
+from tracelloc.target.namespaces import other_pid_namespace
 from tracelloc.target.procfs import base_name
 from tracelloc.target.runtimeframes import RuntimeFrame
 from tracelloc.target.runtimes import is_python_name
@@ -114,7 +115,7 @@ class CPython:
     def publish(self, words: SpaceWords) -> None:
         """Tells the probes where its frames are."""
         place = self._runtime + self._layout.interpreter
-        namespace = self._process.pid_namespace() or (0, 0)
+        namespace = other_pid_namespace(self._process) or (0, 0)
         words.set_python(place, namespace, self._layout.probes)
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:

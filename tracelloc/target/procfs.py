@@ -24,8 +24,6 @@ TRAMPOLINE_MAPPING: Final = "[uprobes]"
 VDSO: Final = "[vdso]"
 """Where the kernel maps its own functions (vdso(7))."""
 
-_INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
-"""PROC_PID_INIT_INO, include/linux/proc_ns.h."""
 
 _READ_BYTES: Final = 1 << 16
 FileId = tuple[str, int]
@@ -132,19 +130,6 @@ def _is_another(status: os.stat_result, mapping: Mapping) -> bool:
     return status.st_dev == device and status.st_ino != mapping.inode
 
 
-def pid_namespace() -> tuple[int, int] | None:
-    """Device and inode of our PID namespace; None if it is the initial one."""
-    found = _namespace_at("/proc/self/ns/pid")
-    return None if found[1] == _INITIAL_PID_NAMESPACE else found
-
-
-def _namespace_at(path: str) -> tuple[int, int]:
-    status = os.stat(path)
-    # The kernel's own encoding of a device number (new_encode_dev, include/linux/kdev_t.h).
-    major, minor = os.major(status.st_dev), os.minor(status.st_dev)
-    return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12, status.st_ino
-
-
 @dataclass(frozen=True, slots=True)
 class Process:
     """A process under a /proc, named by its PID there."""
@@ -225,14 +210,6 @@ class Process:
     def command(self) -> str:
         """The short name (comm), at most 15 bytes."""
         return self._read("comm").decode(errors="replace").removesuffix("\n")
-
-    def pid_namespace(self) -> tuple[int, int] | None:
-        """Device and inode of its PID namespace; None if that is ours, or can't be told."""
-        try:
-            found = _namespace_at(f"{self.memory_directory}/ns/pid")
-        except OSError:
-            return None
-        return None if found == _namespace_at("/proc/self/ns/pid") else found
 
     def executable(self) -> str | None:
         """The path of its program, in its own root; None if it can't be told."""

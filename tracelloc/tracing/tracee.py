@@ -102,8 +102,7 @@ class Tracee:
             heap.stacks,
             words,
             rows=capture.rows,
-            max_frames=config.capture.max_frames,
-            merges=config.capture.python,
+            config=config.capture,
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )

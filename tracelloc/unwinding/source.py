@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import StackFlag
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
@@ -53,15 +54,14 @@ class StackSource:
         words: SpaceWords,
         *,
         rows: RowMemory | None,
-        max_frames: int,
-        merges: bool = False,
+        config: CaptureConfig,
         on_modules: Callable[[Sequence[Module]], None],
         like: StackSource | None = None,
     ) -> None:
         """``on_modules`` hears of files that are mapped for the first time.
 
-        Without ``rows`` stacks are walked by frame pointers. ``merges``: the probes read frames
-        of Python, too. ``like``: of the process that
+        Without ``rows`` stacks are walked by frame pointers. ``config``: what the probes do.
+        ``like``: of the process that
         this one was forked off.
         """
         self._space = space
@@ -69,7 +69,7 @@ class StackSource:
         self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
-        self.merger: StackMerger | None = StackMerger(space, stacks, words) if merges else None
+        self.merger = StackMerger(space, stacks, words) if config.python else None
         """Puts a runtime's functions into stacks; None: the probes don't read them."""
         self._unwinder: Unwinder | None = None
         self._is_closed = False
@@ -85,7 +85,7 @@ class StackSource:
         elif rows is not None:
             table = RowTable(rows, words.publish_tag)
             ahead = RowsAhead(space, table, SiteMemory(invoker()))
-            self._unwinder = Unwinder(space, table, max_frames, ahead, self.refresh)
+            self._unwinder = Unwinder(space, table, config.max_frames, ahead, self.refresh)
             self._find_loader()
             self._renew(words.generation)
         if self.merger is not None:
