@@ -52,11 +52,18 @@ static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *word
 				       struct space *space, struct call *call,
 				       struct scratch *scratch)
 {
-	u64 stack_id = name_code(ctx, words, space, call, scratch);
+	u64 stack_id;
 
 #ifdef PYTHON
+	if (space->python.interpreter)
+		walk_python(space, call, scratch);
+	/* Else clang works out addresses of what the other walk uses before this one, or keeps them. */
+	asm volatile("" : "+r"(words), "+r"(space), "+r"(call), "+r"(scratch) : : "memory");
+#endif
+	stack_id = name_code(ctx, words, space, call, scratch);
+#ifdef PYTHON
 	if (space->python.interpreter && stack_id)
-		return name_python(words, space, call, scratch, stack_id);
+		return name_python(words, space, scratch, stack_id);
 #endif
 	return stack_id;
 }

@@ -189,7 +189,10 @@ static __always_inline void hash_word(struct scratch *scratch, u64 word)
 	*hash = mix(*hash, word);
 }
 
-/* Walks the thread's frames into `python`, innermost first, and hashes them. */
+/*
+ * Walks the thread's frames into `python`, innermost first, and hashes them. Before the code is
+ * walked: the verifier follows each of the many ways that end that walk.
+ */
 static __always_inline void walk_python(struct space *space, struct call *call,
 					struct scratch *scratch)
 {
@@ -197,6 +200,7 @@ static __always_inline void walk_python(struct space *space, struct call *call,
 	volatile u64 *frame = &scratch->python_frame;
 
 	*frame = 0;
+	scratch->python_hash = 0;
 	scratch->python_base = 0;
 	scratch->python_last = 0;
 	stack->n_words = 1;
@@ -247,11 +251,11 @@ static __always_inline void hurry_reader(struct control *words)
 }
 
 /*
- * The id of the stack of this code with the thread's frames of Python, which is handed over if
+ * The id of the stack of this code with the frames of Python that were walked before, which is handed over if
  * user space does not have it yet.
  */
 static __always_inline u64 name_python(struct control *words, struct space *space,
-				       struct call *call, struct scratch *scratch, u64 code_id)
+				       struct scratch *scratch, u64 code_id)
 {
 	struct python_stack *stack;
 	u64 nothing = 0;
@@ -259,15 +263,14 @@ static __always_inline u64 name_python(struct control *words, struct space *spac
 	u32 n;
 
 	/* Else clang works out addresses of what is used here before it walks the code. */
-	asm volatile("" : "+r"(words), "+r"(space), "+r"(call), "+r"(scratch));
+	asm volatile("" : "+r"(words), "+r"(space), "+r"(scratch));
 	stack = &scratch->python;
 
-	stack->code_id = code_id;
-	scratch->python_hash = code_id;
-	walk_python(space, call, scratch);
 	if (stack->flags & STACK_UNREADABLE)
 		count(COUNTER_LOST_PYTHON_FRAMES);
+	stack->code_id = code_id;
 	hash_word(scratch, stack->flags);
+	hash_word(scratch, code_id);
 	id = *(volatile u64 *)&scratch->python_hash;
 	if (!id)
 		id = 1;

@@ -16,6 +16,7 @@ from tests.bench import (
     following,
     naming,
     overflow,
+    python,
     start,
     storm,
     tui,
@@ -28,7 +29,8 @@ from tests.bench.tools import LIVE_NAMES, TOOLS, Tool
 from tests.harness import Builder
 
 PARTS = (
-    "start", "storm", "overflow", "capacity", "naming", "unwinding", "tui", "follow",
+    "start", "storm", "overflow", "capacity", "naming", "unwinding", "python", "tui",
+    "follow",
     *workloads.NAMES,
 )  # fmt: skip
 TOOL_NAMES = tuple(tool.name for tool in TOOLS)
@@ -51,6 +53,7 @@ SINGLE: tuple[tuple[str, str, Callable[[], dict[str, Any]]], ...] = (
     ("capacity", f"{capacity.BLOCKS:,} blocks in the live table", capacity.measure),
     ("naming", f"{naming.STACKS:,} stacks of {naming.FRAMES} frames", naming.measure),
     ("unwinding", "stacks without frame pointers", unwinding.measure),
+    ("python", "frames of Python", python.measure),
     ("tui", f"{1 << tui.DEPTH:,} stacks, {tui.BLOCKS << tui.DEPTH:,} blocks", tui.measure),
 )
 """Parts that are measured once, by name (also of the field in ``Results``), and of what."""
@@ -81,6 +84,7 @@ class Results:
     capacity: dict[str, Any] | None = None
     naming: dict[str, Any] | None = None
     unwinding: dict[str, Any] | None = None
+    python: dict[str, Any] | None = None
     tui: dict[str, Any] | None = None
     follow: dict[str, following.Figures] = field(default_factory=dict)
     """By row."""

@@ -185,6 +185,23 @@ def _unwinding(results: Results) -> Iterator[str]:
     yield from _table(head, rows)
 
 
+def _python(results: Results) -> Iterator[str]:
+    figures = results.python
+    if figures is None:
+        return
+    yield "Frames of Python in stacks: ns in BPF for a block allocated and freed, by their depth"
+    depths = [str(depth) for depth in figures["depths"]]
+    rows = [
+        [f"{python}{how}", *(f"{run[key][depth]:,.0f}" for depth in depths), each]
+        for python, run in figures["pythons"].items()
+        for how, key, each in (
+            (", C frames only", "plain_ns", ""),
+            ("", "merged_ns", f"{run['per_frame_ns']:.0f}"),
+        )
+    ]
+    yield from _table(["", *depths, "ns per frame"], rows)
+
+
 def _tui(results: Results) -> Iterator[str]:
     figures = results.tui
     if figures is None:
@@ -237,7 +254,7 @@ def text(results: Results) -> str:
     if results.storm:
         sections += [_costs(results), _profiler(results), _ratios(results)]
     sections += [_workloads(results), _overflow(results), _capacity(results), _naming(results)]
-    sections += [_unwinding(results), _tui(results), _follow(results)]
+    sections += [_unwinding(results), _python(results), _tui(results), _follow(results)]
     parts = ["\n".join(section) for section in sections]
     if results.skipped:
         lines = [f"skipped: {name}: {reason}" for name, reason in results.skipped.items()]

@@ -167,6 +167,7 @@ class Capture:
         self.config = config
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
+        self._loaded_for: Method | None = None
         self._names = (*PROGRAMS, MAPPING_PROGRAM) if config.trace_mappings else PROGRAMS
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
         self.wakeups_fd = self._bpf.map_fd("wakeups")
@@ -259,11 +260,14 @@ class Capture:
         return Attachment(self.method, pid, points, self.program)
 
     def load(self) -> None:
-        """Loads every program for the method. Raises UnsupportedError."""
+        """Loads every program for the method, once. Raises UnsupportedError."""
+        if self._loaded_for is self.method:
+            return
         STARTUP.note("loading the probes into the kernel")
         for name in self._names:
             self._bpf.load(name, KPROBE, attach_type(self.method, name))
         self._control["sessions"][0] = self.method is Method.SESSION
+        self._loaded_for = self.method
 
     @property
     def programs(self) -> dict[str, int]:

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from tracelloc.abi import CUT, StackFlag
+from tracelloc.abi import StackFlag
 from tracelloc.capture.ring import SentStacks
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.heap.stacks import Frames, Stacks
@@ -143,9 +143,10 @@ class StackMerger:
                 end = len(frames)
             else:
                 frames.append(address)
-        if used < len(groups) and not flags & CUT:
-            # They belong further out than the last one that was found, but not where is unknown.
-            end = end if used else len(frames)
+        if used < len(groups):
+            # Where the code's stack ends before its time, they lie beyond. Else they belong further
+            # out than the last one that was found, but not where is unknown.
+            end = end if used and not flags else len(frames)
             frames[end:end] = [frame for group in rest for frame in group]
         self.uneven_count += used != len(groups)
         return tuple(frames)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tracelloc.capture.bpf import Capture
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
 from tracelloc.target.runtimes import has_python
@@ -41,9 +41,27 @@ def await_program(process: Process, config: TraceConfig, say: Say = say_nothing)
 
 
 def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
-    capture = Capture(config.capture, config.method, debug=config.debug)
+    capture = _capture(config, say)
+    config = config.with_python(capture.config.python)
     try:
         return Session(capture, config, space, say, waiting=waiting)
     except BaseException:
         capture.close()
         raise
+
+
+def _capture(config: TraceConfig, say: Say) -> Capture:
+    """The probes: without frames of Python if the kernel refuses those that read them."""
+    capture = Capture(config.capture, config.method, debug=config.debug)
+    if not config.capture.python:
+        return capture
+    try:
+        capture.load()
+    except UnsupportedError as error:
+        capture.close()
+        say(f"stacks have no frames of Python: {error}")
+        return _capture(config.with_python(False), say)
+    except BaseException:
+        capture.close()
+        raise
+    return capture

@@ -226,6 +226,8 @@ class StackSource:
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
         for stack in finished:
             self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
+        if self.merger is not None:
+            self.merger.settle()
 
     def _note_passed(self, frames: U64) -> U64:
         """Notes where stacks came by. Returns those addresses that are new, in their order."""

@@ -1,0 +1,169 @@
+"""Lines of Python's functions, and how their frames take the interpreter's place."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio.base_events
+import types
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from tracelloc import abi
+from tracelloc.abi import StackFlag
+from tracelloc.capture.ring import SentStacks
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.heap.stacks import Stacks
+from tracelloc.runtimes import merge
+from tracelloc.runtimes.linetable import LineTable
+from tracelloc.runtimes.merge import StackMerger
+from tracelloc.target.procfs import Process
+from tracelloc.target.runtimeframes import FIRST_ADDRESS, RuntimeFrame, RuntimeFrames
+from tracelloc.target.space import AddressSpace
+
+LOOP = 0x1000
+"""Addresses from here on, up to 0x1100, are in the loop."""
+
+
+def codes(of: types.CodeType) -> Iterator[types.CodeType]:
+    yield of
+    for constant in of.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from codes(constant)
+
+
+@pytest.mark.parametrize("module", [argparse, asyncio.base_events], ids=lambda m: m.__name__)
+def test_lines_are_pythons_own(module: types.ModuleType) -> None:
+    assert module.__file__
+    with open(module.__file__) as file:
+        whole = compile(file.read(), module.__file__, "exec")
+    count = 0
+    for code in codes(whole):
+        table = LineTable(code.co_linetable, code.co_firstlineno)
+        for start, end, line in code.co_lines():
+            for offset in range(start, end, 2):
+                assert table.line(offset) == line
+                count += 1
+        assert table.line(-2) == code.co_firstlineno
+        assert table.line(len(code.co_code) + 2) is None
+    assert count > 5000
+
+
+@pytest.mark.parametrize("table", [b"", b"\xf0", b"\xff\x80", b"\xe8\xff\xff", bytes(range(256))])
+def test_damaged_tables(table: bytes) -> None:
+    lines = LineTable(table, 7)
+    assert all(isinstance(lines.line(at), int | None) for at in range(-2, 600, 2))
+
+
+class Interpreter:
+    """A runtime with groups as they are written: each number below 100 is a line, 0 an entry."""
+
+    def __init__(self, inner_frames: int = 0) -> None:
+        self.title = "Test"
+        self.inner_frames = inner_frames
+
+    def publish(self, words: SpaceWords) -> None:
+        pass
+
+    def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
+        found: list[list[RuntimeFrame]] = [[]]
+        for word in words:
+            if word:
+                found[-1].append(RuntimeFrame("f", "f.py", word))
+            else:
+                found.append([])
+        return [group for group in found if group]
+
+    def is_loop(self, address: int) -> bool:
+        return LOOP <= address < LOOP + 0x100
+
+    def trouble(self) -> str | None:
+        return None
+
+
+@pytest.fixture
+def merger(monkeypatch: pytest.MonkeyPatch) -> StackMerger:
+    runtime = Interpreter()
+    monkeypatch.setattr(merge, "find_cpython", lambda _: runtime)
+    return make(Stacks())
+
+
+def make(stacks: Stacks) -> StackMerger:
+    space = AddressSpace(Process(1))
+    words = SpaceWords(np.zeros(1, abi.SPACE_DTYPE), 0)
+    merger = StackMerger(space, stacks, words)
+    merger.look()
+    return merger
+
+
+def sent(stack_id: int, code_id: int, *lines: int) -> SentStacks:
+    words = np.array([code_id, *lines], np.uint64)
+    flags = np.array([StackFlag.PYTHON], np.uint16)
+    return SentStacks(np.array([stack_id], np.uint64), flags, np.array([len(words)]), words)
+
+
+def stack(merger: StackMerger, stack_id: int) -> tuple[list[int | str], StackFlag]:
+    stacks = merger._stacks
+    index = stacks.ids.get(stack_id)
+    frames = stacks.frames(index)
+    assert frames is not None
+    find = merger._space.files.runtime_frames.find
+    return [f":{f.line}" if (f := find(at)) else at for at in frames], stacks.flags(index)
+
+
+@pytest.mark.parametrize(
+    ("code", "lines", "expected"),
+    [
+        ((1, LOOP, 2, LOOP + 8, 3), (11, 12, 0, 13), [1, ":11", ":12", 2, ":13", 3]),
+        # A thread without frames of Python.
+        ((1, 2), (), [1, 2]),
+        # A loop that has no frame yet, or of which it could not be read.
+        ((1, LOOP, 2, LOOP, 3), (11,), [1, ":11", 2, LOOP, 3]),
+        # A part of the loop that was not recognized.
+        ((1, LOOP, 2, 5, 3), (11, 0, 12, 0, 13), [1, ":11", ":12", ":13", 2, 5, 3]),
+        ((1, 2), (11,), [1, 2, ":11"]),
+    ],
+)
+def test_frames_take_the_loops_place(
+    merger: StackMerger, code: tuple[int, ...], lines: tuple[int, ...], expected: list[int | str]
+) -> None:
+    merger.note_code(5, code, StackFlag.CODE)
+    merger.note(sent(6, 5, *lines))
+    assert stack(merger, 6) == (expected, StackFlag(0))
+
+
+def test_a_loop_that_jumps_to_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The frame within it is one that it has jumped to."""
+    monkeypatch.setattr(merge, "find_cpython", lambda _: Interpreter(inner_frames=1))
+    merger = make(Stacks())
+    merger.note_code(5, (1, 90, LOOP, 2, 91, LOOP, LOOP, 3), StackFlag(0))
+    merger.note(sent(6, 5, 11, 0, 12, 0, 13))
+    assert stack(merger, 6) == ([1, ":11", 2, ":12", ":13", 3], StackFlag(0))
+
+
+def test_code_that_comes_later(merger: StackMerger) -> None:
+    merger.note(sent(6, 5, 11))
+    assert merger._stacks.ids.get(6) < 0
+    merger._stacks.add(5, (1, LOOP), StackFlag.TRUNCATED)
+    merger.settle()
+    assert stack(merger, 6) == ([1, ":11"], StackFlag.TRUNCATED)
+
+
+def test_code_that_never_comes(merger: StackMerger) -> None:
+    """What Python says is kept, and said to be not all."""
+    merger.note(sent(6, 5, 11, 12))
+    for _ in range(merge._MOST_LOOKS):
+        merger.settle()
+    assert stack(merger, 6) == ([":11", ":12"], StackFlag.LOST_MISS)
+
+
+def test_lines_are_told_apart() -> None:
+    frames = RuntimeFrames()
+    one, other = RuntimeFrame("f", "a.py", 1, 1), RuntimeFrame("f", "a.py", 2, 1)
+    assert frames.address(one) == frames.address(RuntimeFrame("f", "a.py", 1, 1))
+    assert frames.address(one) != frames.address(other) > FIRST_ADDRESS
+    assert frames.find(frames.address(other)) is other
+    assert frames.find(FIRST_ADDRESS) is None
+    assert frames.find(0x400000) is None
+    assert frames.find(frames.address(other) + 1) is None
