@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Target, run_tracelloc
+from tests.harness import PATIENCE_S, TARGETS, Target
 from tracelloc.abi import Counter, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.target.procfs import Process
@@ -141,20 +141,3 @@ def test_no_function_is_taken_for_another(session: Session, program: Target) -> 
         # Those that stay have theirs.
         assert found[size][0] == lines[0]
         assert found[size][-2:] == lines[-2:]
-
-
-def test_a_child_that_becomes_python(tmp_path: Path) -> None:
-    """Launched by a shell; blocks of malloc, and what is mapped."""
-    script = tmp_path / "app.py"
-    script.write_text(
-        "import mmap\nkept = []\ndef hold():\n    kept.append(bytearray(1 << 20))\n"
-        "    kept.append(mmap.mmap(-1, 1 << 22))\nhold()\n"
-        "import os\nos._exit(0)\n"
-    )
-    done = run_tracelloc(
-        "--text", "--top", 1, "--mmap", "--follow", "--", "sh", "-c", f"{PYTHON} {script}; exit 0"
-    )
-    assert done.returncode == 0, done.stderr
-    for line in (4, 5):
-        assert f": hold in [Python] ({script}:{line})" in done.stdout
-    assert f": <module> in [Python] ({script}:6)" in done.stdout
