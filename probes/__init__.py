@@ -34,7 +34,7 @@ def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False)
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
-    merged = ("python.h",) if python else ()
+    merged, walker = (("python.h",), ("python.bpf.c",)) if python else ((), ())
     return (
         *tools,
         *walk,
@@ -44,6 +44,7 @@ def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False)
         "ring.h",
         "emit.h",
         "heap.bpf.c",
+        *walker,
         *mappings,
     )
 

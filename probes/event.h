@@ -181,6 +181,14 @@ struct stack {
 #define PYTHON_FRAMES 256
 /* Part of a frame's first word: CPython's loop was entered for it. Alone: for those before. */
 #define PYTHON_ENTRY 1
+/* Programs that call each other where frames of Python are walked, by their places in the map. */
+enum python_program {
+	PYTHON_WALKER = 0,
+	PYTHON_ALLOCATOR = 1, /* allocator_call */
+	PYTHON_MAPPING = 2,   /* mapping_call */
+};
+#define PYTHON_PROGRAMS 3
+
 /* From where on code objects are looked at to tell one from another. */
 #define PYTHON_CODE_AT 24
 

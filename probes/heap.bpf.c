@@ -54,7 +54,7 @@
 #include "stack.h"
 #include "scratch.h"
 #include "walk_rows.h" /* or walk_fp.h */
-#include "python.h"
+#include "python.h" /* and python.bpf.c behind this, for Python */
 #include "intern.h"
 #include "spill.h"
 #include "ring.h"
@@ -536,8 +536,8 @@ static __always_inline struct call *end_call(struct pt_regs *ctx, u64 cookie, st
 	return call;
 }
 
-/* The call on record has ended, as the result says. */
-static __always_inline void end_allocation(struct pt_regs *ctx, struct control *words, u64 id,
+/* The call on record has ended, as the result says. Whether a block is to be reported. */
+static __always_inline bool end_allocation(struct pt_regs *ctx, struct control *words, u64 id,
 					   struct call *call)
 {
 	u64 address = call_result(ctx, call);
@@ -546,17 +546,26 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 		/* A realloc to no bytes has freed the block. */
 		if (call->size)
 			take_back(words, id, call);
-		return;
+		return false;
 	}
 	if (call->hidden)
-		return;
+		return false;
 	/* Of a custom allocator of which another argument is the size: that is a pointer, say. */
 	if (call->size > ADDRESSES - address) {
 		count(COUNTER_IMPOSSIBLE_SIZES);
-		return;
+		return false;
 	}
-	if (note_sampled(address))
-		emit_alloc(words, id, address, call->size, capture_stack(ctx, words, id, call));
+	call->result = address;
+	return note_sampled(address);
+}
+
+/* Reports the block. */
+static __always_inline void report_allocation(struct pt_regs *ctx, struct control *words, u64 id,
+					      struct call *call)
+{
+	u64 stack_id = capture_stack(ctx, words, id, call);
+
+	emit_alloc(words, id, call->result, call->size, stack_id);
 }
 
 /*
@@ -564,7 +573,7 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
  * 1 for no return. (Other links would take the probe away. At an end that is read anew: kept
  * until then it would tell the ways there apart, and the verifier would follow the walk twice.)
  */
-#define CALL_PROGRAM(name, begin, end) \
+#define CALL_PROGRAM(name, begin, end, report) \
 	int name(struct pt_regs *ctx) \
 	{ \
 		struct control *words = get_control(); \
@@ -577,18 +586,21 @@ static __always_inline void end_allocation(struct pt_regs *ctx, struct control *
 		if (!words) \
 			return 0; \
 		no_return = words->sessions & ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
-		if (!is_live(words)) \
-			return no_return; \
 		call = find_call(id); \
-		if ((cookie & COOKIE_KIND) >= FUNCTION_RETURN || \
-		    (no_return && is_return(ctx, cookie, call))) { \
+		if (!has_walked(call)) { \
+			if (!is_live(words)) \
+				return no_return; \
+			if ((cookie & COOKIE_KIND) < FUNCTION_RETURN && \
+			    !(no_return && is_return(ctx, cookie, call))) \
+				return begin(ctx, words, id, cookie, call) ? 0 : no_return; \
 			call = end_call(ctx, cookie, call); \
-			if (call) \
-				end(ctx, words, id, call); \
-			return *(volatile u64 *)&words->sessions & \
-			       ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
+			if (!call || !end(ctx, words, id, call)) \
+				goto ended; \
+			walk_python_first(ctx, id, call); \
 		} \
-		return begin(ctx, words, id, cookie, call) ? 0 : no_return; \
+		report(ctx, words, id, call); \
+	ended: \
+		return *(volatile u64 *)&words->sessions & ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \
 	}
 
-CALL_PROGRAM(allocator_call, begin_allocation, end_allocation)
+CALL_PROGRAM(allocator_call, begin_allocation, end_allocation, report_allocation)

@@ -1,6 +1,12 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* Naming call stacks: each is sent once, events name it by its id. */
 
+#ifndef PYTHON
+#define has_walked(call) false
+#define walk_python_first(ctx, id, call)
+#define walked_scratch(call) take_scratch()
+#endif
+
 /* Hands a stack over to user space. False if there is no room. */
 static __always_inline bool hand_over(struct control *words, struct stack *stack, u32 n_frames)
 {
@@ -47,27 +53,6 @@ static __always_inline u64 name_code(struct pt_regs *ctx, struct control *words,
 	return stack_id;
 }
 
-/* The id of the stack that this thread's call returns to, walked in this scratch memory. */
-static __always_inline u64 name_caller(struct pt_regs *ctx, struct control *words,
-				       struct space *space, struct call *call,
-				       struct scratch *scratch)
-{
-	u64 stack_id;
-
-#ifdef PYTHON
-	if (space->python.interpreter)
-		walk_python(space, call, scratch);
-	/* Else clang works out addresses of what the other walk uses before this one, or keeps them. */
-	asm volatile("" : "+r"(words), "+r"(space), "+r"(call), "+r"(scratch) : : "memory");
-#endif
-	stack_id = name_code(ctx, words, space, call, scratch);
-#ifdef PYTHON
-	if (space->python.interpreter && stack_id)
-		return name_python(words, space, scratch, stack_id);
-#endif
-	return stack_id;
-}
-
 /* The id of the stack that this thread's call returns to; 0 where it can't be had. */
 static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *words, u64 id,
 					 struct call *call)
@@ -78,12 +63,16 @@ static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *wo
 
 	if (!space)
 		return 0;
-	scratch = take_scratch();
+	scratch = walked_scratch(call);
 	if (!scratch) {
 		count(COUNTER_LOST_STACKS);
 		return 0;
 	}
-	stack_id = name_caller(ctx, words, space, call, scratch);
+	stack_id = name_code(ctx, words, space, call, scratch);
+#ifdef PYTHON
+	if (space->python.interpreter && stack_id)
+		stack_id = name_python(words, space, scratch, stack_id);
+#endif
 	release_scratch(scratch);
 	return stack_id;
 }

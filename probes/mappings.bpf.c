@@ -67,8 +67,8 @@ static __always_inline u64 whole_pages(u64 address)
 	return (address + PAGE_SIZE - 1) & ~(u64)(PAGE_SIZE - 1);
 }
 
-/* The call on record has ended, as the result says. */
-static __always_inline void end_mapping(struct pt_regs *ctx, struct control *words, u64 id,
+/* The call on record has ended, as the result says. Whether something mapped is to be reported. */
+static __always_inline bool end_mapping(struct pt_regs *ctx, struct control *words, u64 id,
 					struct call *call)
 {
 	u64 result = PT_REGS_RC(ctx);
@@ -77,7 +77,7 @@ static __always_inline void end_mapping(struct pt_regs *ctx, struct control *wor
 	if (call->kind == FUNCTION_UNMAP ? (u32)result != 0 : result == MAP_FAILED) {
 		if (call->size)
 			emit_range(words, id, EVENT_UNMAP_FAILED, call->old, call->size, 0);
-		return;
+		return false;
 	}
 	end = result + call->out;
 	if (call->kind == FUNCTION_SBRK) {
@@ -87,9 +87,18 @@ static __always_inline void end_mapping(struct pt_regs *ctx, struct control *wor
 	}
 	if (end < result)
 		emit_range(words, id, EVENT_UNMAP, end, result - end, 0);
-	else if (end > result && call->kind != FUNCTION_UNMAP)
-		emit_range(words, id, EVENT_MAP, result, end - result,
-			   capture_stack(ctx, words, id, call));
+	call->result = result;
+	call->size = end - result;
+	return end > result && call->kind != FUNCTION_UNMAP;
 }
 
-CALL_PROGRAM(mapping_call, begin_mapping, end_mapping)
+/* Reports what is mapped. */
+static __always_inline void report_mapping(struct pt_regs *ctx, struct control *words, u64 id,
+					   struct call *call)
+{
+	u64 stack_id = capture_stack(ctx, words, id, call);
+
+	emit_range(words, id, EVENT_MAP, call->result, call->size, stack_id);
+}
+
+CALL_PROGRAM(mapping_call, begin_mapping, end_mapping, report_mapping)

@@ -130,7 +130,10 @@ struct call {
 	__u64 taking;  /* enum taking, of `old` */
 	__u64 takings; /* counts the blocks that realloc took; never starts lower again */
 	struct spilled taken; /* while TAKING_KEPT */
+	__u64 result;  /* what the call made, while that is reported */
 #ifdef PYTHON
+	__u32 python_scratch; /* the scratch memory that its frames of Python are in, from 1 on, or 0 */
+	__u32 python_walked;  /* 1: they are, and the program that reports the call is begun again */
 	__u64 python_thread; /* CPython's record of the thread; 0: none is known */
 	__u64 python_made;   /* threads that CPython had made when it was looked for last */
 	__u64 python_looks;  /* times that it was missing since then */
@@ -224,6 +227,12 @@ BPF_F_TABLE("hash", u64, struct stack, kept_stacks, MAX_KEPT_STACKS, MAP_NO_PREA
 
 /* stack, process, parity -> blocks that came and went without user space's seeing them. */
 BPF_F_TABLE("hash", struct pair_key, struct pair_sums, pairs, MAX_PAIRS, MAP_NO_PREALLOC);
+#endif
+
+#ifdef PYTHON
+/* enum python_program -> what walks frames of Python, and whom it goes back to (python.h). User
+   space; one for each kind of link. */
+BPF_TABLE("prog", u32, u32, python_programs, PYTHON_PROGRAMS);
 #endif
 
 #ifdef TRACE_MAPPINGS

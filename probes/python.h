@@ -1,185 +1,17 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Frames of Python in call stacks, for programs that CPython runs (3.11 on). Where it keeps
- * them depends on its version: struct python says where, which user space has found out.
- *
- * CPython has a record for each of its threads, which leads to the frame that runs, and each
- * frame to its caller's. A thread of the program finds its own by its id: once, then the
- * record is remembered with the thread and looked at again each time. Nothing is held against
- * changes: a thread's frames change only by the thread itself, which is in a probe. Its record
- * is found while others come and go; then it may be missed once.
+ * Frames of Python in call stacks, for programs that CPython runs (3.11 on). What has a call's
+ * end to report leaves them to a program of their own (python.bpf.c), which begins the first
+ * one again when it is done: the verifier looks at the two walks one by one. What is kept
+ * in between is in the thread's record, and in scratch memory that it names.
  *
  * The stack's code is walked as ever (and remembered, sent and named by an id of its own). The
  * stack of both is a record of its own, which names the other by its id: user space puts the
  * frames together.
  */
 
-/* What is read of a thread's record, of a frame, and of a code object from PYTHON_CODE_AT on. */
-#define PYTHON_THREAD_BYTES 256
-#define PYTHON_FRAME_BYTES 80
-#define PYTHON_CODE_BYTES 120
-
-/* Threads among which one is looked for. */
-#define PYTHON_THREADS 512
-
-/* A word of what was read into the window. */
-static __always_inline u64 window_word(struct scratch *scratch, u32 at)
-{
-	return *(volatile u64 *)(scratch->window + (at & (PYTHON_THREAD_BYTES - 8)));
-}
-
-/* The id of this thread as the process itself knows it. */
-static __always_inline u32 own_thread_id(struct space *space)
-{
-	struct bpf_pidns_info ids = {};
-
-	if (!space->python.namespace_inode)
-		return current_id();
-	bpf_get_ns_current_pid_tgid(space->python.namespace_device, space->python.namespace_inode,
-				    &ids, sizeof(ids));
-	return ids.pid;
-}
-
-/* Reads a thread's record into the window. Whether it is this thread's. */
-static __always_inline bool is_thread(struct space *space, struct scratch *scratch, u64 record,
-				      u32 tid)
-{
-	return !read_user(scratch->window, PYTHON_THREAD_BYTES, (void *)record) &&
-	       window_word(scratch, space->python.thread_id) == tid;
-}
-
-/*
- * Has the record of this thread in the window, if it has one. A thread that had none when it
- * looked last looks again when others were made since, and else now and then: its record gets
- * its id a little later than it is made.
- */
-static __always_inline bool find_thread(struct space *space, struct call *call,
-					struct scratch *scratch)
-{
-	u32 tid = own_thread_id(space);
-	u64 interpreter = 0;
-	u64 threads[2] = {}; /* how many were ever made, and the newest */
-	u64 record, looks;
-
-	if (call->python_thread && is_thread(space, scratch, call->python_thread, tid))
-		return true;
-	call->python_thread = 0;
-	read_user(&interpreter, sizeof(interpreter), (void *)space->python.interpreter);
-	if (!interpreter || read_user(threads, sizeof(threads),
-				      (void *)(interpreter + space->python.threads - 8)))
-		return false;
-	looks = threads[0] == call->python_made ? call->python_looks + 1 : 0;
-	call->python_made = threads[0];
-	call->python_looks = looks;
-	if (looks & (looks - 1))
-		return false;
-	record = threads[1];
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PYTHON_THREADS; i++) {
-		if (!record)
-			return false;
-		if (is_thread(space, scratch, record, tid)) {
-			call->python_thread = record;
-			return true;
-		}
-		record = window_word(scratch, space->python.next);
-	}
-	count(COUNTER_LOST_PYTHON_FRAMES);
-	return false;
-}
-
-/* A word of the frame at `at`, which is in the frames' window. */
-static __always_inline u64 frame_word(struct scratch *scratch, u64 at, u32 offset)
-{
-	return *(volatile u64 *)(scratch->python_window +
-				 ((at - *(volatile u64 *)&scratch->python_base) &
-				  (PYTHON_WINDOW - 8)) +
-				 (offset & (PYTHON_SLACK - 8)));
-}
-
-/*
- * Has a frame in the window. Frames of functions lie behind their callers' as a rule, so what
- * is before it is read as well, up to where a page may begin.
- */
-static __always_inline bool has_frame(struct scratch *scratch, u64 at)
-{
-	u64 start = at & ~(u64)(PYTHON_WINDOW - 1);
-
-	if (at - *(volatile u64 *)&scratch->python_base <= scratch->python_last)
-		return true;
-	scratch->python_base = start;
-	scratch->python_last = at - start;
-	return !read_user(scratch->python_window,
-			  (at & (PYTHON_WINDOW - 1)) + PYTHON_FRAME_BYTES, (void *)start);
-}
-
-/*
- * A code object may come to lie where another one was, and so may all that it refers to. From 3.12
- * on each has a number of its own among its words. Before that, what tells them apart is where
- * name and lines are; of code that is run once, a module's or what exec() is given, what the
- * name hashes to, and the first of its lines. Where those are:
- */
-#define PYTHON_NAME_AT 128
-#define PYTHON_LINES_AT 136
-#define PYTHON_FLAGS_AT 48
-/* In a string, and in bytes. */
-#define PYTHON_HASH_AT 24
-#define PYTHON_BYTES_AT 32
-/* CO_NEWLOCALS of Include/code.h: the code of a function. */
-#define PYTHON_IS_FUNCTION 2
-
-/* A word of the code object in the window. */
-static __always_inline u64 code_word(struct scratch *scratch, u32 offset)
-{
-	return window_word(scratch, offset - PYTHON_CODE_AT);
-}
-
-/* What tells the code object in the window from others at its place; 0: can't be read. */
-static __always_inline u64 identify(struct space *space, struct scratch *scratch)
-{
-	u64 identity = mix(code_word(scratch, 24), code_word(scratch, 32));
-	u64 name = code_word(scratch, PYTHON_NAME_AT);
-	u64 lines = code_word(scratch, PYTHON_LINES_AT);
-	u64 is_function = code_word(scratch, PYTHON_FLAGS_AT) & PYTHON_IS_FUNCTION;
-
-	identity = mix(mix(identity, code_word(scratch, 64)), code_word(scratch, 72));
-	identity = mix(mix(identity, code_word(scratch, 88)), lines);
-	if (!space->python.has_no_versions || is_function)
-		return mix(identity, name) | 1;
-	if (read_user(scratch->window, 8, (void *)(name + PYTHON_HASH_AT)) ||
-	    read_user(scratch->window + 8, 16, (void *)(lines + PYTHON_BYTES_AT)))
-		return 0;
-	identity = mix(mix(identity, window_word(scratch, 0)), window_word(scratch, 8));
-	return mix(identity, window_word(scratch, 16)) | 1;
-}
-
-/*
- * Notes the frame at `at` as two words, and returns whether that could be read: where its
- * code is, with the lowest bit set where CPython's loop was entered for it; how far it has come,
- * with what tells the code from other code that lies there later.
- */
-static __always_inline bool note_frame(struct space *space, struct scratch *scratch, u64 at,
-				       u64 *pair)
-{
-	u64 code = frame_word(scratch, at, space->python.code) & ~7ULL;
-	u64 reached = frame_word(scratch, at, space->python.instruction) - code;
-	u64 entry = frame_word(scratch, at, space->python.entry) >> space->python.entry_shift & 0xff;
-	u64 identity;
-
-	entry = entry >= space->python.least_entry;
-	if (entry && space->python.has_shims) {
-		/* A frame of nothing that is made when the loop is entered. */
-		pair[0] = PYTHON_ENTRY;
-		pair[1] = 0;
-		return true;
-	}
-	if (read_user(scratch->window, PYTHON_CODE_BYTES, (void *)(code + PYTHON_CODE_AT)))
-		return false;
-	identity = identify(space, scratch);
-	pair[0] = code | entry;
-	pair[1] = (identity & ~0xffffffffULL) | (u32)reached;
-	return identity;
-}
+/* In the place of a frame: none has been looked for yet. */
+#define PYTHON_NOT_BEGUN 1
 
 /* Changes the hash of the walk. (All is kept in memory: see begin_memo.) */
 static __always_inline void hash_word(struct scratch *scratch, u64 word)
@@ -189,54 +21,59 @@ static __always_inline void hash_word(struct scratch *scratch, u64 word)
 	*hash = mix(*hash, word);
 }
 
-/*
- * Walks the thread's frames into `python`, innermost first, and hashes them. Before the code is
- * walked: the verifier follows each of the many ways that end that walk.
- */
-static __always_inline void walk_python(struct space *space, struct call *call,
-					struct scratch *scratch)
+/* No frames of Python are known yet. */
+static __always_inline void forget_frames(struct scratch *scratch)
 {
-	struct python_stack *stack = &scratch->python;
-	volatile u64 *frame = &scratch->python_frame;
-
-	*frame = 0;
+	scratch->python.n_words = 1;
+	scratch->python.flags = STACK_PYTHON | STACK_UNREADABLE;
+	scratch->python_frame = PYTHON_NOT_BEGUN;
 	scratch->python_hash = 0;
-	scratch->python_base = 0;
-	scratch->python_last = 0;
-	stack->n_words = 1;
-	stack->flags = STACK_PYTHON;
-	if (find_thread(space, call, scratch)) {
-		*frame = window_word(scratch, space->python.frame);
-		if (space->python.has_inner &&
-		    read_user(&scratch->python_frame, sizeof(u64),
-			      (void *)(*frame + space->python.inner))) {
-			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
-			*frame = 0;
-		}
-	}
-	asm volatile("" : : : "memory");
-#pragma clang loop unroll(disable)
-	for (u32 i = 0; i < PYTHON_FRAMES; i++) {
-		u64 *pair = &stack->words[2 * i];
-		u64 at = *frame;
+}
 
-		if (!at)
-			return;
-		if (!has_frame(scratch, at)) {
-			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
-			return;
-		}
-		*frame = frame_word(scratch, at, space->python.previous);
-		if (!note_frame(space, scratch, at, pair)) {
-			stack->flags = STACK_PYTHON | STACK_UNREADABLE;
-			return;
-		}
-		hash_word(scratch, pair[0]);
-		hash_word(scratch, pair[1]);
-		stack->n_words = 2 * i + 3;
+/*
+ * Has the thread's frames of Python walked, if its program has any: the program that calls this
+ * is begun again then, and `has_walked` says so. It goes on here where that can't be.
+ */
+static __always_inline void walk_python_first(struct pt_regs *ctx, u64 id, struct call *call)
+{
+	struct space *space = get_space(id);
+	struct scratch *scratch;
+	u32 number;
+
+	call->python_scratch = 0;
+	if (!space || !space->python.interpreter)
+		return;
+	scratch = take_numbered(&number);
+	if (!scratch)
+		return;
+	forget_frames(scratch);
+	call->python_scratch = number + 1;
+	python_programs.call(ctx, PYTHON_WALKER);
+}
+
+/* Whether the call's frames of Python have been walked, and what it made is to be reported now. */
+static __always_inline bool has_walked(struct call *call)
+{
+	if (!call || !call->python_walked)
+		return false;
+	call->python_walked = 0;
+	return true;
+}
+
+/* The scratch memory with the call's frames of Python, or with none. NULL: there is no room. */
+static __always_inline struct scratch *walked_scratch(struct call *call)
+{
+	u32 number = *(volatile u32 *)&call->python_scratch;
+	struct scratch *scratch;
+
+	if (number) {
+		number -= 1;
+		return scratches.lookup(&number);
 	}
-	if (*frame)
-		stack->flags = STACK_PYTHON | STACK_TRUNCATED;
+	scratch = take_scratch();
+	if (scratch)
+		forget_frames(scratch);
+	return scratch;
 }
 
 /* User space is to read what is new soon: names of Python's functions go with their code. */

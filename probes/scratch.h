@@ -9,8 +9,8 @@
 /* Pieces that are tried. */
 #define SCRATCH_TRIES (4 * SCRATCHES)
 
-/* Takes scratch memory. NULL: all that is near is taken. */
-static __always_inline struct scratch *take_scratch(void)
+/* Takes scratch memory, and says which. NULL: all that is near is taken. */
+static __always_inline struct scratch *take_numbered(u32 *number)
 {
 	u32 at = processor_id() % PROCESSORS * SCRATCHES;
 
@@ -18,11 +18,21 @@ static __always_inline struct scratch *take_scratch(void)
 	for (u32 tries = 0; tries < SCRATCH_TRIES; tries++) {
 		struct scratch *scratch = scratches.lookup(&at);
 
-		if (scratch && !__sync_lock_test_and_set(&scratch->taken, 1))
+		if (scratch && !__sync_lock_test_and_set(&scratch->taken, 1)) {
+			*number = at;
 			return scratch;
+		}
 		at = (at + 1) % (PROCESSORS * SCRATCHES);
 	}
 	return NULL;
+}
+
+/* Takes scratch memory. NULL: all that is near is taken. */
+static __always_inline struct scratch *take_scratch(void)
+{
+	u32 number;
+
+	return take_numbered(&number);
 }
 
 /* Gives it back. */

@@ -210,6 +210,14 @@ class EventRingNumber(IntEnum):
     MAPPINGS = 1
 
 
+class PythonProgram(IntEnum):
+    """Programs that call each other where frames of Python are walked (``enum python_program``)."""
+
+    WALKER = 0
+    ALLOCATOR = 1
+    MAPPING = 2
+
+
 class Reporting(IntEnum):
     """What the probes report (``enum reporting``)."""
 

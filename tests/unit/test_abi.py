@@ -56,6 +56,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
     ("FUNCTION_", abi.FunctionCode),
     ("RING_", abi.EventRingNumber),
     ("REPORTING_", abi.Reporting),
+    ("PYTHON_", abi.PythonProgram),
 ]
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]

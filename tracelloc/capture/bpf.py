@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import platform
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,16 +22,15 @@ from tracelloc.capture.method import Method
 from tracelloc.capture.precompiled import compiled
 from tracelloc.capture.proginfo import program_info
 from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
+from tracelloc.capture.pythonprograms import connect_walker
 from tracelloc.capture.ring import EventRing, MissRing, Ring, StackRing
 from tracelloc.capture.rowtable import RowMemory
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.capture.system import UPROBE_MULTI_KERNEL, UPROBE_SESSION_KERNEL, kernel_is_at_least
-from tracelloc.capture.trials import Trial, passes
+from tracelloc.capture.trials import is_missed_by_links, usable_methods
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
 from tracelloc.startup import STARTUP
 from tracelloc.target.namespaces import pid_namespace
-from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
 
 PROGRAMS: Final = (
@@ -141,19 +139,6 @@ class CaptureConfig:
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
 
-def usable_methods() -> list[Method]:
-    """Ways of attaching that see everything on this kernel, best first."""
-    release = platform.release()
-    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
-        return [Method.PERF]
-    has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
-    return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
-
-
-def _is_missed_by_links(pid: int) -> bool:
-    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)
-
-
 class Capture:
     """The programs, their rings, counters and control words."""
 
@@ -245,7 +230,7 @@ class Capture:
         Raises TracellocError, and has then attached nothing.
         """
         while not self._has_attached:
-            if len(self._methods) > 1 and _is_missed_by_links(pid):
+            if len(self._methods) > 1 and is_missed_by_links(pid):
                 self._methods = [Method.PERF]
             try:
                 self.load()
@@ -265,9 +250,15 @@ class Capture:
             return
         STARTUP.note("loading the probes into the kernel")
         for name in self._names:
-            self._bpf.load(name, KPROBE, attach_type(self.method, name))
+            self._load(name)
         self._control["sessions"][0] = self.method is Method.SESSION
         self._loaded_for = self.method
+
+    def _load(self, name: str) -> None:
+        expected = attach_type(self.method, name)
+        self._bpf.load(name, KPROBE, expected)
+        if self.config.python:
+            connect_walker(self._bpf, name, expected)
 
     @property
     def programs(self) -> dict[str, int]:
@@ -284,7 +275,7 @@ class Capture:
     def program(self, name: str) -> int:
         """The descriptor of a program; plain ones are loaded when they are needed."""
         if name.endswith(PLAIN) and name not in self.loaded:
-            self._bpf.load(name, KPROBE, attach_type(self.method, name))
+            self._load(name)
         return self._bpf.fd(name)
 
     def set_live(self, live: bool) -> None:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Final
 
 from tracelloc import syscalls
-from tracelloc.capture.bpfmaps import NAME_BYTES, create_map
+from tracelloc.capture.bpfmaps import NAME_BYTES, create_map, set_entry
 from tracelloc.capture.compiler import CompiledProbes, with_maps
 from tracelloc.capture.proginfo import program_info
 from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint
@@ -21,6 +21,8 @@ KPROBE: Final = 2
 RAW_TRACEPOINT: Final = 17
 """BPF_PROG_TYPE_RAW_TRACEPOINT."""
 
+_PROGRAM_ARRAY: Final = 3
+"""BPF_MAP_TYPE_PROG_ARRAY, include/uapi/linux/bpf.h."""
 _PRIVATE_STACK: Final = re.compile(rb"\x65\x4c\x03[\x0c\x0d]", re.DOTALL)
 """add %gs:this_cpu_off,%r9 (emit_private_frame_ptr in arch/x86/net/bpf_jit_comp.c)."""
 _CODE_BYTES: Final = 1 << 18
@@ -65,10 +67,14 @@ class Programs:
         self._probes = probes
         self._debug = debug
         self._maps: dict[str, int] = {}
+        self._arrays: dict[tuple[int, int], int] = {}
+        """Maps of programs, by their place and the attach type of those that use them: the kernel
+        lets no others call each other."""
         self._loaded: dict[str, int] = {}
         try:
             for spec in probes.maps:
-                self._maps[spec.name] = create_map(spec)
+                if spec.kind != _PROGRAM_ARRAY:
+                    self._maps[spec.name] = create_map(spec)
         except OSError as error:
             self.close()
             raise UnsupportedError(
@@ -95,9 +101,8 @@ class Programs:
         was loaded under the name before is dropped; what it is attached to keeps it. Raises
         UnsupportedError or PrivilegeError.
         """
-        places = dict(enumerate(self._maps.values()))
         written = name.partition("/")[0]
-        code = with_maps(self._probes.programs[written], places)
+        code = with_maps(self._probes.programs[written], self._places(attach_type))
         attributes = _LoadAttr(
             prog_type=kind,
             insn_cnt=len(code) // 8,
@@ -127,6 +132,35 @@ class Programs:
                 hint="it could crash the machine; please report this kernel's version",
             )
         return descriptor
+
+    def let_call(self, name: str, attach_type: int, number: int) -> None:
+        """Lets programs of this attach type call one that is loaded for it, by its number.
+
+        Raises UnsupportedError.
+        """
+        try:
+            for spec in self._probes.maps:
+                if spec.kind == _PROGRAM_ARRAY:
+                    places = self._places(attach_type)
+                    array = places[self._probes.maps.index(spec)]
+                    set_entry(array, ctypes.c_uint32(number), ctypes.c_uint32(self._loaded[name]))
+        except OSError as error:
+            raise UnsupportedError(
+                f"the kernel refused a call of {name}: {error.strerror}"
+            ) from error
+
+    def _places(self, attach_type: int) -> dict[int, int]:
+        """Descriptors of the maps that programs of this type use, by their places."""
+        places = {}
+        for number, spec in enumerate(self._probes.maps):
+            if spec.kind != _PROGRAM_ARRAY:
+                places[number] = self._maps[spec.name]
+                continue
+            key = number, attach_type
+            if key not in self._arrays:
+                self._arrays[key] = create_map(spec)
+            places[number] = self._arrays[key]
+        return places
 
     def _refusal(self, attributes: _LoadAttr) -> str:
         """What the verifier says last of a program that was refused."""
@@ -163,10 +197,12 @@ class Programs:
 
     def close(self) -> None:
         """Unloads the programs and frees the maps."""
-        for descriptor in (*self._loaded.values(), *self._maps.values()):
+        owned = (self._loaded, self._maps, self._arrays)
+        for descriptor in (fd for each in owned for fd in each.values()):
             os.close(descriptor)
         self._loaded.clear()
         self._maps.clear()
+        self._arrays.clear()
 
 
 def has_private_stack(program_fd: int) -> bool:

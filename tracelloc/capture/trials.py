@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import platform
 from collections.abc import Callable
 from enum import Enum
 from functools import partial
@@ -22,9 +23,11 @@ from tracelloc.capture.method import Method
 from tracelloc.capture.overhead import TrapCosts, measure_traps
 from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
+from tracelloc.capture.system import UPROBE_MULTI_KERNEL, UPROBE_SESSION_KERNEL, kernel_is_at_least
 from tracelloc.errors import TracellocError
 from tracelloc.invoker import Invoker, effective_user, replace_file, trusted_bytes
 from tracelloc.startup import STARTUP
+from tracelloc.target.procfs import Process
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _RETURN_0: Final = bytes.fromhex("b700000000000000 9500000000000000")
@@ -153,3 +156,17 @@ class _Memory:
 
 def _boot_id() -> str:
     return _BOOT_ID.read_text().strip()
+
+
+def usable_methods() -> list[Method]:
+    """Ways of attaching that see everything on this kernel, best first."""
+    release = platform.release()
+    if not kernel_is_at_least(release, UPROBE_MULTI_KERNEL) or not passes(Trial.THREADS):
+        return [Method.PERF]
+    has_sessions = kernel_is_at_least(release, UPROBE_SESSION_KERNEL)
+    return [*([Method.SESSION] if has_sessions else []), Method.MULTI, Method.PERF]
+
+
+def is_missed_by_links(pid: int) -> bool:
+    """Whether links see nothing of this process on this kernel, since its main thread has ended."""
+    return Process(pid).thread_id != pid and not passes(Trial.MAIN_THREAD)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.capture import system
-from tracelloc.capture.bpf import CaptureConfig, usable_methods
+from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.child import ChildEndedError
-from tracelloc.capture.trials import trap_costs
+from tracelloc.capture.trials import trap_costs, usable_methods
 from tracelloc.command.doctortarget import target_findings
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError

@@ -1,0 +1,31 @@
+"""The program that walks frames of Python, and those that it goes back to."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracelloc.abi import PythonProgram
+from tracelloc.capture.programs import KPROBE, Programs
+from tracelloc.target.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
+
+WALKER: Final = "walk_python"
+"""In ``probes/python.bpf.c``."""
+_CALLERS: Final = {
+    ALLOCATOR_PROGRAM: PythonProgram.ALLOCATOR,
+    MAPPING_PROGRAM: PythonProgram.MAPPING,
+}
+
+
+def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
+    """Has a program that is loaded get frames of Python, if it is one that captures stacks.
+
+    Programs call only those of their own attach type: each has a walker. Raises UnsupportedError.
+    """
+    number = _CALLERS.get(name.partition("/")[0])
+    if number is None:
+        return
+    walker = f"{WALKER}/{attach_type}"
+    if walker not in programs.loaded:
+        programs.load(walker, KPROBE, attach_type)
+        programs.let_call(walker, attach_type, PythonProgram.WALKER)
+    programs.let_call(name, attach_type, number)
