@@ -598,6 +598,8 @@ static __always_inline void report_allocation(struct pt_regs *ctx, struct contro
 				goto ended; \
 			walk_python_first(ctx, id, call); \
 		} \
+		/* Else what is known of them differs: the verifier would follow the walk twice. */ \
+		asm volatile("" : "+r"(ctx), "+r"(words), "+r"(id), "+r"(call) : : "memory"); \
 		report(ctx, words, id, call); \
 	ended: \
 		return *(volatile u64 *)&words->sessions & ~(cookie >> COOKIE_THROWS_SHIFT) & 1; \

@@ -14,6 +14,7 @@ from tracelloc.capture.bpf import Capture, CaptureConfig
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info
+from tracelloc.capture.pythonprograms import WALKER
 from tracelloc.errors import UnsupportedError
 
 pytestmark = pytest.mark.bpf
@@ -135,6 +136,10 @@ def test_without_a_cache_it_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None
         (CaptureConfig(), 250_000),
         (CaptureConfig(max_frames=512, follow=True, trace_mappings=True, sample_bytes=1), 750_000),
         (CaptureConfig(max_frames=512, use_rows=False, follow=True), 750_000),
+        (CaptureConfig(python=True), 250_000),
+        (CaptureConfig(python=True, follow=True, trace_mappings=True, sample_bytes=1), 250_000),
+        (CaptureConfig(python=True, max_frames=512, follow=True, trace_mappings=True), 750_000),
+        (CaptureConfig(python=True, max_frames=512, use_rows=False, follow=True), 750_000),
     ],
 )
 def test_the_verifier_has_not_much_to_do(config: CaptureConfig, most: int) -> None:
@@ -144,6 +149,9 @@ def test_the_verifier_has_not_much_to_do(config: CaptureConfig, most: int) -> No
         capture.load()
         verified = {n: program_info(fd).verified_insns for n, fd in capture.loaded.items()}
         assert 50_000 < max(verified.values()) < most, verified
+        walkers = [count for name, count in verified.items() if name.startswith(WALKER)]
+        assert len(walkers) == config.python
+        assert all(count < 100_000 for count in walkers)
     finally:
         capture.close()
 

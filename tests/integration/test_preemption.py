@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import platform
+from dataclasses import replace
 
 import pytest
 
@@ -16,6 +17,7 @@ from tracelloc import probes
 from tracelloc.capture.bpf import TRACEPOINTS, Capture, CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.programs import has_private_stack
+from tracelloc.capture.pythonprograms import WALKER
 from tracelloc.capture.system import kernel_is_at_least
 from tracelloc.errors import UnsupportedError
 
@@ -33,7 +35,19 @@ CONFIGS = {
         (False, True), (False, True), (None, 4096), (False, True), (0, 1 << 10)
     )
 }
-EXTREMES = {"usual": CaptureConfig(), "most": CONFIGS[max(CONFIGS)]}
+CONFIGS |= {
+    f"python {name}": replace(config, python=True)
+    for name, config in CONFIGS.items()
+    if bool(config.sample_bytes) == bool(config.spill_entries) == config.use_rows
+}
+EXTREMES = {
+    "usual": CaptureConfig(),
+    "most": CaptureConfig(follow=True, trace_mappings=True, sample_bytes=4096),
+    "python": CaptureConfig(python=True),
+    "most with python": CaptureConfig(
+        follow=True, trace_mappings=True, sample_bytes=4096, python=True
+    ),
+}
 
 
 def all_programs(capture: Capture) -> dict[str, int]:
@@ -41,7 +55,9 @@ def all_programs(capture: Capture) -> dict[str, int]:
     capture.load()
     capture.watch(1)
     wanted = [*capture.programs, *TRACEPOINTS]
-    return {name: fd for name, fd in capture.loaded.items() if name in wanted}
+    return {
+        name: fd for name, fd in capture.loaded.items() if name in wanted or name.startswith(WALKER)
+    }
 
 
 @pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS)
@@ -62,6 +78,7 @@ def test_native_code(config: CaptureConfig, method: Method) -> None:
     try:
         programs = all_programs(capture)
         assert {*capture.programs, "process_execs"} <= set(programs)
+        assert any(name.startswith(WALKER) for name in programs) == config.python
         assert [name for name, fd in programs.items() if has_private_stack(fd)] == []
     finally:
         capture.close()
