@@ -166,6 +166,7 @@ enum stack_flag {
 	/* What else it is. */
 	STACK_PYTHON = 256, /* a struct python_stack */
 	STACK_CODE = 512,   /* one that such a stack names, and no event */
+	STACK_NAMES = 1024, /* no stack: a struct python_code */
 };
 
 /* One record of ring `stacks`: sent once per distinct stack, only the used frames. */
@@ -186,8 +187,9 @@ enum python_program {
 	PYTHON_WALKER = 0,
 	PYTHON_ALLOCATOR = 1, /* allocator_call */
 	PYTHON_MAPPING = 2,   /* mapping_call */
+	PYTHON_NAMER = 3,
 };
-#define PYTHON_PROGRAMS 3
+#define PYTHON_PROGRAMS 4
 
 /* From where on code objects are looked at to tell one from another. */
 #define PYTHON_CODE_AT 24
@@ -205,6 +207,36 @@ struct python_stack {
 	__u32 image;
 	__u64 code_id; /* the stack of what CPython is made of */
 	__u64 words[2 * PYTHON_FRAMES];
+};
+
+/* What is copied of a code object, its names, and its table of lines. */
+#define PYTHON_OBJECT_BYTES 256
+#define PYTHON_NAME_BYTES 256
+#define PYTHON_FILE_BYTES 320
+#define PYTHON_LINES_BYTES 2048
+
+/* A piece of the program's memory: so many bytes as could be read. */
+struct python_piece {
+	__u64 address;
+	__u64 n_bytes;
+};
+
+/*
+ * One record of ring `stacks`, told by its flags, too: what a code object is called, copied
+ * while it is certainly there. Before the first stack that has it in its frames.
+ */
+struct python_code {
+	__u64 id; /* tells it from others */
+	__u16 n_words; /* from `code` on */
+	__u16 flags;
+	__u32 image;
+	__u64 code;     /* where it is */
+	__u64 identity; /* as in a frame's second word, from bit 32 on */
+	struct python_piece pieces[4]; /* of what follows */
+	__u8 object[PYTHON_OBJECT_BYTES];
+	__u8 name[PYTHON_NAME_BYTES];
+	__u8 file[PYTHON_FILE_BYTES];
+	__u8 lines[PYTHON_LINES_BYTES];
 };
 
 /* Registers that call-frame information may ask for, in a miss. */

@@ -71,7 +71,7 @@ static __always_inline u64 capture_stack(struct pt_regs *ctx, struct control *wo
 	stack_id = name_code(ctx, words, space, call, scratch);
 #ifdef PYTHON
 	if (space->python.interpreter && stack_id)
-		stack_id = name_python(words, space, scratch, stack_id);
+		stack_id = name_python(space, scratch, stack_id);
 #endif
 	release_scratch(scratch);
 	return stack_id;

@@ -190,7 +190,10 @@ struct scratch {
 	__u64 python_hash;  /* of those that were */
 	__u64 python_base;  /* address of the first byte in `python_window` */
 	__u64 python_last;  /* a frame that begins after that byte, but not later than this, is there */
+	__u64 python_named; /* frames whose names user space has, or will have */
+	__u64 python_unsent; /* 1: not so, for want of room */
 	__u8 python_window[PYTHON_WINDOW + PYTHON_SLACK];
+	struct python_code python_code;
 #endif
 #ifdef USE_ROWS
 	__u64 loaded;   /* bytes of the stack that are in `window` */

@@ -237,6 +237,27 @@ unreadable:
 	return false;
 }
 
+/* What the names of all frames that were walked go by, among the stacks that are known. */
+static __always_inline u64 key_of_names(struct space *space, struct scratch *scratch)
+{
+	return mix(first_hash(space), scratch->python_hash) | 1;
+}
+
+/* Begins the program that reports the call again. Goes on only where tracing ends just now. */
+static __always_inline void report_walked(struct pt_regs *ctx, struct call *call,
+					  struct scratch *scratch)
+{
+	call->python_walked = 1;
+	if (call->kind >= FUNCTION_MAP)
+		python_programs.call(ctx, PYTHON_MAPPING);
+	else
+		python_programs.call(ctx, PYTHON_ALLOCATOR);
+	call->python_walked = 0;
+	call->python_scratch = 0;
+	release_scratch(scratch);
+	count(call->kind >= FUNCTION_MAP ? COUNTER_LOST_MAPPINGS : COUNTER_LOST_ALLOCS);
+}
+
 /* Begun by the program that has a call's end to report, and by itself. */
 int walk_python(struct pt_regs *ctx)
 {
@@ -256,15 +277,122 @@ int walk_python(struct pt_regs *ctx)
 		python_programs.call(ctx, PYTHON_WALKER);
 		scratch->python.flags = STACK_PYTHON | STACK_UNREADABLE;
 	}
-	call->python_walked = 1;
-	if (call->kind >= FUNCTION_MAP)
-		python_programs.call(ctx, PYTHON_MAPPING);
-	else
-		python_programs.call(ctx, PYTHON_ALLOCATOR);
-	/* Only where tracing ends just now: user space has closed the map. */
-	call->python_walked = 0;
-	call->python_scratch = 0;
-	release_scratch(scratch);
-	count(call->kind >= FUNCTION_MAP ? COUNTER_LOST_MAPPINGS : COUNTER_LOST_ALLOCS);
+	scratch->python_named = 0;
+	scratch->python_unsent = 0;
+	if (!is_sent(scratch, key_of_names(space, scratch)))
+		python_programs.call(ctx, PYTHON_NAMER);
+	report_walked(ctx, call, scratch);
+	return 0;
+}
+
+/* Frames that are named before the program begins itself again. */
+#define PYTHON_NAMED_CHUNK 16
+/* In a code object. */
+#define PYTHON_FILE_AT 112
+/* In bytes: how many there are. */
+#define PYTHON_LENGTH_AT 16
+
+/* Copies so many bytes (a power of two, or 64 more), or those up to the end of the page. */
+static __always_inline void copy_piece(struct python_piece *piece, void *to, u64 address, u32 bytes)
+{
+	u64 room = PAGE_SIZE - (address & (PAGE_SIZE - 1));
+
+	piece->address = address;
+	piece->n_bytes = bytes;
+	if (!read_user(to, bytes, (void *)address))
+		return;
+	piece->n_bytes = 0;
+	if (room >= bytes)
+		return;
+	/* Fewer than `bytes`, which the verifier sees now. */
+	room &= 0x7ff;
+	if (room < bytes && !read_user(to, room, (void *)address))
+		piece->n_bytes = room;
+}
+
+/* A word of the copy of the code object. */
+static __always_inline u64 copied_word(struct python_code *copy, u32 at)
+{
+	return *(volatile u64 *)(copy->object + at);
+}
+
+/* Whether there is much room for stacks, which need it more. How it is asked: waiting_bytes. */
+static __always_inline bool has_room_for_names(void)
+{
+	u64 (*bpf_ringbuf_reserve)(void *, u64, u64) = (void *)BPF_FUNC_ringbuf_query;
+
+	return (u64)stacks.ringbuf_reserve(BPF_RB_AVAIL_DATA) < STACKS_PAGES * (u64)PAGE_SIZE / 2;
+}
+
+/* Sends what the code object of a frame is called, unless that was done before. False: no room. */
+static __always_inline bool send_names(struct space *space, struct scratch *scratch, u64 code,
+				       u64 identity)
+{
+	struct python_code *copy = &scratch->python_code;
+	u64 key = mix(mix(first_hash(space), code), identity) | 1;
+	u64 nothing = 0;
+	u64 bytes;
+
+	if (known_stacks.lookup(&key))
+		return true;
+	if (!has_room_for_names())
+		return false;
+	copy->id = key;
+	copy->flags = STACK_NAMES;
+	copy->image = space->image;
+	copy->code = code;
+	copy->identity = identity;
+	copy_piece(&copy->pieces[0], copy->object, code, PYTHON_OBJECT_BYTES);
+	copy_piece(&copy->pieces[1], copy->name, copied_word(copy, PYTHON_NAME_AT),
+		   PYTHON_NAME_BYTES);
+	copy_piece(&copy->pieces[2], copy->file, copied_word(copy, PYTHON_FILE_AT),
+		   PYTHON_FILE_BYTES);
+	copy_piece(&copy->pieces[3], copy->lines, copied_word(copy, PYTHON_LINES_AT),
+		   PYTHON_LINES_BYTES);
+	bytes = (*(volatile u64 *)(copy->lines + PYTHON_LENGTH_AT) + PYTHON_BYTES_AT + 7) & ~7ULL;
+	if (bytes > PYTHON_LINES_BYTES)
+		bytes = PYTHON_LINES_BYTES;
+	if (copy->pieces[3].n_bytes > bytes)
+		copy->pieces[3].n_bytes = bytes;
+	bytes += offsetof(struct python_code, lines);
+	copy->n_words = (bytes - offsetof(struct python_code, code)) / sizeof(u64);
+	if (stacks.ringbuf_output(copy, bytes, BPF_RB_NO_WAKEUP))
+		return false;
+	known_stacks.update(&key, &nothing);
+	return true;
+}
+
+/* Names the frames that were walked: begun by walk_python, and by itself. */
+int name_python_frames(struct pt_regs *ctx)
+{
+	u64 id = current_id();
+	struct space *space = get_space(id);
+	struct call *call = find_call(id);
+	struct scratch *scratch;
+	u64 key, nothing = 0;
+
+	if (!space || !call || !call->python_scratch)
+		return 0;
+	scratch = walked_scratch(call);
+	if (!scratch)
+		return 0;
+#pragma clang loop unroll(disable)
+	for (u32 i = 0; i < PYTHON_NAMED_CHUNK; i++) {
+		u64 n = *(volatile u64 *)&scratch->python_named;
+		u64 *pair = &scratch->python.words[2 * n & (2 * PYTHON_FRAMES - 2)];
+
+		if (2 * n + 1 >= *(volatile u16 *)&scratch->python.n_words)
+			goto named;
+		*(volatile u64 *)&scratch->python_named = n + 1;
+		if (pair[0] & ~7ULL)
+			scratch->python_unsent |=
+				!send_names(space, scratch, pair[0] & ~7ULL, pair[1] >> 32);
+	}
+	python_programs.call(ctx, PYTHON_NAMER);
+named:
+	key = key_of_names(space, scratch);
+	if (!*(volatile u64 *)&scratch->python_unsent)
+		known_stacks.update(&key, &nothing);
+	report_walked(ctx, call, scratch);
 	return 0;
 }

@@ -76,23 +76,11 @@ static __always_inline struct scratch *walked_scratch(struct call *call)
 	return scratch;
 }
 
-/* User space is to read what is new soon: names of Python's functions go with their code. */
-static __always_inline void hurry_reader(struct control *words)
-{
-	u64 nothing = 0;
-
-	if (words->woken)
-		return;
-	words->woken = 1;
-	wakeups.ringbuf_output(&nothing, sizeof(nothing), BPF_RB_FORCE_WAKEUP);
-}
-
 /*
- * The id of the stack of this code with the frames of Python that were walked before, which is handed over if
- * user space does not have it yet.
+ * The id of the stack of this code with the frames of Python that were walked before, which is
+ * handed over if user space does not have it yet.
  */
-static __always_inline u64 name_python(struct control *words, struct space *space,
-				       struct scratch *scratch, u64 code_id)
+static __always_inline u64 name_python(struct space *space, struct scratch *scratch, u64 code_id)
 {
 	struct python_stack *stack;
 	u64 nothing = 0;
@@ -100,7 +88,7 @@ static __always_inline u64 name_python(struct control *words, struct space *spac
 	u32 n;
 
 	/* Else clang works out addresses of what is used here before it walks the code. */
-	asm volatile("" : "+r"(words), "+r"(space), "+r"(scratch));
+	asm volatile("" : "+r"(space), "+r"(scratch));
 	stack = &scratch->python;
 
 	if (stack->flags & STACK_UNREADABLE)
@@ -123,6 +111,5 @@ static __always_inline u64 name_python(struct control *words, struct space *spac
 		count(COUNTER_LOST_STACKS);
 	else if (known_stacks.update(&id, &nothing))
 		count(COUNTER_STACK_TABLE_FULL);
-	hurry_reader(words);
 	return id;
 }

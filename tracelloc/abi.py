@@ -108,6 +108,9 @@ PYTHON_FIELDS: Final = [
 ]
 """``struct python``."""
 
+PYTHON_PIECE_STARTS: Final = (80, 336, 592, 912)
+"""Where ``struct python_code`` has what was copied, in bytes behind the field ``code``."""
+
 PYTHON_ENTRY: Final = 1
 """Part of the first word of a frame of Python (``struct python_stack``)."""
 
@@ -216,6 +219,7 @@ class PythonProgram(IntEnum):
     WALKER = 0
     ALLOCATOR = 1
     MAPPING = 2
+    NAMER = 3
 
 
 class Reporting(IntEnum):
@@ -256,6 +260,7 @@ class StackFlag(IntFlag):
     UNMAPPED = 128
     PYTHON = 256
     CODE = 512
+    NAMES = 1024
 
 
 PARTIAL_REASONS: Final = {

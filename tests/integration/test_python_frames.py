@@ -13,6 +13,8 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tracelloc.abi import Counter, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.method import Method
+from tracelloc.capture.trials import usable_methods
 from tracelloc.target.procfs import Process
 from tracelloc.target.runtimeframes import RuntimeFrame
 from tracelloc.tracing.begin import attach_to
@@ -71,9 +73,9 @@ def session(program: Target) -> Iterator[Session]:
     yield from traced(program)
 
 
-def traced(program: Target, **config: object) -> Iterator[Session]:
+def traced(program: Target, method: Method | None = None, **config: object) -> Iterator[Session]:
     capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)  # type: ignore[arg-type]
-    session = attach_to(Process(program.pid), TraceConfig(capture))
+    session = attach_to(Process(program.pid), TraceConfig(capture, method=method))
     try:
         yield session
     finally:
@@ -130,14 +132,21 @@ def test_frames_are_pythons_own(session: Session, program: Target, kind: str) ->
 
 
 def test_no_function_is_taken_for_another(session: Session, program: Target) -> None:
-    """Code that is gone when it is looked at has no name, and not that of what is there now."""
+    """Code that is gone when its stacks are looked at has the names that it had."""
     truth = expected(program.ask("reuse"))
-    found = {size: lines for size, (lines, *_) in seen(session).items()}
-    assert set(found) == set(truth)
-    for size, lines in truth.items():
-        assert len(lines) == len(found[size])
-        for own, mine in zip(lines, found[size], strict=True):
-            assert mine in (own, (GONE, GONE, 0))
-        # Those that stay have theirs.
-        assert found[size][0] == lines[0]
-        assert found[size][-2:] == lines[-2:]
+    assert {size: lines for size, (lines, *_) in seen(session).items()} == truth
+
+
+def test_names_of_a_program_that_has_ended(session: Session, program: Target) -> None:
+    truth = expected(program.ask("nested")) | expected(program.ask("comprehensions"))
+    program.kill()
+    assert {size: lines for size, (lines, *_) in seen(session).items()} == truth
+
+
+@pytest.mark.parametrize("method", Method)
+def test_all_ways_of_attaching(program: Target, method: Method) -> None:
+    if method not in usable_methods():
+        pytest.skip("this kernel lacks it")
+    for session in traced(program, method, trace_mappings=True, follow=True):
+        truth = expected(program.ask("nested")) | expected(program.ask("recursion"))
+        assert {size: lines for size, (lines, *_) in seen(session).items()} == truth

@@ -32,6 +32,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
             wanted.append(f"offsetof(struct {struct}, {name})")
             wanted.append(f"sizeof(((struct {struct} *)0)->{name})")
     wanted += ["offsetof(struct stack, frames)", "offsetof(struct python_stack, code_id)"]
+    wanted += [f"offsetof(struct python_code, {name})" for name in PYTHON_CODE]
     lines = "".join(f'printf("\\"{w}\\": %llu,", (unsigned long long)({w}));\n' for w in wanted)
     source = (
         "#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n"
@@ -60,6 +61,7 @@ ENUMS: list[tuple[str, EnumMeta]] = [
 ]
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
+PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
     "position": abi.POSITION_FIELDS,
@@ -112,7 +114,12 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["COUNTERS"] == len(abi.Counter)
     assert {name: c_side[name] for name in COOKIE_BITS} == {n: getattr(abi, n) for n in COOKIE_BITS}
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
+    code = c_side["offsetof(struct python_code, code)"]
+    pieces = [c_side[f"offsetof(struct python_code, {name})"] - code for name in PYTHON_CODE[2:]]
+    assert tuple(pieces) == abi.PYTHON_PIECE_STARTS
+    assert c_side["offsetof(struct python_code, pieces)"] == code + 2 * 8
     frames = c_side["offsetof(struct stack, frames)"]
+    assert code == frames
     assert c_side["offsetof(struct python_stack, code_id)"] == frames
     assert c_side["TAG_BITS"] == abi.TAG_BITS
     assert c_side["ROW_SALT_BITS"] == abi.SALT_BITS

@@ -1,4 +1,4 @@
-"""The program that walks frames of Python, and those that it goes back to."""
+"""The programs that walk and name frames of Python, and those that they go back to."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.target.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 
 WALKER: Final = "walk_python"
+NAMER: Final = "name_python_frames"
 """In ``probes/python.bpf.c``."""
 _CALLERS: Final = {
     ALLOCATOR_PROGRAM: PythonProgram.ALLOCATOR,
@@ -19,13 +20,15 @@ _CALLERS: Final = {
 def connect_walker(programs: Programs, name: str, attach_type: int) -> None:
     """Has a program that is loaded get frames of Python, if it is one that captures stacks.
 
-    Programs call only those of their own attach type: each has a walker. Raises UnsupportedError.
+    Programs call only those of their own attach type: each type has its walker. Raises
+    UnsupportedError.
     """
     number = _CALLERS.get(name.partition("/")[0])
     if number is None:
         return
-    walker = f"{WALKER}/{attach_type}"
-    if walker not in programs.loaded:
-        programs.load(walker, KPROBE, attach_type)
-        programs.let_call(walker, attach_type, PythonProgram.WALKER)
+    for own, place in ((WALKER, PythonProgram.WALKER), (NAMER, PythonProgram.NAMER)):
+        loaded = f"{own}/{attach_type}"
+        if loaded not in programs.loaded:
+            programs.load(loaded, KPROBE, attach_type)
+            programs.let_call(loaded, attach_type, place)
     programs.let_call(name, attach_type, number)

@@ -18,6 +18,7 @@ from tracelloc.abi import PYTHON_ENTRY
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.runtimes.codeobjects import CodeLayout, CodeObjects
 from tracelloc.runtimes.codeparts import function_parts
+from tracelloc.runtimes.seam import MergedRuntime
 from tracelloc.syscalls import read_process
 from tracelloc.target.allocators import Module
 from tracelloc.target.namespaces import other_pid_namespace
@@ -131,6 +132,15 @@ class CPython:
         if group:
             found.append(group)
         return found
+
+    def note_names(self, words: Sequence[int]) -> None:
+        """See ``seam.MergedRuntime``; ``words`` as in ``struct python_code``."""
+        self._codes.note_copy(words)
+
+    def share_names(self, parent: MergedRuntime) -> None:
+        """See ``seam.MergedRuntime``."""
+        if isinstance(parent, CPython):
+            self._codes.share_names(parent._codes)
 
     def is_loop(self, address: int) -> bool:
         """Whether a return address is in the interpreter's loop."""

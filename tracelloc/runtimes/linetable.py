@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from typing import Final
 
@@ -10,6 +11,9 @@ _NO_LINE: Final = 15
 _LONG: Final = 14
 _NO_COLUMN: Final = 13
 _ONE_LINE: Final = (10, 11, 12)
+_MOST_LINES: Final = (1 << 31) - 1
+_NONE: Final = -1
+"""In the place of a line."""
 
 
 class LineTable:
@@ -18,8 +22,8 @@ class LineTable:
     def __init__(self, table: bytes, first_line: int) -> None:
         """Damaged tables end where the damage is."""
         self._first_line = first_line
-        self._starts: list[int] = []
-        self._lines: list[int | None] = []
+        self._starts = array("I")
+        self._lines = array("i")
         line, start, at = first_line, 0, 0
         while at < len(table):
             code = table[at] >> 3 & 15
@@ -36,7 +40,7 @@ class LineTable:
             elif code != _NO_LINE:
                 at += 1
             self._starts.append(start)
-            self._lines.append(None if code == _NO_LINE else line)
+            self._lines.append(_NONE if code == _NO_LINE else max(_NONE, min(line, _MOST_LINES)))
             start += length * _UNIT_BYTES
         self._end = start
 
@@ -46,7 +50,8 @@ class LineTable:
             return self._first_line
         if offset >= self._end:
             return None
-        return self._lines[bisect_right(self._starts, offset) - 1]
+        line = self._lines[bisect_right(self._starts, offset) - 1]
+        return None if line == _NONE else line
 
 
 def _unsigned(table: bytes, at: int) -> tuple[int, int]:

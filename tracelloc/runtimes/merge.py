@@ -41,11 +41,19 @@ class _Waiting:
 class StackMerger:
     """Merges the stacks of one process, for the thread that pumps."""
 
-    def __init__(self, space: AddressSpace, stacks: Stacks, words: SpaceWords) -> None:
+    def __init__(
+        self,
+        space: AddressSpace,
+        stacks: Stacks,
+        words: SpaceWords,
+        parent: MergedRuntime | None = None,
+    ) -> None:
+        """``parent``: of the process that this one was forked off."""
         self._space = space
         self._stacks = stacks
         self._words = words
         self._runtime: MergedRuntime | None = None
+        self._parent = parent
         self._waiting: deque[_Waiting] = deque()
         self._said: set[str] = set()
         self._unsupported: str | None = None
@@ -68,12 +76,14 @@ class StackMerger:
         except UnsupportedPython as why:
             self._unsupported = f"stacks have no frames of {why} ({_SUPPORTED})"
         if self._runtime is not None:
+            if self._parent is not None:
+                self._runtime.share_names(self._parent)
             self._runtime.publish(self._words)
 
     def begin_image(self, stacks: Stacks) -> None:
         """The process has begun another program, with these stacks."""
         self._stacks = stacks
-        self._runtime = self._unsupported = None
+        self._runtime = self._parent = self._unsupported = None
         self._generation = -1
         self._waiting.clear()
 
@@ -88,6 +98,12 @@ class StackMerger:
         """Notes a stack of code that others name."""
         words = np.array(frames, np.uint64).tobytes()
         self._stacks.code[stack_id] = words, int(flags & ~StackFlag.CODE)
+
+    def note_names(self, sent: SentStacks) -> None:
+        """Notes names of a runtime's functions: ``struct python_code``."""
+        if self._runtime is not None:
+            for _, _, words in sent.rows():
+                self._runtime.note_names(words)
 
     def note(self, sent: SentStacks) -> None:
         """Merges stacks with a runtime's frames: ``struct python_stack``."""

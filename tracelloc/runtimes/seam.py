@@ -24,9 +24,15 @@ class MergedRuntime(Protocol):
         """Names the frames that the probes have read, innermost first.
 
         Each group is what one frame of the interpreter's loop stands for. Reads the process's
-        memory for what was not seen before: to be called soon after the stack was taken.
+        memory for what was not noted before.
         """
         ...
+
+    def note_names(self, words: Sequence[int]) -> None:
+        """Takes over a record of names from the probes, which comes before the frames."""
+
+    def share_names(self, parent: MergedRuntime) -> None:
+        """Names of the process that this one was forked off are its own as well."""
 
     def is_loop(self, address: int) -> bool:
         """Whether a return address is in the interpreter's loop: such a frame is replaced."""

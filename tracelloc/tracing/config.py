@@ -41,5 +41,5 @@ class TraceConfig:
         return self.capture.follow
 
     def with_python(self, python: bool) -> TraceConfig:
-        """The same with frames of Python in stacks, or without."""
+        """A copy of it with frames of Python in stacks, or without."""
         return replace(self, capture=replace(self.capture, python=python))

@@ -69,8 +69,11 @@ class StackSource:
         self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
-        self.merger = StackMerger(space, stacks, words) if config.python else None
+        parent = None if like is None else like.merger
+        self.merger: StackMerger | None = None
         """Puts a runtime's functions into stacks; None: the probes don't read them."""
+        if config.python:
+            self.merger = StackMerger(space, stacks, words, parent and parent.runtime)
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
@@ -187,8 +190,10 @@ class StackSource:
         if self.merger is None:
             self._note_code(new)
             return
+        is_named = new.flags & np.uint16(StackFlag.NAMES) != 0
         is_merged = new.flags & np.uint16(StackFlag.PYTHON) != 0
-        self._note_code(new.select(~is_merged))
+        self.merger.note_names(new.select(is_named))
+        self._note_code(new.select(~(is_merged | is_named)))
         self.merger.note(new.select(is_merged))
 
     def _note_code(self, new: SentStacks) -> None:
