@@ -7,10 +7,12 @@ import re
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Target
+from tests.integration.test_record import Recorder, reports
 from tracelloc.abi import Counter, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
@@ -150,3 +152,34 @@ def test_all_ways_of_attaching(program: Target, method: Method) -> None:
     for session in traced(program, method, trace_mappings=True, follow=True):
         truth = expected(program.ask("nested")) | expected(program.ask("recursion"))
         assert {size: lines for size, (lines, *_) in seen(session).items()} == truth
+
+
+def recorded(report: dict[str, Any]) -> set[tuple[tuple[str, str, int], ...]]:
+    """Frames of Python of each stack in a report."""
+    return {
+        tuple(
+            (frame["symbol"], frame["file"], frame["line"])
+            for frame in entry["stack"]
+            if frame["module"] == "[Python]"
+        )
+        for entry in report["top_allocators"]
+    }
+
+
+def test_recordings_have_names(program: Target, tmp_path: Path) -> None:
+    """Children too, which run code that nobody has seen before and end at once."""
+    recorder = Recorder(tmp_path / "a.rec", "-p", program.pid, "--follow", "--min-size", FIRST_SIZE)
+    recorder.await_moment(1).close()
+    truths = {program.pid: expected(program.ask("nested"))}
+    for _ in range(3):
+        pid, frames = json.loads(program.ask("short"))
+        truths[pid] = expected(json.dumps([frames]))
+    program.kill()
+    recorder.process.wait(timeout=PATIENCE_S)
+    found = {report["pid"]: report for report in reports(tmp_path / "a.rec")}
+    for pid, truth in truths.items():
+        # Of a child only what is its own: it has its parent's blocks as well.
+        lines = recorded(found[pid]) - (
+            recorded(found[program.pid]) if pid != program.pid else set()
+        )
+        assert lines == set(map(tuple, truth.values()))

@@ -142,7 +142,7 @@ def _generated(space: AddressSpace, symbolizer: Symbolizer) -> Iterator[ModuleRe
         yield ModuleReport("[generated code]", len(perf_map), f"{perf_map.path}", troubles=but)
         return
     why = f"{perf_map.path}: {perf_map.reason or 'there is no such file'}"
-    advice = "node --perf-basic-prof, python3 -X perf (3.12), java with a perf-map agent"
+    advice = "node --perf-basic-prof, java with a perf-map agent"
     yield ModuleReport("[generated code]", 0, why, advice=advice)
 
 

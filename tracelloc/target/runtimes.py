@@ -54,7 +54,6 @@ _PYTHON: Final = Runtime(
     "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
     "in its environment, each comes from malloc and has a stack",
     "tracelloc objects -p PID",
-    "start Python with -X perf (3.12 and newer)",
 )
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),

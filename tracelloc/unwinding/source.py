@@ -69,11 +69,11 @@ class StackSource:
         self._words = words
         self._on_modules = on_modules
         self._checker = FrameChecker(space)
-        parent = None if like is None else like.merger
         self.merger: StackMerger | None = None
         """Puts a runtime's functions into stacks; None: the probes don't read them."""
         if config.python:
-            self.merger = StackMerger(space, stacks, words, parent and parent.runtime)
+            parent = None if like is None or like.merger is None else like.merger.runtime
+            self.merger = StackMerger(space, stacks, words, parent)
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
