@@ -87,10 +87,13 @@ class _Copy:
 
     def read(self, address: int, size_bytes: int) -> bytes:
         """Bytes at an address, as far as they were copied."""
-        for start, piece in self._pieces.items():
-            if start <= address < start + len(piece):
-                return piece[address - start :][:size_bytes]
-        return b""
+        # They may overlap: the bytes behind an object are copied as well.
+        found = (
+            piece[address - start :][:size_bytes]
+            for start, piece in self._pieces.items()
+            if start <= address
+        )
+        return max(found, key=len, default=b"")
 
 
 class CodeObjects:
