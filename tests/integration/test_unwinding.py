@@ -21,6 +21,7 @@ from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import MallocChoice
 from tracelloc.target.procfs import Process
+from tracelloc.tracing import begin
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.session import Session
@@ -33,6 +34,12 @@ MOST = 20_000
 WORDS = 256
 SWAPPED_CALLS = 1500
 """How often swapped.c calls each library's function."""
+
+
+@pytest.fixture(autouse=True)
+def _code_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks of what CPython is made of, as backtrace() has them."""
+    monkeypatch.setattr(begin, "has_python", lambda _: False)
 
 
 @pytest.fixture(autouse=True)
