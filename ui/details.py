@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from tracelloc.filters import Rule
 from tracelloc.snapshots.snapshot import Snapshot, Target
@@ -20,6 +20,7 @@ from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, 
 from tracelloc.ui.editor import open_editor
 from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, frame_rows, lines_of, rule_for
 from tracelloc.ui.histogramviews import age_label, bar_rows, columns, size_label
+from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Details, Picture
 from tracelloc.ui.plot import Curve, Plot
@@ -85,7 +86,7 @@ class DetailScreen(Screen[None]):
         with Horizontal(id="histograms"):
             yield Table(columns("size"), id="detail-sizes")
             yield Table(columns("age"), id="detail-ages")
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Shows what is known already."""

@@ -9,7 +9,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingsMap, BindingType
 from textual.screen import Screen
-from textual.widgets import ContentSwitcher, Footer, Input
+from textual.widgets import ContentSwitcher, Input
 
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.target.procfs import base_name
@@ -17,6 +17,7 @@ from tracelloc.ui.frames import FRAME_COLUMNS, FrameLine, first_line, frame_rows
 from tracelloc.ui.functions import FUNCTIONS
 from tracelloc.ui.groups import GroupKey
 from tracelloc.ui.header import HeaderLines, TabLine, notes_of
+from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
@@ -80,7 +81,7 @@ class LiveScreen(Screen[None]):
         pane.border_title = "stack of the selected row"
         yield pane
         yield Input(placeholder="regex for names, files, modules (Esc clear)", id="search")
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_resize(self, event: events.Resize) -> None:
         """Hides what there is no room for."""

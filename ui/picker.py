@@ -10,11 +10,12 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, Input, Static
+from textual.widgets import Input, Static
 from textual.worker import get_current_worker
 
 from tracelloc.target.processlist import ProcessInfo, ProcessScan, matching
 from tracelloc.text import format_size, plural
+from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, signed_size, trend
@@ -111,7 +112,7 @@ class PickerScreen(Screen[int | None]):
         rows.can_focus = False
         yield rows
         yield Static(id="picker-note", markup=False)
-        yield Footer(show_command_palette=False)
+        yield KeyFooter(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Looks now, and again and again."""

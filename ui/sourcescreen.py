@@ -11,10 +11,11 @@ from textual import on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.screen import Screen
-from textual.widgets import Footer, Static
+from textual.widgets import Static
 
 from tracelloc.text import about_of, format_size, plural
 from tracelloc.ui.editor import open_editor
+from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import bindings
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, short_count
@@ -67,7 +68,7 @@ class SourceScreen(Screen[None]):
         """Figures, then lines."""
         yield Static("", id="title", markup=False)
         yield Table(COLUMNS, id="listing")
-        yield Footer(show_command_palette=False, compact=True)
+        yield KeyFooter(show_command_palette=False, compact=True)
 
     def on_mount(self) -> None:
         """Shows what is known already."""

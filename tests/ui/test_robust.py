@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import re
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from textual.geometry import Size
 from textual.pilot import Pilot
+from textual.widgets._footer import FooterKey
 
 from tests.ui.screens import HOSTILE, SIZES, harmless, text_of
 from tests.ui.source import LEAK, FakeSource, drive, press, settle, shop, tick
@@ -352,5 +354,20 @@ def test_header_says_which_window_it_is_of(source: FakeSource) -> None:
             text = header(picture, source.facts, "", width, 2).plain
             assert "window 3 of " in text.splitlines()[0]
             assert ", ended 15 s ago, probes off" in text.splitlines()[0]
+
+    drive(source, steps)
+
+
+def test_keys_that_were_replaced_are_gone(source: FakeSource) -> None:
+    """What the footer has shown is not kept, however often other keys work."""
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        for _ in range(3):
+            await press(app, pilot, "1", "8", "enter", "escape")
+        gc.collect()
+        kept = sum(isinstance(one, FooterKey) for one in gc.get_objects())
+        shown = len(app.screen.query(FooterKey))
+        # Those that were replaced last are dropped with the next ones.
+        assert 0 < shown <= kept <= 3 * shown
 
     drive(source, steps)
