@@ -16,10 +16,13 @@ NOBODY: Final = 65534
 
 CONFINE: Final = f"""
 import ctypes, os, resource, struct
-def confine(memory_bytes):
+def confine(memory_bytes, files=256):
     libc = ctypes.CDLL(None, use_errno=True)
-    for kind, bound in (("AS", memory_bytes), ("CORE", 0), ("FSIZE", 0), ("NOFILE", 256)):
-        resource.setrlimit(getattr(resource, "RLIMIT_" + kind), (bound, bound))
+    for kind, bound in (("AS", memory_bytes), ("CORE", 0), ("FSIZE", 0), ("NOFILE", files)):
+        kind = getattr(resource, "RLIMIT_" + kind)
+        hard = resource.getrlimit(kind)[1]
+        bound = bound if hard < 0 else min(bound, hard)
+        resource.setrlimit(kind, (bound, bound))
     if os.geteuid() == 0:
         libc.unshare(0x40000000)  # CLONE_NEWNET: where that is refused, there is a network
         os.setgroups([])
@@ -30,7 +33,9 @@ def confine(memory_bytes):
     if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "no_new_privs")
 """
-"""Python source of ``confine(memory_bytes)``, which gives all of that up. Raises OSError."""
+"""Python source of ``confine(memory_bytes)``, which gives all of that up. Raises OSError.
+
+``files``: so many may be open."""
 
 _EXECUTE: Final = (
     CONFINE + "import sys\nconfine(int(sys.argv[1]))\nos.execv(sys.argv[2], sys.argv[2:])\n"
@@ -55,12 +60,16 @@ def start_reader(
     script: Sequence[str],
     environment: Mapping[str, str] | None = None,
     descriptors: Collection[int] = (),
+    channel: int | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts Python source with arguments, which is to call ``confine`` itself. Raises OSError."""
+    """Starts Python source with arguments, which is to call ``confine`` itself. Raises OSError.
+
+    ``channel``: its standard input, a socket, instead of pipes.
+    """
     return subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", *script],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
+        stdin=subprocess.PIPE if channel is None else channel,
+        stdout=subprocess.PIPE if channel is None else subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         bufsize=0,
         cwd="/",

@@ -31,11 +31,11 @@ SITES = 20_000
 TIMEOUT_S = 240.0
 
 
-def _sites(symbolizer: Symbolizer, space: AddressSpace, order: np.random.Generator) -> list[int]:
+def _sites(space: AddressSpace, order: np.random.Generator) -> list[int]:
     """Addresses in named functions of every mapped file, in proportion to how many it has."""
     functions = []
     for module in space.modules:
-        table = symbolizer.module(module).table
+        table = module.elf.symbols
         base = next((m for m in space.mappings if m.path == module.path and m.offset == 0), None)
         if base is not None:
             starts = table._address.tolist()
@@ -60,7 +60,7 @@ def measure_here() -> dict[str, Any]:
     space.refresh()
     symbolizer = Symbolizer(space)
     began_s = time.perf_counter()
-    sites = _sites(symbolizer, space, order)
+    sites = _sites(space, order)
     load_s = time.perf_counter() - began_s
     # Towards the root, stacks are alike.
     picks = order.integers(0, SITES, (STACKS, FRAMES)) % np.geomspace(SITES, 2, FRAMES).astype(int)

@@ -13,6 +13,23 @@ from pathlib import Path
 from tests.harness import PATIENCE_S
 from tracelloc.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.elf import ElfFile
+from tracelloc.elf.debugfiles import DebugFile, belongs_to, find_debug_file, references_of
+
+
+def find_debug(
+    elf: ElfFile, path: str, roots: Sequence[Path], troubles: list[str]
+) -> DebugFile | None:
+    """The debug file of an open one, judged in this process."""
+    references = references_of(elf)
+
+    def fits(found: DebugFile) -> bool:
+        debug = ElfFile(os.dup(found.descriptor()))
+        try:
+            return belongs_to(debug, references, by_name=found.by_name)
+        finally:
+            debug.close()
+
+    return find_debug_file(references, path, roots, fits, troubles)
 
 
 def open_elf(path: Path | str) -> ElfFile:

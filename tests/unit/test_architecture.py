@@ -18,6 +18,7 @@ LAYERS = [
     {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
     {"startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
+    {"worker"},
     {"target"},
     {"objects", "placement", "symbols"},
     {"capture", "filters"},

@@ -23,9 +23,10 @@ from tests.unit.hostile import (
     symbol,
     symbol_sections,
 )
+from tests.unit.references import find_debug
 from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.elf.debugfiles import embedded_symbols, find_debug_file
+from tracelloc.elf.debugfiles import embedded_symbols
 from tracelloc.elf.plt import plt_functions
 from tracelloc.placement.probeoffsets import CodeReader
 from tracelloc.symbols.inventory import debug_hints
@@ -97,7 +98,7 @@ def test_sparse_sections(tmp_path: Path, name: str) -> None:
         assert embedded_symbols(elf) is None
         assert elf.build_id is None
         assert elf.dynamic_names.needed == ()
-        assert find_debug_file(elf, "/file", [tmp_path], []) is None
+        assert find_debug(elf, "/file", [tmp_path], []) is None
         plt_functions(elf)
         len(elf.symbols)
     if name in (".dynsym", ".dynstr", ".gnu_debugdata"):
@@ -186,7 +187,7 @@ def test_a_debug_link_to_a_device(tmp_path: Path) -> None:
     (tmp_path / "dev").mkdir()
     os.mkfifo(tmp_path / "dev/zero")
     with bounded():
-        assert find_debug_file(elf, "/file", [tmp_path], []) is None
+        assert find_debug(elf, "/file", [tmp_path], []) is None
 
 
 def test_a_mapping_that_is_a_pipe_by_now(tmp_path: Path) -> None:

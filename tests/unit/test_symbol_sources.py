@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from tests.harness import TARGETS
+from tests.unit.references import find_debug
 from tests.unit.test_elf import nm, open_elf
 from tracelloc.elf import ElfFile, SymbolTable
-from tracelloc.elf.debugfiles import debug_link, embedded_symbols, find_debug_file
+from tracelloc.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.elf.plt import plt_functions
 from tracelloc.symbols import modulesymbols
 from tracelloc.symbols.frame import SourceMap
@@ -85,21 +86,21 @@ def test_debug_file_by_build_id(program: Path, tmp_path: Path) -> None:
     assert elf.build_id is not None
     assert elf.build_id in run("readelf", "-n", program)
     troubles: list[str] = []
-    assert find_debug_file(elf, "/opt/leaky", [tmp_path], troubles) is None
+    assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
     directory = tmp_path / "usr/lib/debug/.build-id" / elf.build_id[:2]
     directory.mkdir(parents=True)
     debug = directory / f"{elf.build_id[2:]}.debug"
     run("objcopy", "--only-keep-debug", program, debug)
-    found = find_debug_file(elf, "/opt/leaky", [tmp_path / "nowhere", tmp_path], troubles)
+    found = find_debug(elf, "/opt/leaky", [tmp_path / "nowhere", tmp_path], troubles)
     assert found is not None
     assert found.found_by == "build ID"
     assert found.path == f"/usr/lib/debug/.build-id/{elf.build_id[:2]}/{elf.build_id[2:]}.debug"
     assert not troubles
     functions = {(a, n) for a, _, kind, n in nm(program) if kind in "tT"}
-    assert functions <= names_of(found.elf)
+    assert functions <= names_of(ElfFile(found.descriptor()))
     # A file that is there under that name, but of another build.
     run("gcc", "-g", "-pthread", "-Wl,--build-id=0x1234", TARGETS / "leaky.c", "-o", debug)
-    assert find_debug_file(elf, "/opt/leaky", [tmp_path], troubles) is None
+    assert find_debug(elf, "/opt/leaky", [tmp_path], troubles) is None
     assert len(troubles) == 1
     assert "is of another build" in troubles[0]
 
@@ -134,13 +135,13 @@ def test_debug_file_by_link(program: Path, tmp_path: Path) -> None:
     for place in places:
         (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(debug, tmp_path / place)
-        found = find_debug_file(elf, "/opt/stripped", [tmp_path], troubles)
+        found = find_debug(elf, "/opt/stripped", [tmp_path], troubles)
         assert found is not None
         assert (found.path, found.found_by) == (f"/{place}", "debug link")
         data = bytearray(debug.read_bytes())
         data[-1] ^= 1
         (tmp_path / place).write_bytes(data)
-        assert find_debug_file(elf, "/opt/stripped", [tmp_path], troubles) is None
+        assert find_debug(elf, "/opt/stripped", [tmp_path], troubles) is None
     assert troubles[-3:] == [f"/{place} is of another build" for place in places]
 
 
@@ -165,7 +166,7 @@ def test_links_and_pipes_lead_nowhere(program: Path, tmp_path: Path) -> None:
     directory = root / "usr/lib/debug/.build-id" / elf.build_id[:2]
     directory.mkdir(parents=True)
     os.mkfifo(directory / f"{elf.build_id[2:]}.debug")
-    assert find_debug_file(elf, "/opt/leaky", [root], []) is None
+    assert find_debug(elf, "/opt/leaky", [root], []) is None
 
 
 def test_embedded_symbols(program: Path, tmp_path: Path) -> None:

@@ -103,17 +103,17 @@ def test_names_before_lines(chain: tuple[Target, Path], monkeypatch: pytest.Monk
     target, path = chain
     address = address_in(target.pid, path, "middle")
     tables, lines = threading.Event(), threading.Event()
-    table, chains = ModuleSymbols.table.func, ModuleSymbols.chains  # type: ignore[attr-defined]
+    find_all, chains = ModuleSymbols.find_all, ModuleSymbols.chains
 
-    def slow_table(self: ModuleSymbols) -> object:
+    def slow_names(self: ModuleSymbols, addresses: list[int]) -> object:
         assert tables.wait(PATIENCE_S)
-        return table(self)
+        return find_all(self, addresses)
 
     def slow_chains(self: ModuleSymbols, addresses: list[int]) -> object:
         assert lines.wait(PATIENCE_S)
         return chains(self, addresses)
 
-    monkeypatch.setattr(ModuleSymbols, "table", property(slow_table))
+    monkeypatch.setattr(ModuleSymbols, "find_all", slow_names)
     monkeypatch.setattr(ModuleSymbols, "chains", slow_chains)
     with symbolizing(target.pid) as symbolizer:
         (frame,) = symbolizer.peek([address])
@@ -153,14 +153,14 @@ def test_a_file_that_breaks_its_reader_has_no_names(
 ) -> None:
     target, path = chain
 
-    def broken(self: ModuleSymbols) -> object:
+    def broken(self: ModuleSymbols, addresses: list[int]) -> object:
         raise RecursionError("what nobody has thought of")
 
-    monkeypatch.setattr(ModuleSymbols, "table", property(broken))
+    monkeypatch.setattr(ModuleSymbols, "find_all", broken)
     with symbolizing(target.pid) as symbolizer:
         addresses = [address_in(target.pid, path, "middle"), 0x10]
         frames = frames_of(symbolizer, addresses, PATIENCE_S)
-        assert [f.reason for f in frames] == [Unresolved.NO_SYMBOL, Unresolved.UNMAPPED]
+        assert [f.reason for f in frames] == [Unresolved.UNREAD, Unresolved.UNMAPPED]
         assert frames[0].module == str(path)
         module = next(m for m in symbolizer._space.modules if m.path == str(path))
         assert any("RecursionError" in trouble for trouble in module.elf.troubles)

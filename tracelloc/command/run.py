@@ -34,6 +34,7 @@ from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.watching import Watch
 from tracelloc.watchrules import FAILED_STATUS
+from tracelloc.worker import WORKER
 
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
@@ -232,6 +233,11 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         budget = MemoryBudget(options.max_memory)
         budget.enforce()
+        # It gets ready while the target is attached to.
+        WORKER.memory_bytes = budget.worker_bytes
+        WORKER.on_trouble(say)
+        stack.callback(WORKER.close)
+        WORKER.start()
         selection = replace(options.trace.selection, custom=custom)
         config = replace(options.trace, selection=selection, memory=budget)
         with signals.beginning():

@@ -10,7 +10,8 @@
     lineheader   file names of a line program
     lineprogram  its rows, one sequence at a time: address to file and line
     inlines      functions and what was inlined into them
-    sourcelines  chains of source frames; an llvm-symbolizer for what lies in .dwo and .dwp files
+    decoder      chains of source frames from what one file has itself
+    sourcelines  chains from anywhere: an llvm-symbolizer for what lies in .dwo and .dwp files
 
 Nothing is decoded before it is asked for: a unit when an address lies in it, of its line
 program only the sequences, of its entries only the functions that are looked up.

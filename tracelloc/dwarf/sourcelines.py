@@ -20,17 +20,13 @@ import subprocess
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from tracelloc.confined import start_confined
-from tracelloc.dwarf.forms import DAMAGE, reason_of
-from tracelloc.dwarf.info import DebugInfo, DebugUnit
-from tracelloc.dwarf.inlines import InlineReader
-from tracelloc.dwarf.lineprogram import Chain, LineIndex, SourceFrame
-from tracelloc.elf import ElfFile
-from tracelloc.elf.sections import SectionError
+from tracelloc.dwarf.decoder import open_decoder
+from tracelloc.dwarf.lineprogram import Chain, SourceFrame
 
 _VERSIONS: Final = range(40, 12, -1)
 """From 13 on it answers in JSON."""
@@ -59,15 +55,22 @@ def find_symbolizer() -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-def reachable_path(elf: ElfFile) -> str:
+class OpenFile(Protocol):
+    """A file that is open here."""
+
+    def descriptor(self) -> int:
+        """Its number."""
+
+
+def reachable_path(file: OpenFile) -> str:
     """A path by which a process that has our descriptor can open this very file.
 
     Its name if that still leads to it, since a .dwp is found beside it; else the descriptor.
     """
-    ours = f"/proc/self/fd/{elf.descriptor()}"
+    ours = f"/proc/self/fd/{file.descriptor()}"
     try:
         name = str(Path(ours).readlink())
-        is_same = os.path.samestat(os.stat(name), os.fstat(elf.descriptor()))
+        is_same = os.path.samestat(os.stat(name), os.fstat(file.descriptor()))
     except OSError:
         return ours
     return name if is_same and _PLAIN_PATH.fullmatch(name) else ours
@@ -80,11 +83,11 @@ class SymbolizerPipe:
     """
 
     def __init__(
-        self, elf: ElfFile, command: str | None = None, patience_s: float = _PATIENCE_S
+        self, file: OpenFile, command: str | None = None, patience_s: float = _PATIENCE_S
     ) -> None:
-        """``elf`` is the file with the debug information. ``command``: else from PATH."""
-        self._elf = elf
-        self._path = reachable_path(elf)
+        """``file`` is the one with the debug information. ``command``: else from PATH."""
+        self._file = file
+        self._path = reachable_path(file)
         self._command = command or find_symbolizer()
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
@@ -119,7 +122,7 @@ class SymbolizerPipe:
             [self._command, "--output-style=JSON", "--inlines", "--no-demangle"],
             _MOST_MEMORY_BYTES,
             environment={"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C"},
-            descriptors=[self._elf.descriptor()],
+            descriptors=[self._file.descriptor()],
         )
         self._end = weakref.finalize(self, _end, process)
         assert process.stdin is not None
@@ -186,88 +189,18 @@ def _chain(answer: dict[str, Any]) -> Chain:
     return tuple(frames) if any(frame.function or frame.file for frame in frames) else ()
 
 
-_STEPS_PER_ADDRESS: Final = 1 << 12
-"""What was forgotten in the meantime may be decoded again."""
+class LineDecoder(Protocol):
+    """Chains from one file's own debug information: a ``DwarfDecoder``, here or elsewhere."""
 
-
-class DwarfDecoder:
-    """Chains by our own decoding of one file's own debug information. Not thread safe."""
-
-    def __init__(self, info: DebugInfo) -> None:
-        self._info = info
-        self._lines = LineIndex(info)
-        self._inlines = InlineReader(info)
-        self.split_paths: list[str | None] = []
-        """For each address last asked for: the .dwo that knows its functions, if one does."""
+    split_paths: list[str | None]
+    """For each address last asked for: the .dwo that knows its functions, if one does."""
 
     @property
     def reason(self) -> str | None:
         """Why less than everything is known."""
-        return self._info.damaged or self._info.elsewhere
 
     def chains(self, addresses: Sequence[int]) -> list[Chain]:
-        """One chain per address. Never raises."""
-        found: list[Chain] = [()] * len(addresses)
-        self._info.budget.grant(_STEPS_PER_ADDRESS * len(addresses))
-        self.split_paths = [None] * len(addresses)
-        # Unit by unit: less is forgotten and decoded again.
-        units = [
-            (unit.offset, address, n, unit)
-            for n, (address, unit) in enumerate(
-                zip(addresses, self._lines.units(addresses), strict=True)
-            )
-            if unit is not None
-        ]
-        for _, address, n, unit in sorted(units, key=lambda item: item[:2]):
-            self.split_paths[n] = _split_path(unit)
-            found[n] = self._chain(unit, address)
-        return found
-
-    def _chain(self, unit: DebugUnit, address: int) -> Chain:
-        file, line = self._lines.line_in(unit, address)
-        frames: list[SourceFrame] = []
-        for call in self._inlines.chain(unit, address):
-            frames.append(SourceFrame(call.name, file, line, inlined=True))
-            file = line = None
-            if call.call_file is not None:
-                file, line = self._file_name(unit, call.call_file), call.call_line
-        if frames:
-            last = frames[-1]
-            frames[-1] = SourceFrame(last.function, last.file, last.line, inlined=False)
-        elif file is not None:
-            frames.append(SourceFrame(None, file, line, inlined=False))
-        return tuple(frames)
-
-    def _file_name(self, unit: DebugUnit, number: int) -> str | None:
-        try:
-            return self._lines.file_name(unit, number)
-        except DAMAGE as error:
-            self._info.blame(reason_of(error))
-            return None
-
-
-def _split_path(unit: DebugUnit) -> str | None:
-    """The .dwo that describes a unit's functions, if this file does not. Never raises."""
-    try:
-        root = unit.root
-    except DAMAGE:
-        return None
-    if root.split_name is None or root.has_children:
-        return None
-    return os.path.join(root.comp_dir, root.split_name)  # noqa: PTH118 - a name, as it is
-
-
-def open_decoder(elf: ElfFile) -> DwarfDecoder | str:
-    """A decoder for a file's debug information, or why there is none."""
-    if elf.bits != 64:
-        return "debug information of 32-bit files is not read"
-    try:
-        info = DebugInfo(elf)
-    except SectionError as error:
-        return str(error)
-    if info.line is None or info.info is None:
-        return "the file has no debug information"
-    return DwarfDecoder(info)
+        """One chain per address."""
 
 
 class SourceLines:
@@ -276,14 +209,20 @@ class SourceLines:
     Cheap for files without debug information: their sections are looked up once.
     """
 
-    def __init__(self, elf: ElfFile, debug: ElfFile | None = None) -> None:
+    def __init__(
+        self,
+        elf: OpenFile,
+        debug: OpenFile | None = None,
+        open_decoder: Callable[[Any], LineDecoder | str] = open_decoder,
+    ) -> None:
         """``debug``: a separate file whose debug information describes ``elf``.
 
-        Both stay their owner's, and open as long as this is used.
+        Both stay their owner's, and open as long as this is used. ``open_decoder``: what decodes
+        one of them, or why nothing does.
         """
         self._lock = threading.Lock()
-        self._elf = elf
-        self._decoder: DwarfDecoder | None = None
+        self._file = elf
+        self._decoder: LineDecoder | None = None
         self._why_none: str | None = None
         self._split: SymbolizerPipe | None = None
         self._split_missing: str | None = None
@@ -295,7 +234,7 @@ class SourceLines:
             if isinstance(decoder, str):
                 self._why_none = self._why_none if self._why_none and file is debug else decoder
             else:
-                self._elf, self._decoder = file, decoder
+                self._file, self._decoder = file, decoder
 
     @property
     def reason(self) -> str | None:
@@ -324,7 +263,7 @@ class SourceLines:
             split = [n for n, path in enumerate(self._decoder.split_paths) if self._find(path)]
             if split:
                 if self._split is None:
-                    self._split = SymbolizerPipe(self._elf)
+                    self._split = SymbolizerPipe(self._file)
                 answers = self._split.chains([addresses[n] for n in split])
                 for n, answer in zip(split, answers, strict=True):
                     if answer and (answer[0].file is not None or not found[n]):
@@ -336,7 +275,7 @@ class SourceLines:
         if path is None:
             return False
         if path not in self._is_there:
-            package = f"{reachable_path(self._elf)}.dwp"
+            package = f"{reachable_path(self._file)}.dwp"
             found = next((p for p in (path, package) if os.path.exists(p)), None)  # noqa: PTH110
             self._is_there[path] = found is not None and may_be_read_by_others(found)
             if found is not None and not self._is_there[path]:

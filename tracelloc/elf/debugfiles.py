@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import lzma
 import os
+import re
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -34,17 +36,45 @@ _LARGEST_DICTIONARY: Final = 128 << 20
 _LARGEST_CHECKED: Final = 8 << 30
 """Bytes of a file whose checksum we are willing to calculate."""
 _PIECE: Final = 1 << 20
+_BUILD_ID: Final = re.compile(r"[0-9a-f]{4,256}")
+_MAGIC: Final = b"\x7fELF"
+
+
+@dataclass(frozen=True, slots=True)
+class DebugReferences:
+    """What a file says of its debug file."""
+
+    build_id: str | None
+    """Both files'."""
+    name: str | None
+    """Its file name;"""
+    checksum: int | None
+    """and CRC-32."""
 
 
 @dataclass(frozen=True, slots=True)
 class DebugFile:
-    """A file with the symbols, and perhaps the DWARF, of another one."""
+    """An open file with the symbols, and perhaps the DWARF, of another one."""
 
-    elf: ElfFile
+    number: int
+    """Descriptor."""
     path: str
     """Inside the target's root."""
-    found_by: str
-    """For people."""
+    by_name: bool
+    """Found by name; else by build ID."""
+
+    def descriptor(self) -> int:
+        """The open file's number; stays ours."""
+        return self.number
+
+    @property
+    def found_by(self) -> str:
+        """In words."""
+        return "debug link" if self.by_name else "build ID"
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self.number)
 
 
 def embedded_symbols(elf: ElfFile) -> ElfFile | None:
@@ -56,45 +86,70 @@ def embedded_symbols(elf: ElfFile) -> ElfFile | None:
         decoder = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_LARGEST_DICTIONARY)
         most_bytes = min(_LARGEST_EMBEDDED, len(data) * _MOST_GROWTH + _SMALL_BYTES)
         inflated = decoder.decompress(data, max_length=most_bytes)
-        return ElfFile.from_bytes(inflated) if decoder.eof else None
+        return ElfFile(inflated) if decoder.eof else None
     except (lzma.LZMAError, EOFError, NotElfError):
         return None
 
 
-def find_debug_file(
-    elf: ElfFile, path: str, roots: Sequence[Path], troubles: list[str]
-) -> DebugFile | None:
-    """The separate debug file of ``elf``, which the target knows as ``path``.
+def references_of(elf: ElfFile) -> DebugReferences:
+    """What a file says of its debug file."""
+    return DebugReferences(elf.build_id, *(debug_link(elf) or (None, None)))
 
-    ``roots``: directories that stand for ``/``, tried in order. Files that were found but
-    don't belong to this build are named in ``troubles``.
+
+def belongs_to(debug: ElfFile, references: DebugReferences, *, by_name: bool) -> bool:
+    """Whether a file that was found, by its name or by build ID, is what these refer to."""
+    if by_name:
+        return references.checksum is not None and _checksum(debug) == references.checksum
+    return references.build_id is not None and debug.build_id == references.build_id
+
+
+def find_debug_file(
+    references: DebugReferences,
+    path: str,
+    roots: Sequence[Path],
+    fits: Callable[[DebugFile], bool],
+    troubles: list[str],
+) -> DebugFile | None:
+    """The separate debug file of what the target knows as ``path``; the caller's to close.
+
+    ``roots``: directories that stand for ``/``, tried in order. Which files are opened does not
+    depend on what ``references`` hold beyond a build ID and a plain file name. ``fits`` says of an
+    open file whether it belongs to this build; those that don't are named in ``troubles``.
     """
-    build_id = elf.build_id
-    if build_id is not None and len(build_id) > 2:
-        name = DEBUG_DIRECTORY / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
-        for candidate in _open_everywhere(roots, name):
-            if candidate.build_id == build_id:
-                return DebugFile(candidate, str(name), "build ID")
+    for by_name, name in _places(references, path):
+        for descriptor in _open_everywhere(roots, name):
+            found = DebugFile(descriptor, str(name), by_name)
+            try:
+                is_right = fits(found)
+            except BaseException:
+                found.close()
+                raise
+            if is_right:
+                return found
             troubles.append(f"{name} is of another build")
-            candidate.close()
-    link = debug_link(elf)
-    if link is None:
-        return None
-    link_name, checksum = link
+            found.close()
+    return None
+
+
+def _places(references: DebugReferences, path: str) -> Iterator[tuple[bool, PurePosixPath]]:
+    """Where the file may be, and whether that is by its name. They may come from a liar."""
+    build_id, link_name = references.build_id, references.name
+    if build_id is not None and _BUILD_ID.fullmatch(build_id):
+        yield False, DEBUG_DIRECTORY / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
     directory = PurePosixPath(path).parent
+    if link_name is None or not _is_plain(link_name) or not directory.is_absolute():
+        return
     for name in (
         directory / link_name,
         directory / ".debug" / link_name,
         DEBUG_DIRECTORY / directory.relative_to("/") / link_name,
     ):
-        if str(name) == path:
-            continue
-        for candidate in _open_everywhere(roots, name):
-            if _checksum(candidate) == checksum:
-                return DebugFile(candidate, str(name), "debug link")
-            troubles.append(f"{name} is of another build")
-            candidate.close()
-    return None
+        if str(name) != path:
+            yield True, name
+
+
+def _is_plain(name: str) -> bool:
+    return bool(name) and "/" not in name and "\0" not in name and name not in (".", "..")
 
 
 def debug_link(elf: ElfFile) -> tuple[str, int] | None:
@@ -105,13 +160,13 @@ def debug_link(elf: ElfFile) -> tuple[str, int] | None:
     name, _, _ = data.partition(b"\0")
     at = len(name) + 4 & ~3
     text = os.fsdecode(name)
-    if not name or "/" in text or text in (".", "..") or len(data) < at + 4:
+    if not _is_plain(text) or len(data) < at + 4:
         return None
     return text, struct.unpack_from("<I", data, at)[0]
 
 
-def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[ElfFile]:
-    """The file under every root that has it, where it is ELF."""
+def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[int]:
+    """A descriptor of the file under every root that has it, where it begins as ELF files do."""
     seen: set[tuple[int, int]] = set()
     for root in roots:
         try:
@@ -120,14 +175,18 @@ def _open_everywhere(roots: Sequence[Path], name: PurePosixPath) -> Iterator[Elf
             continue
         status = os.fstat(descriptor)
         identity = status.st_dev, status.st_ino
-        if identity in seen:
+        if identity in seen or not _is_elf(descriptor):
             os.close(descriptor)
             continue
         seen.add(identity)
-        try:
-            yield ElfFile(descriptor)
-        except NotElfError:
-            continue
+        yield descriptor
+
+
+def _is_elf(descriptor: int) -> bool:
+    """What is no program is not even shown to others."""
+    with suppress(OSError):
+        return os.pread(descriptor, len(_MAGIC), 0) == _MAGIC
+    return False
 
 
 def _checksum(elf: ElfFile) -> int | None:

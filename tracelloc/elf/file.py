@@ -108,13 +108,17 @@ class ElfFile:
     may be asked for from several threads.
     """
 
-    def __init__(self, descriptor: int) -> None:
-        """Takes over ``descriptor``. Raises NotElfError, after closing it, if it can't be read."""
-        self._file = os.fdopen(descriptor, "rb")
+    def __init__(self, source: int | bytes) -> None:
+        """``source``: a descriptor, which is taken over, or all of a file without one.
+
+        Raises NotElfError, after closing it, if it can't be read.
+        """
+        self._content = source if isinstance(source, bytes) else b""
+        self._file = None if isinstance(source, bytes) else os.fdopen(source, "rb")
         try:
             self._headers = Headers(self.read)
         except (HeaderError, OSError, OverflowError) as error:
-            self._file.close()
+            self.close()
             raise NotElfError(str(error)) from error
         self.bits = self._headers.bits
         self.machine = self._headers.machine
@@ -155,19 +159,22 @@ class ElfFile:
     @property
     def open_path(self) -> str:
         """A path by which we, and the kernel for us, open this very file while it is open."""
-        return f"/proc/self/fd/{self._file.fileno()}"
+        return f"/proc/self/fd/{self.descriptor()}"
 
     @property
     def size_bytes(self) -> int:
         """Size of the file."""
-        return os.fstat(self._file.fileno()).st_size
+        return len(self._content) if self._file is None else os.fstat(self._file.fileno()).st_size
 
     def close(self) -> None:
         """Gives the descriptor back."""
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def read(self, offset: int, size_bytes: int) -> bytes:
         """Bytes of the file; fewer than asked for at its end."""
+        if self._file is None:
+            return self._content[offset : offset + size_bytes] if size_bytes > 0 else b""
         # Headers may name any size: never ask for memory that the file can't fill.
         status = os.fstat(self._file.fileno())
         size_bytes = min(size_bytes, max(0, status.st_size - offset))
@@ -209,6 +216,7 @@ class ElfFile:
 
     def descriptor(self) -> int:
         """The open file's number, for those who read the file themselves; stays ours."""
+        assert self._file is not None
         return self._file.fileno()
 
     def open_section(self, name: str) -> ElfSection | None:

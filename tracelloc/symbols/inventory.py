@@ -19,8 +19,9 @@ from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.syscalls import open_inside
 from tracelloc.target.procfs import VDSO, Process
-from tracelloc.target.space import AddressSpace
+from tracelloc.target.space import AddressSpace, Unresolved
 from tracelloc.text import printable
+from tracelloc.worker import FileReadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +53,7 @@ def take_inventory(process: Process) -> list[ModuleReport]:
     try:
         space.refresh()
         modules = [symbolizer.module(module) for module in space.modules]
-        lacking = [
-            m.module.path
-            for m in modules
-            if m.module.path != VDSO and not (m.may_have_lines and _has_all_names(m))
-        ]
+        lacking = [m.module.path for m in modules if m.module.path != VDSO and _lacks_some(m)]
         hints = debug_hints(process.memory_directory / "root", lacking)
         reports = [_report(module, hints) for module in modules]
         reports.extend(_unreadable(space))
@@ -67,8 +64,25 @@ def take_inventory(process: Process) -> list[ModuleReport]:
         space.close()
 
 
+def _lacks_some(symbols: ModuleSymbols) -> bool:
+    """Whether names or lines are missing that another package may have."""
+    try:
+        return not (symbols.may_have_lines and _has_all_names(symbols))
+    except FileReadError:
+        return False
+
+
 def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
+    try:
+        return _readable_report(symbols, hints)
+    except FileReadError as error:
+        why = f"nowhere: {Unresolved.UNREAD.value} ({error})"
+        return ModuleReport(symbols.module.path, 0, why, build_id=symbols.module.elf.build_id)
+
+
+def _readable_report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
     elf = symbols.module.elf
+    functions, has_embedded, unread = symbols.counted
     path = symbols.module.path
     debug = symbols.debug_file
     lines = no_lines = advice = None
@@ -84,34 +98,30 @@ def _report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleReport:
         )
     return ModuleReport(
         module=path,
-        functions=len(symbols.table),
-        names=_names(symbols),
+        functions=functions,
+        names=_names(symbols, functions, has_embedded=has_embedded),
         lines=lines,
         no_lines=no_lines,
         unwind=", ".join(unwind_sections(elf)) or None,
         build_id=elf.build_id,
-        troubles=(*symbols.troubles, *elf.troubles),
+        troubles=(*symbols.troubles, *dict.fromkeys([*unread, *elf.troubles])),
         advice=advice,
     )
 
 
 def _has_all_names(symbols: ModuleSymbols) -> bool:
-    return (
-        symbols.own_table is not None
-        or symbols.embedded is not None
-        or symbols.debug_file is not None
-    )
+    return symbols.has_symbols or symbols.counted[1] or symbols.debug_file is not None
 
 
-def _names(symbols: ModuleSymbols) -> str:
+def _names(symbols: ModuleSymbols, functions: int, *, has_embedded: bool) -> str:
     sources = []
-    if symbols.own_table is not None:
+    if symbols.has_symbols:
         sources.append("its symbol table")
     elif symbols.debug_file is not None:
         sources.append(f"{symbols.debug_file.path} (by {symbols.debug_file.found_by})")
-    elif symbols.embedded is not None:
+    elif has_embedded:
         sources.append("its compressed symbol table (.gnu_debugdata)")
-    elif len(symbols.table):
+    elif functions:
         sources.append("its exported functions only (.dynsym)")
     return ", ".join(sources) or "nowhere: it is stripped"
 

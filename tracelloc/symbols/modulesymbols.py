@@ -22,13 +22,12 @@ from typing import BinaryIO, Final
 import numpy as np
 
 from tracelloc.dwarf import SourceFrame, SourceLines
-from tracelloc.elf import ElfFile, RawTable, Symbol, SymbolTable
-from tracelloc.elf.debugfiles import DebugFile, embedded_symbols, find_debug_file
-from tracelloc.elf.plt import plt_functions
-from tracelloc.elf.sections import SectionError
+from tracelloc.elf import RawTable, Symbol, SymbolTable
+from tracelloc.elf.debugfiles import DebugFile, DebugReferences, find_debug_file
 from tracelloc.syscalls import NotRegularError, open_inside
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
+from tracelloc.worker import WORKER, FileWorker, WorkerFile
 
 _LARGEST_BYTES: Final = 512 << 20
 _PIECE_BYTES: Final = 4 << 20
@@ -181,68 +180,78 @@ class PerfMap:
 
 
 class ModuleSymbols:
-    """Names and lines of one mapped file, loaded on demand, once. Thread safe."""
+    """Names and lines of one mapped file, looked up on demand. Thread safe.
 
-    def __init__(self, module: Module, roots: Sequence[Path]) -> None:
+    Another process reads the file (``tracelloc.worker``): whatever is asked may raise
+    FileReadError.
+    """
+
+    def __init__(self, module: Module, roots: Sequence[Path], worker: FileWorker = WORKER) -> None:
         """``roots``: directories that stand for ``/`` when debug files are searched."""
         self.module = module
         self.troubles: list[str] = []
         """Debug files that were found and don't fit, for people."""
         self._roots = roots
         self._lock = threading.RLock()
+        self._file = WorkerFile(worker, module.elf.descriptor(), module.path)
+        self._debug_has_lines = False
+
+    @cached_property
+    def _described(self) -> tuple[bool, bool, DebugReferences]:
+        return self._file.describe()
 
     @property
-    def _elf(self) -> ElfFile:
-        return self.module.elf
+    def has_symbols(self) -> bool:
+        """Whether it has its full symbol table, which stripping takes away."""
+        return self._described[0]
 
-    @cached_property
-    def own_table(self) -> RawTable | None:
-        """The file's full symbol table, which stripping takes away."""
-        return self._elf.table(".symtab")
-
-    @cached_property
-    def embedded(self) -> ElfFile | None:
-        """The file within ``.gnu_debugdata``."""
-        return embedded_symbols(self._elf)
+    @property
+    def has_own_lines(self) -> bool:
+        """Whether the mapped file itself has debug information."""
+        return self._described[1]
 
     @cached_property
     def debug_file(self) -> DebugFile | None:
         """The separate debug file of the module."""
         with self._lock:
-            return find_debug_file(self._elf, self.module.path, self._roots, self.troubles)
+            references = self._described[2]
+            path = self.module.path
+            return find_debug_file(references, path, self._roots, self._fits, self.troubles)
+
+    def _fits(self, found: DebugFile) -> bool:
+        fits, has_lines = self._file.take_debug_file(found)
+        self._debug_has_lines = fits and has_lines
+        return fits
 
     @cached_property
-    def table(self) -> SymbolTable:
-        """Every function that has a name, PLT stubs included."""
-        with self._lock:
-            tables = list(self._elf.tables())
-            if self.own_table is None:
-                if self.embedded is not None:
-                    tables.extend(self.embedded.tables())
-                if self.debug_file is not None:
-                    tables.extend(self.debug_file.elf.tables())
-            stubs = plt_functions(self._elf)
-            if stubs:
-                tables.append(RawTable.made_up(stubs))
-            return SymbolTable(tables)
+    def counted(self) -> tuple[int, bool, list[str]]:
+        """How many functions have names, whether a symbol table is embedded, what is not read."""
+        self._complete()
+        return self._file.count()
+
+    def find_all(self, addresses: Sequence[int]) -> list[Symbol | None]:
+        """The functions, PLT stubs included, that hold these addresses of the file's own."""
+        self._complete()
+        return self._file.symbols(addresses)
+
+    def _complete(self) -> None:
+        """Has the debug file looked for before names are, if it may have some."""
+        if not self.has_symbols:
+            self.debug_file  # noqa: B018 - it is looked for
 
     @cached_property
     def lines(self) -> SourceLines:
         """Lines and inlined functions, from the file itself or its debug file."""
         with self._lock:
-            debug = self.debug_file
-            return SourceLines(self._elf, None if debug is None else debug.elf)
+            elf, debug = self.module.elf, self.debug_file
+            return SourceLines(
+                elf, debug, lambda file: self._file.decoder(of_debug=file is not elf)
+            )
 
-    @cached_property
-    def has_own_lines(self) -> bool:
-        """Whether the mapped file itself has debug information."""
-        return _has_lines(self._elf)
-
-    @cached_property
+    @property
     def may_have_lines(self) -> bool:
         """Whether there is any debug information at all."""
-        debug = self.debug_file
-        return self.has_own_lines or (debug is not None and _has_lines(debug.elf))
+        return self.has_own_lines or (self.debug_file is not None and self._debug_has_lines)
 
     def chains(self, addresses: Sequence[int]) -> list[tuple[SourceFrame, ...]]:
         """Per address of the file's own: its inlined functions and their function."""
@@ -252,14 +261,7 @@ class ModuleSymbols:
         """Closes what was opened for it; not the mapped file itself."""
         if "lines" in self.__dict__:
             self.lines.close()
-        for name in ("embedded", "debug_file"):
-            opened = self.__dict__.get(name)
-            if opened is not None:
-                (opened.elf if isinstance(opened, DebugFile) else opened).close()
-
-
-def _has_lines(elf: ElfFile) -> bool:
-    try:
-        return elf.open_section(".debug_line") is not None
-    except SectionError:
-        return False
+        self._file.close()
+        debug = self.__dict__.get("debug_file")
+        if debug is not None:
+            debug.close()

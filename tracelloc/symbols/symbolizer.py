@@ -24,6 +24,7 @@ from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.runtimeframes import RuntimeFrame
 from tracelloc.target.space import AddressSpace, Place, Unresolved
+from tracelloc.worker import FileReadError
 
 T = TypeVar("T")
 Frames = tuple[Frame, ...]
@@ -247,12 +248,17 @@ class Symbolizer:
         except Exception as error:  # noqa: BLE001 - whatever it is, others' names don't depend on it
             module = group[0][1].module
             assert module is not None
-            text = f"its symbols can't be read ({type(error).__name__}: {error})"
+            what = (
+                str(error)
+                if isinstance(error, FileReadError)
+                else f"{type(error).__name__}: {error}"
+            )
+            text = f"{Unresolved.UNREAD.value} ({what})"
             if text not in module.elf.troubles:
                 module.elf.troubles.append(text)
             nameless: dict[int, Frames] = {
                 address: self._known.get(address)
-                or (unnamed(address, module.path, inside + 1, Unresolved.NO_SYMBOL),)
+                or (unnamed(address, module.path, inside + 1, Unresolved.UNREAD),)
                 for address, _, inside in group
                 if address not in self._final
             }
@@ -287,8 +293,7 @@ class Symbolizer:
     ) -> tuple[ModuleSymbols, list[tuple[int, Place, int]], list[Symbol | None]]:
         assert group[0][1].module is not None
         module = self.module(group[0][1].module)
-        inside = np.array([inside for _, _, inside in group], np.uint64)
-        symbols = module.table.find_all(inside)
+        symbols = module.find_all([inside for _, _, inside in group])
         frames: dict[int, Frames] = {
             address: (_named_frame(address, module.module.path, inside, symbol),)
             for (address, _, inside), symbol in zip(group, symbols, strict=True)

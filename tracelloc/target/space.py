@@ -40,6 +40,7 @@ class Unresolved(Enum):
     UNREADABLE = "the file cannot be read"
     NOT_ELF = "the file is not ELF"
     NO_SYMBOL = "no symbol covers it"
+    UNREAD = "its symbols can't be read"
     KERNEL_PAGE = "a page of the kernel's"
     PENDING = "its name is still being looked up"
 

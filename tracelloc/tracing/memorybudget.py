@@ -17,6 +17,7 @@ from typing import Final
 from tracelloc.target.procfs import Process
 from tracelloc.target.residency import closest_limit
 from tracelloc.text import format_size
+from tracelloc.worker import WORKER
 
 LEAST_BYTES: Final = 256 << 20
 """What the smallest of traces needs, and some room."""
@@ -24,6 +25,8 @@ _SHARE: Final = 4
 """One part in so many of what is available is the budget unless another one is given."""
 _FOLD_SHARE: Final = 3 / 4
 _FULL_SHARE: Final = 15 / 16
+_WORKER_SHARE: Final = 4
+"""One part in so many of the budget may be taken by what reads the target's files."""
 _BEYOND: Final = 4
 """Times the budget that may be asked for."""
 _UNKNOWN_BYTES: Final = 4 << 30
@@ -48,8 +51,8 @@ def default_budget() -> int:
 
 
 def own_memory() -> int:
-    """Resident bytes of this process."""
-    return Process(os.getpid()).rss_bytes() or 0
+    """Resident bytes of this process, and of the one that reads the target's files."""
+    return (Process(os.getpid()).rss_bytes() or 0) + WORKER.rss_bytes
 
 
 class MemoryBudget:
@@ -64,6 +67,11 @@ class MemoryBudget:
         self._used_bytes = used_bytes
         self._when_full: Callable[[str], None] | None = None
         self._last_words = ""
+
+    @property
+    def worker_bytes(self) -> int:
+        """What the process that reads the target's files may take: names are missing beyond."""
+        return self.limit_bytes // _WORKER_SHARE
 
     def look(self) -> str | None:
         """What to say of a stage that was reached since the last look; None: nothing."""

@@ -244,7 +244,7 @@ def format_frame(frame: Frame, *, long_names: bool = True) -> str:
             name += " [inlined]"
     else:
         name = "naming…" if frame.reason is Unresolved.PENDING else "???"
-    if not frame.module and frame.reason is not None:
+    if frame.reason is not None and (not frame.module or frame.reason is Unresolved.UNREAD):
         name += f" [{frame.reason.value}]"
     return name + where(frame)
 
