@@ -14,16 +14,10 @@ from typing import Final
 
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
 from tracelloc.command.parser import SUBCOMMANDS
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TracellocError, scarcity
 from tracelloc.startup import STARTUP, import_numpy
 from tracelloc.text import printable
 
-_SCARCE: Final = {
-    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
-    errno.ENFILE: "the whole machine has too many open files",
-    errno.ENOMEM: "there is no memory left for it; --sample, --min-size or a larger --max-memory "
-    "may help",
-}
 _LONGEST_MESSAGE: Final = 1000
 """Characters of an error that nobody has thought of."""
 
@@ -57,11 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _without_room(error: OSError, *, debug: bool) -> int:
     """Says what this program or the machine has run out of. Returns the exit status."""
-    if error.errno not in _SCARCE:
+    why = scarcity(error)
+    if why is None:
         return _unforeseen(error, debug=debug)
     if debug:
         traceback.print_exc()
-    print(f"tracelloc: error: {_SCARCE[error.errno]}", file=sys.stderr)
+    print(f"tracelloc: error: {why}", file=sys.stderr)
     return 1
 
 

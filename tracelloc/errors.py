@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+from typing import Final
 
 
 class TracellocError(Exception):
@@ -37,6 +39,19 @@ def privilege_hint() -> str:
     if os.geteuid() == 0:
         return "a security module or a container's limits forbid it even to root"
     return "run tracelloc as root (sudo)"
+
+
+def scarcity(error: OSError) -> str | None:
+    """What this program or the machine has run out of, and what helps; None: nothing."""
+    return _SCARCE.get(error.errno or 0)
+
+
+_SCARCE: Final = {
+    errno.EMFILE: "too many open files; raise the limit (ulimit -n)",
+    errno.ENFILE: "the whole machine has too many open files",
+    errno.ENOMEM: "there is no memory left for it; --sample, --min-size or a larger --max-memory "
+    "may help",
+}
 
 
 class TargetError(TracellocError):

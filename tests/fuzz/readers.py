@@ -6,13 +6,17 @@ Whatever else comes out is a finding, as is a call that takes too much CPU time 
 from __future__ import annotations
 
 import io
+import json
 import os
+import socket
 import struct
 import subprocess
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 
@@ -47,6 +51,8 @@ from tracelloc.target.processlist import parse_stat
 from tracelloc.target.procfs import AddressMap, Process, parse_maps
 from tracelloc.text import printable
 from tracelloc.watching import read_suppressions
+from tracelloc.worker import FileReadError, FileWorker, WorkerFile
+from tracelloc.worker.channel import receive
 
 Reader = Callable[[bytes], object]
 
@@ -196,11 +202,43 @@ def _names(data: bytes) -> None:
     describe(text)
 
 
+def _answers(data: bytes) -> None:
+    """What a worker answers that a file has taken over."""
+    one, other = socket.socketpair()
+    with one, other:
+        one.sendall(data[:65536])
+        one.shutdown(socket.SHUT_WR)
+        try:
+            message, _ = receive(other, 10.0)
+        except OSError:
+            return
+    worker = cast(FileWorker, SimpleNamespace(ask=lambda *_, **__: message))
+    file = WorkerFile(worker, -1, "/file")
+    for take in (
+        file.describe, file.count, lambda: file.symbols([0x1000, 0x2000]),
+        lambda: file.chains([0x1000, 0x2000], of_debug=False), lambda: file.decoder(of_debug=True),
+    ):  # fmt: skip
+        with suppress(FileReadError):
+            take()
+
+
+def _answer(message: object) -> bytes:
+    text = json.dumps(message).encode()
+    return struct.pack("<II", len(text), 0) + text
+
+
+ANSWERS = [
+    _answer([["f", 0x1000, 16], None]),
+    _answer([True, False, "ab" * 20, "a.debug", 7]),
+    _answer([[[["f", "/a.c", 7, True]], []], [None, "/a.dwo"], "damaged"]),
+]
+
 READERS: dict[str, Reader] = {
     "elf": _elf, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc, "processes": _processes,
     "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
+    "answers": _answers,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -292,7 +330,7 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "proc": [MAPS, b"7 (a) b) S 1 7 7 0 -1 4194560 " + b"1 " * 44],
         "processes": [b"a) R 1 (b", b"/x\x0b1-2 r-xp 0 0:1 5 /l\xe2\x80\xa8"],
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
-        "filters": [FILTERS], "allocators": [ALLOCATORS],
+        "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

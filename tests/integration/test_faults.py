@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -13,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.harness import PATIENCE_S, Target, run_tracelloc, tracelloc_command
+from tests.faultyworker import CRASH, add_fault
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc, tracelloc_command
 from tests.integration.test_interrupts import IN_DISCOVERY, IN_ENDING, IN_ROWS, SlowTracelloc
 from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Process
@@ -137,8 +139,6 @@ def test_stopped_while_the_target_runs(busy: Target, tmp_path: Path) -> None:
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 0
-    import json
-
     report = json.loads((tmp_path / "out").read_text().splitlines()[-1])
     assert report["lost_events"] == 0
     assert report["allocations"] >= 5 * 20_000
@@ -161,8 +161,18 @@ def test_too_few_descriptors(busy: Target, files: int) -> None:
     assert "Traceback" not in done.stderr
     if done.returncode:
         assert "error: " in done.stderr.splitlines()[-1]
+        assert "too many open files" in done.stderr.splitlines()[-1]
     await_clean(busy.pid, code)
     assert busy.ask("go").split()[:2] == ["3", "4"]
+
+
+@pytest.mark.parametrize("files", [44, 48, 52])
+def test_too_few_descriptors_for_a_launch(files: int) -> None:
+    done = run_tracelloc(
+        "--text", "--", "/bin/true", preexec_fn=limited(resource.RLIMIT_NOFILE, files)
+    )
+    if done.returncode:
+        assert "too many open files" in done.stderr.splitlines()[-1]
 
 
 @pytest.mark.parametrize("mebibytes", [150, 300, 500])
@@ -200,3 +210,32 @@ def test_another_process_with_the_same_pid(monkeypatch: pytest.MonkeyPatch) -> N
     await_clean(process.pid, code)
     process.communicate()
     assert AddressSpace(Process(os.getpid())).refresh()
+
+
+def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> None:
+    """Its names are missing, which is said; the figures are exact, and others have their names."""
+    path = add_fault(builder.c("books"), CRASH, tmp_path / "books")
+    target = Target([path, 4, 20_000, 11, 300])
+    try:
+        tracer = Tracelloc(
+            "-p", target.pid, "--json", directory=tmp_path, module="tests.faultyworker"
+        )
+        target.ask("run")
+        said = tracer.wait_for("names in")
+        books = json.loads(target.ask("run"))
+        assert tracer.stop() == 0, tracer.messages
+    finally:
+        target.kill()
+    assert said == (
+        f"tracelloc: warning: names in {path} are missing: what reads them was killed by signal 11"
+    )
+    assert sum("names in" in line for line in tracer.messages) == 1
+    report = tracer.last()
+    assert not any(report["lost"].values())
+    figures = report["live_allocations"], report["live_bytes"]
+    assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
+    frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
+    unread = [frame for frame in frames if frame["module"] == str(path)]
+    assert unread
+    assert {(f["symbol"], f["reason"]) for f in unread} == {(None, "its symbols can't be read")}
+    assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)

@@ -39,6 +39,7 @@ from tracelloc.errors import (
     TracellocError,
     UnsupportedError,
     privilege_hint,
+    scarcity,
 )
 from tracelloc.placement import ProbePoint
 from tracelloc.target.procfs import Process
@@ -302,13 +303,11 @@ def _read_pmu() -> tuple[int, int]:
 
 
 def _explain(error: OSError, pid: int, point: ProbePoint) -> TracellocError:
-    where = f"could not probe {point.label}: {error.strerror}"
+    where = f"could not probe {point.label}: {scarcity(error) or error.strerror}"
     if error.errno in (errno.EPERM, errno.EACCES):
         return PrivilegeError(where, hint=privilege_hint())
     if error.errno in (errno.ESRCH, errno.ENOENT):
         return TargetError(f"{where}: process {pid} is ending")
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return UnsupportedError(where, hint="raise the limit of open files (ulimit -n)")
     if error.errno == errno.EINVAL:
         # One place can have one reference counter only (kernel/events/uprobes.c), and
         # bcc's Python binding leaves to chance which one it passes.

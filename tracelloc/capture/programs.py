@@ -14,7 +14,7 @@ from tracelloc import syscalls
 from tracelloc.capture.bpfmaps import NAME_BYTES, create_map, set_entry
 from tracelloc.capture.compiler import CompiledProbes, with_maps
 from tracelloc.capture.proginfo import program_info
-from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint
+from tracelloc.errors import PrivilegeError, UnsupportedError, privilege_hint, scarcity
 
 KPROBE: Final = 2
 """BPF_PROG_TYPE_KPROBE: uprobes, too."""
@@ -77,9 +77,8 @@ class Programs:
                     self._maps[spec.name] = create_map(spec)
         except OSError as error:
             self.close()
-            raise UnsupportedError(
-                f"the kernel refused to create a BPF map: {error.strerror}"
-            ) from error
+            why = scarcity(error) or error.strerror
+            raise UnsupportedError(f"the kernel refused to create a BPF map: {why}") from error
 
     def map_fd(self, name: str) -> int:
         """The descriptor of a map."""
@@ -114,6 +113,8 @@ class Programs:
         try:
             descriptor = syscalls.bpf(syscalls.BPF_PROG_LOAD, attributes)
         except OSError as error:
+            if (scarce := scarcity(error)) is not None:
+                raise UnsupportedError(f"the probes can't be loaded: {scarce}") from error
             said = self._refusal(attributes)
             what = f"the kernel refused to load the probes: {error.strerror}"
             if error.errno == errno.EPERM:

@@ -10,6 +10,7 @@ import importlib
 import struct
 import zlib
 from collections.abc import Callable
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final
 
@@ -121,6 +122,14 @@ class ElfSection:
 def _inflate(stored: bytes, size: int) -> bytes:
     # One more than promised, so that too much is noticed without being unpacked.
     return zlib.decompressobj().decompress(stored, size + 1)
+
+
+def load_zstd() -> None:
+    """Imports what decompresses zstd, if there is any: for those who can't open it later."""
+    for name in ("zstandard", "compression.zstd"):
+        with suppress(ImportError):
+            importlib.import_module(name)
+            return
 
 
 def _unzstd(stored: bytes, size: int) -> bytes:

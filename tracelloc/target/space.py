@@ -14,7 +14,7 @@ from enum import Enum
 
 from tracelloc.cfi.module import Cfi
 from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.errors import TargetError, UnsupportedError, scarcity
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import (
     TRAMPOLINE_MAPPING,
@@ -121,6 +121,8 @@ class AddressSpace:
         """Grows each time that something new was mapped."""
         self.image = 0
         """Grows with each program that the process executes: addresses mean others then."""
+        self.shortage: str | None = None
+        """What there was too little of to open some file."""
         self._text = ""
         """What the maps were read from."""
         self._lines: dict[str, Mapping] = {}
@@ -206,8 +208,11 @@ class AddressSpace:
         except FileNotFoundError:
             # Unmapped since the maps were read. It may come back.
             return None
-        except OSError:
-            self._modules[mapping.file_id] = Unresolved.UNREADABLE
+        except OSError as error:
+            scarce = scarcity(error)
+            self.shortage = scarce or self.shortage
+            if scarce is None:
+                self._modules[mapping.file_id] = Unresolved.UNREADABLE
             return None
         except NotElfError:
             self._modules[mapping.file_id] = Unresolved.NOT_ELF

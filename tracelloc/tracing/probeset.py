@@ -8,7 +8,7 @@ from typing import Final
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.target.allocators import Allocator, MallocChoice, Module, discover
 from tracelloc.target.found import FoundLibrary, found_of, why_no_allocator
@@ -34,6 +34,8 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
 def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
     """Says that there is none in what is mapped, and why."""
     process = space.process
+    if space.shortage is not None:
+        return TargetError(f"files of process {process.pid} can't be opened: {space.shortage}")
     try:
         with suppress(OSError):
             check_bits(process)
@@ -64,6 +66,8 @@ class ProbeSet:
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self._is_paused = False
+        self._trouble: TracellocError | None = None
+        """Why the last files that could not be probed could not."""
         self.points: list[ProbePoint] = []
         """All of them, even while this is paused."""
         self.found: tuple[FoundLibrary, ...] = ()
@@ -85,7 +89,11 @@ class ProbeSet:
             points += place_exceptions(modules)
         if not points:
             return
-        self._attach(points)
+        try:
+            self._attach(points)
+        except TracellocError as error:
+            self._trouble = error
+            raise
         self.points += points
         self._allocators += planned.allocators
         found = found_of(planned.allocators)
@@ -145,10 +153,10 @@ class ProbeSet:
         return tuple(dict.fromkeys(slow))
 
     def check(self) -> None:
-        """Raises TargetError unless one of the probed allocators is mapped now."""
+        """Raises TracellocError unless one of the probed allocators is mapped now."""
         mapped = self._space.mapped_modules
         if not any(allocator.module in mapped for allocator in self._allocators):
-            raise no_allocator(self._space, self._selection)
+            raise self._trouble or no_allocator(self._space, self._selection)
 
     def look_after(self, say: Callable[[str], None]) -> None:
         """See ``Attachments.look_after``."""

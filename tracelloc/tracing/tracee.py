@@ -124,6 +124,7 @@ class Tracee:
         self.windows.last = None
         # Most of the processes that are made on the way do not live to be judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
+        self._shortage: str | None = None
         self._trampoline = trampoline
 
     def _forget_findings(self, first_look_ns: int) -> None:
@@ -256,6 +257,10 @@ class Tracee:
         if self.source.merger is not None:
             for trouble in self.source.merger.troubles():
                 say(f"process {self.process.pid}: {trouble}")
+        if self.space.shortage != self._shortage:
+            self._shortage = self.space.shortage
+            files = f"files of process {self.process.pid}"
+            say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
         if self._trampoline is None and table.events:
             self.source.refresh()
         self._rate.note(now_ns, self.events)

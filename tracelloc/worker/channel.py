@@ -23,7 +23,7 @@ MOST_DESCRIPTORS: Final = 2
 
 
 class ChannelError(OSError):
-    """The other end has gone, is silent, or sends what is no message."""
+    """The other end is silent, or sends what is no message."""
 
 
 def send(
@@ -38,13 +38,13 @@ def send(
 
 
 def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:
-    """A message without descriptors: the kernel closes those that come. Raises ChannelError."""
+    """A message without descriptors: the kernel closes those that come. Raises OSError."""
     end_s = time.monotonic() + patience_s
     return _content(channel, _exactly(channel, _LENGTHS.size, end_s), end_s)
 
 
 def receive_question(channel: socket.socket) -> tuple[Any, list[int]]:
-    """A message and its descriptors, however long it takes to come. Raises ChannelError."""
+    """A message and its descriptors, however long it takes to come. Raises OSError."""
     head, descriptors, _, _ = socket.recv_fds(
         channel, _LENGTHS.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
     )
@@ -77,7 +77,7 @@ def _exactly(channel: socket.socket, count: int, end_s: float | None) -> bytes:
         except TimeoutError:
             continue
         if not part:
-            raise ChannelError("it ended")
+            raise ConnectionResetError("it ended")
         parts.append(part)
         count -= len(part)
     return b"".join(parts)

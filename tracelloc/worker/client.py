@@ -34,7 +34,7 @@ _LAST_S: Final = 1.0
 _TRIES: Final = 2
 _MOST_FILES: Final = 4096
 
-_SCRIPT: Final = f"""{CONFINE}
+SCRIPT = f"""{CONFINE}
 import sys
 sys.path[:0] = sys.argv[2:]
 from tracelloc.worker.service import serve
@@ -82,6 +82,7 @@ class FileWorker:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._is_closing = False
+        self._has_given_up = False
         self._forgotten: list[int] = []
 
     def on_trouble(self, tell: Callable[[str], None] | None) -> None:
@@ -123,7 +124,11 @@ class FileWorker:
             why = ""
             for _ in range(_TRIES):
                 if self.ends >= MOST_ENDS:
-                    raise FileReadError(f"what reads symbols has ended {self.ends} times")
+                    why = f"what reads them has ended {self.ends} times"
+                    if not self._has_given_up:
+                        self._has_given_up = True
+                        self._say(f"no more names are read: {why}")
+                    raise FileReadError(why)
                 try:
                     return self._exchange(file, what, more, descriptors)
                 except OSError as error:
@@ -138,9 +143,12 @@ class FileWorker:
                     raise
             file.failure = why
             self.unread_files += 1
-        if self._tell is not None:
-            self._tell(f"warning: names in {printable(file.path)} are missing: {why}")
+        self._say(f"names in {printable(file.path)} are missing: {why}")
         raise FileReadError(why)
+
+    def _say(self, what: str) -> None:
+        if self._tell is not None:
+            self._tell(f"warning: {what}")
 
     def forget(self, file: AskedFile) -> None:
         """Has it close a file, before the next answer."""
@@ -157,7 +165,7 @@ class FileWorker:
         try:
             with its:
                 self._process = start_reader(
-                    [_SCRIPT, str(max(self.memory_bytes, LEAST_MEMORY_BYTES)), *paths],
+                    [SCRIPT, str(max(self.memory_bytes, LEAST_MEMORY_BYTES)), *paths],
                     {"OPENBLAS_NUM_THREADS": "1"},
                     channel=its.fileno(),
                 )
@@ -198,7 +206,7 @@ class FileWorker:
             channel.close()
         if process is None:
             return f"can't be started ({error})"
-        status = None if error is None else _status(process)
+        status = _status(process) if isinstance(error, ConnectionError) else None
         if status is not None:
             return _in_words(status)
         process.kill()

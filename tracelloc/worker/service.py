@@ -22,8 +22,10 @@ from tracelloc.dwarf.decoder import DwarfDecoder, open_decoder
 from tracelloc.elf import ElfFile, NotElfError, RawTable, SymbolTable
 from tracelloc.elf.debugfiles import belongs_to, embedded_symbols, references_of
 from tracelloc.elf.plt import plt_functions
-from tracelloc.elf.sections import SectionError
+from tracelloc.elf.sections import SectionError, load_zstd
 from tracelloc.worker.channel import receive_question, send
+
+load_zstd()
 
 _CPU_S: Final = 120.0
 """For one question."""

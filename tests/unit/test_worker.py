@@ -1,0 +1,246 @@
+"""The process that reads the target's files: without rights, and it may die."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.faultyworker import CRASH, add_fault, faulty_script
+from tests.harness import PATIENCE_S, Builder
+from tests.unit.references import addresses_in_functions, open_elf
+from tracelloc.dwarf import SourceLines
+from tracelloc.elf import SymbolTable
+from tracelloc.elf.plt import plt_functions
+from tracelloc.elf.symtab import RawTable
+from tracelloc.worker import FileReadError, FileWorker, WorkerFile, channel, client
+
+Open = Callable[[Path], WorkerFile]
+
+
+@pytest.fixture
+def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileWorker]:
+    monkeypatch.setattr(client, "SCRIPT", faulty_script)
+    worker = FileWorker()
+    yield worker
+    worker.close()
+
+
+@pytest.fixture
+def opened(worker: FileWorker) -> Open:
+    return lambda path: WorkerFile(worker, os.dup(open_elf(path).descriptor()), str(path))
+
+
+@pytest.fixture
+def program(builder: Builder) -> Path:
+    return builder.cpp("chain", "-O2", "-g")
+
+
+def fault(program: Path, directory: Path, code: str) -> Path:
+    return add_fault(program, code, directory / f"fault-{time.monotonic_ns()}")
+
+
+def pid_of(worker: FileWorker) -> int:
+    assert worker._process is not None
+    return worker._process.pid
+
+
+def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
+    file, elf = opened(program), open_elf(program)
+    addresses = addresses_in_functions(program, 300)
+    table = SymbolTable([*elf.tables(), RawTable.made_up(plt_functions(elf))])
+    assert file.symbols(addresses) == table.find_all(np.array(addresses, np.uint64))
+    assert any(symbol is None for symbol in file.symbols([0, 1 << 63]))
+    has_symbols, has_lines, references = file.describe()
+    assert (has_symbols, has_lines, references.build_id) == (True, True, elf.build_id)
+    decoder = file.decoder(of_debug=False)
+    assert not isinstance(decoder, str)
+    assert decoder.chains(addresses) == SourceLines(elf).chains(addresses)
+    assert decoder.reason is None
+    assert file.decoder(of_debug=True) == "it has no debug file"
+
+
+TAKEN_OVER = """
+import ctypes, os, signal, socket
+attempts = [
+    lambda: open("/etc/shadow"),
+    lambda: os.setuid(0),
+    lambda: os.kill(os.getppid(), 0),
+    lambda: open(f"/proc/{os.getppid()}/environ").read(),
+    lambda: open(f"/proc/{os.getppid()}/mem", "r+b"),
+    lambda: open("/tmp/planted", "wb").write(b"x") and open("/tmp/planted", "ab", 0).write(b"x"),
+    lambda: socket.create_connection(("127.0.0.1", %d), 5),
+    lambda: os.read(3, 1),
+]
+found = []
+for attempt in attempts:
+    try:
+        attempt()
+        found.append(["done", 0, 0])
+    except OSError as error:
+        found.append(["refused", 0, 0])
+found.append([str(os.getresuid() + os.getresgid()) + str(os.getgroups()), 0, 0])
+found.append([str(len(os.environ)), 0, 0])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights to give up")
+def test_a_file_that_takes_it_over_has_gained_nothing(
+    program: Path, opened: Open, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        code = TAKEN_OVER % server.getsockname()[1]
+        code = code.replace("/tmp/planted", f"/tmp/planted-{os.getpid()}")
+        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * 10)
+    assert all(answer is not None for answer in answers)
+    names = [answer.name for answer in answers if answer is not None]
+    Path(f"/tmp/planted-{os.getpid()}").unlink(missing_ok=True)
+    # Its own file is descriptor 3, which it may read.
+    assert names[:7] == ["refused"] * 7
+    assert names[8] == "(65534, 65534, 65534, 65534, 65534, 65534)[]"
+    assert int(names[9]) <= 2
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (CRASH, "was killed by signal 11"),
+        ("b'x' * (8 << 30)", "needs more memory than it may have (--max-memory)"),
+        ("import signal; signal.setitimer(signal.ITIMER_PROF, 0.05)\nwhile True: pass",
+         "took too long"),
+        ("import time; time.sleep(600)", "was ended (it has not answered for too long)"),
+        ("import os; os._exit(3)", "ended with status 3"),
+        ("import os; os.write(0, b'\\xff' * 100)", "its answer is too long"),
+        ("import os; os.write(0, b'\\x03\\0\\0\\0' + bytes(4) + b'{]}')", "its answer is not JSON"),
+        ("import os; os.write(0, b'\\x02\\0\\0\\0' + bytes(4) + b'[]')", "its answer is odd"),
+    ],
+    ids=["crash", "memory", "endless", "silent", "ends", "too long", "no JSON", "no answer"],
+)  # fmt: skip
+def test_a_file_that_ends_it(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, code: str, why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its names are missing, which is said once; other files have theirs, it is not asked again."""
+    said: list[str] = []
+    worker.on_trouble(said.append)
+    good, bad = opened(program), opened(fault(program, tmp_path, code))
+    addresses = addresses_in_functions(program, 20)
+    expected = good.symbols(addresses)
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(client, "_PATIENCE_S", 1.0 if "sleep" in code else PATIENCE_S)
+            with pytest.raises(FileReadError) as error:
+                bad.symbols(addresses)
+        assert why in str(error.value)
+        assert good.symbols(addresses) == expected
+    assert (worker.ends, worker.unread_files, worker.generation) == (2, 1, 3)
+    assert said == [f"warning: names in {bad.path} are missing: {error.value}"]
+
+
+@pytest.mark.parametrize(
+    "found", ["[['name', 2, 0]]", "[[5, 0, 0]]", "[['name', 0]]", "[['name', 0, 0]] * 2", "7",
+              "[['name', 0, -1]]", "[['name', 'x', 0]]"],
+)  # fmt: skip
+def test_answers_that_cannot_be_true(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, found: str
+) -> None:
+    with pytest.raises(FileReadError, match="an odd answer to 'symbols'"):
+        opened(fault(program, tmp_path, f"found = {found}")).symbols([1])
+    assert worker.ends == 0
+
+
+def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Open) -> None:
+    """It is started again and told what it knew."""
+    file = opened(program)
+    addresses = addresses_in_functions(program, 20)
+    decoder = file.decoder(of_debug=False)
+    assert not isinstance(decoder, str)
+    expected = file.symbols(addresses), decoder.chains(addresses)
+    for count in range(1, 4):
+        os.kill(pid_of(worker), signal.SIGKILL)
+        assert (file.symbols(addresses), decoder.chains(addresses)) == expected
+        assert (worker.ends, worker.unread_files) == (count, 0)
+
+
+def test_it_is_not_started_for_ever(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    worker.on_trouble(said.append)
+    path = fault(program, tmp_path, CRASH)
+    for _ in range(client.MOST_ENDS // 2):
+        with pytest.raises(FileReadError, match="was killed"):
+            opened(path).symbols([1])
+    for _ in range(2):
+        with pytest.raises(FileReadError, match="has ended 8 times"):
+            opened(program).symbols([1])
+    assert worker.generation == client.MOST_ENDS
+    assert said[-1] == "warning: no more names are read: what reads them has ended 8 times"
+    assert len(said) == client.MOST_ENDS // 2 + 1
+
+
+def test_it_may_be_closed_in_the_middle_of_an_answer(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+    os.mkfifo(ready, 0o666)
+    for each in (tmp_path, *tmp_path.parents[:3]):
+        each.chmod(0o755)
+    ready.chmod(0o666)
+    code = f"import time; open({str(ready)!r}, 'w').close(); time.sleep(600)"
+    file = opened(fault(program, tmp_path, code))
+    failures: list[str] = []
+
+    def ask() -> None:
+        with pytest.raises(FileReadError) as error:
+            file.symbols([1])
+        failures.append(str(error.value))
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    ready.open().close()
+    worker.close()
+    asking.join(60)
+    assert len(failures) == 1
+    assert (worker.ends, worker.unread_files) == (0, 0)
+    # It is there again when it is needed.
+    assert opened(program).symbols([0]) == [None]
+
+
+def test_files_are_closed(program: Path, worker: FileWorker, opened: Open) -> None:
+    for _ in range(20):
+        file = opened(program)
+        file.symbols([1])
+        file.close()
+    kept = [str(link.readlink()) for link in Path(f"/proc/{pid_of(worker)}/fd").iterdir()]
+    assert kept.count(str(program)) <= 1
+
+
+def test_messages_of_any_size() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        message = {"text": "\ud800\x00é" * 1000}
+        data = os.urandom(3 << 20)
+        thread = threading.Thread(target=channel.send, args=(one, message, data))
+        thread.start()
+        assert channel.receive(other, 60) == (message, data)
+        thread.join()
+        descriptor = os.open("/dev/null", os.O_RDONLY)
+        channel.send(one, [], descriptors=[descriptor, descriptor])
+        _, received = channel.receive_question(other)
+        assert len(received) == 2
+        assert all(os.path.samestat(os.fstat(descriptor), os.fstat(each)) for each in received)
+        # What does not expect descriptors gets none.
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        channel.send(one, [], descriptors=[descriptor])
+        channel.receive(other, 60)
+        assert len(list(Path("/proc/self/fd").iterdir())) == before
+        for each in (descriptor, *received):
+            os.close(each)
