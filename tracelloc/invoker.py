@@ -117,6 +117,36 @@ def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
         raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
 
 
+def create_file(path: Path, flags: int, mode: int, owner: tuple[int, int] | None) -> int:
+    """Opens a file to be written, makes it if need be, and gives it to a user and group.
+
+    ``flags``: further ones of open(2); with O_EXCL, the file has exactly this ``mode``. Raises
+    OSError.
+    """
+    descriptor = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        hand_over(descriptor, owner, mode if flags & os.O_EXCL else None)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def hand_over(descriptor: int, owner: tuple[int, int] | None, mode: int | None) -> None:
+    """Gives an open file, if it is a regular one, to a user and group, with these permissions.
+
+    None: those that it has. Raises OSError.
+    """
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return
+    if owner is not None:
+        # File systems without owners refuse, and need none.
+        with contextlib.suppress(PermissionError, OverflowError):
+            os.fchown(descriptor, *owner)
+    if mode is not None:
+        os.fchmod(descriptor, mode)
+
+
 def replace_file(
     path: Path,
     pieces: Iterable[bytes],
@@ -140,11 +170,7 @@ def replace_file(
             stream.flush()
             # Some file systems notice only now that there is no room.
             os.fsync(descriptor)
-            if owner is not None:
-                # File systems without owners refuse, and need none.
-                with contextlib.suppress(PermissionError, OverflowError):
-                    os.fchown(descriptor, *owner)
-            os.fchmod(descriptor, mode)
+            hand_over(descriptor, owner, mode)
         os.replace(name, path)
     except BaseException:
         os.unlink(name)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import sys
 import tempfile
 import time
@@ -21,7 +20,7 @@ from typing import BinaryIO, Final
 from tracelloc.command.special import check_special, is_special, open_special, sudo_caller
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
-from tracelloc.invoker import replace_file
+from tracelloc.invoker import create_file, replace_file
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import format_duration, format_size, printable, show_status
 from tracelloc.views.combined import joined, trace_profiles
@@ -175,11 +174,8 @@ def open_report(path: Path) -> BinaryIO:
             check_special(path)
             return open_special(path)
         # A pipe that somebody puts there meanwhile must not make us wait.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-        descriptor = os.open(path, flags, PRIVATE)
-        owner = sudo_caller(os.environ)
-        if owner is not None and stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.fchown(descriptor, *owner)
+        flags = os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY
+        descriptor = create_file(path, flags, PRIVATE, sudo_caller(os.environ))
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     return os.fdopen(descriptor, "wb")

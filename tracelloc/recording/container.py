@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import MalformedError, TracellocError
+from tracelloc.invoker import create_file
 
 APPLICATION_ID: Final = 0x74726C63
 """What file(1) and we know a recording by: "trlc"."""
@@ -55,14 +56,7 @@ def checked(data: object, crc: object, *key: int) -> bytes:
 def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Connection:
     """A new recording, which may be read meanwhile. Raises TracellocError."""
     try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-        descriptor = os.open(path, flags, mode)
-        try:
-            os.fchmod(descriptor, mode)
-            if owner is not None:
-                os.fchown(descriptor, *owner)
-        finally:
-            os.close(descriptor)
+        os.close(create_file(path, os.O_EXCL | os.O_NOFOLLOW, mode, owner))
     except FileExistsError:
         raise TracellocError(
             f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
