@@ -44,7 +44,7 @@ def test_stages_come_once_each_and_in_order() -> None:
     assert said == [
         (
             "tracelloc uses 990 MiB of the 1000 MiB it may (--max-memory): tracing ends here; "
-            "--sample 512k takes far less"
+            "with --sample 512k it keeps one block per 512 KiB instead of each"
         )
     ]
     other = MemoryBudget(1000 * MIB, lambda: used[0])

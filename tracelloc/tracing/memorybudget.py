@@ -4,6 +4,12 @@ The target decides how much there is to remember: distinct call stacks, live blo
 three quarters of the budget, new call stacks are cut to their innermost frames; when nearly all of
 it is used, tracing ends in good order. Behind that stands RLIMIT_DATA, so that one step that asks
 for too much fails by itself.
+
+Why nothing is sampled in between: sampled blocks are known to the probes by address, so that frees
+of all others need not be reported (``probes/heap.bpf.c``). Those recorded before would either stay
+in the table for ever, or all their addresses would have to go to the kernel at the moment when
+memory is short, and figures would be exact for some blocks and estimates for others. A sampled
+trace is another trace: the last words say how to begin it.
 """
 
 from __future__ import annotations
@@ -91,7 +97,10 @@ class MemoryBudget:
         )
         if stage is MemoryStage.FOLDED:
             return f"warning: {so_far}: new call stacks are cut to their innermost frames"
-        self._last_words = f"{so_far}: tracing ends here; --sample 512k takes far less"
+        self._last_words = (
+            f"{so_far}: tracing ends here; with --sample 512k it keeps one block per 512 KiB "
+            "instead of each"
+        )
         if self._when_full is not None:
             self._when_full(self._last_words)
         return None
