@@ -1,7 +1,7 @@
 """Coverage-guided fuzzing of one reader: ``python -m tests.fuzz READER SECONDS [DIRECTORY]``.
 
 Needs atheris (PyPI). What it finds is to be kept in ``tests/data/fuzz/READER``; the corpus goes
-to the directory. Memory is limited to 2 GiB and a call to 10 s.
+to the directory. Memory is limited to 2 GiB and a call to 60 s, which may be spent waiting.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> None:
         for number, seed in enumerate(seeds(reader, Path(scratch))):
             (corpus / f"seed{number}").write_bytes(seed)
     kept = Path(__file__).parents[1] / "data" / "fuzz" / reader
-    options = [f"-max_total_time={seconds}", "-timeout=10", "-rss_limit_mb=2048", "-max_len=65536"]
+    options = [f"-max_total_time={seconds}", "-timeout=60", "-rss_limit_mb=2048", "-max_len=65536"]
     places = [str(corpus), *([str(kept)] if kept.is_dir() else [])]
     atheris.Setup(
         [sys.argv[0], *options, f"-artifact_prefix={directory}/{reader}-", *places],

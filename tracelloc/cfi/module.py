@@ -133,7 +133,7 @@ class Cfi:
         1.0 for what is no more than a few functions that every linker adds.
         """
         text = self._elf.section_header(".text")
-        if text is None or text.size_bytes < _LEAST_CODE_BYTES:
+        if text is None or not _LEAST_CODE_BYTES <= text.size_bytes <= MASK - text.address:
             return 1.0
         places = np.linspace(text.address, text.address + text.size_bytes - 1, _SAMPLES)
         return float(np.mean(self.rows(places.astype(np.uint64)) != FALLBACK_ROW))
