@@ -35,10 +35,13 @@ class FakeSpace:
     asked: list[int] = field(default_factory=list)
     on_ask: Callable[[int], None] = lambda _: None
     remembered: list[str] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
 
     def place(self, address: int) -> Place:
         number = address >> 20
-        elf = SimpleNamespace(address_of=lambda offset: offset, build_id=f"{number:08x}")
+        elf = SimpleNamespace(
+            address_of=lambda offset: offset, build_id=f"{number:08x}", troubles=self.troubles
+        )
         module = cast("Any", SimpleNamespace(number=number, elf=elf))
         return Place(mapping(number), module, None, 0)
 
@@ -80,6 +83,25 @@ def test_small_files_come_first() -> None:
     ahead.await_all(PATIENCE_S)
     assert space.asked == [2, 3, 1]
     assert len(table) == 6
+
+
+def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
+    space = FakeSpace()
+
+    def fail(number: int) -> None:
+        if number == 2:
+            raise OverflowError("what nobody has thought of")
+
+    space.on_ask = fail
+    ahead, table = make(space)
+    ahead.renew(AddressMap([mapping(number) for number in (1, 2, 3)]))
+    ahead.begin(whole=False)
+    ahead.await_all(PATIENCE_S)
+    assert space.asked == [1, 2, 3]
+    assert len(table) == 4
+    assert space.troubles == [
+        "its unwind tables can't be read (OverflowError: what nobody has thought of)"
+    ]
 
 
 def test_what_is_mapped_meanwhile_gets_its_rows() -> None:

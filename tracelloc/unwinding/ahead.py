@@ -113,9 +113,19 @@ class RowsAhead:
     def _work(self) -> None:
         try:
             while (job := self._next()) is not None:
-                self.make(*job)
+                self._try_to_make(*job)
         finally:
             self._note_end()
+
+    def _try_to_make(self, mapping: Mapping, rows_of: RowsOf) -> None:
+        """Makes rows of a file, whose content is somebody else's: at worst there are none."""
+        try:
+            self.make(mapping, rows_of)
+        except Exception as error:  # noqa: BLE001 - whatever it is, others' rows don't depend on it
+            module = self._space.module_of(mapping)
+            if module is not None:
+                what = f"{type(error).__name__}: {error}"
+                module.elf.troubles.append(f"its unwind tables can't be read ({what})")
 
     def _note_end(self) -> None:
         with self._changed:
