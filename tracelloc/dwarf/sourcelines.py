@@ -59,7 +59,7 @@ class OpenFile(Protocol):
     """A file that is open here."""
 
     def descriptor(self) -> int:
-        """Its number."""
+        """Number of the open file."""
 
 
 def reachable_path(file: OpenFile) -> str:

@@ -47,9 +47,9 @@ class DebugReferences:
     build_id: str | None
     """Both files'."""
     name: str | None
-    """Its file name;"""
+    """File name of the debug file."""
     checksum: int | None
-    """and CRC-32."""
+    """CRC-32 of its contents."""
 
 
 @dataclass(frozen=True, slots=True)

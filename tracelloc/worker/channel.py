@@ -19,7 +19,7 @@ LARGEST_TEXT: Final = 64 << 20
 LARGEST_BYTES: Final = 64 << 20
 """Bytes behind it."""
 MOST_DESCRIPTORS: Final = 2
-"""That a message may bring."""
+"""Descriptors that a message may bring."""
 
 
 class ChannelError(OSError):

@@ -53,7 +53,7 @@ class AskedFile(Protocol):
     path: str
     """For people."""
     generation: int
-    """Of the worker that knows it."""
+    """Number of the worker process that knows it."""
     failure: str | None
     """Why it is not asked about any more."""
 
