@@ -33,6 +33,14 @@ SETTLED_S = 120.0
 """Reports from here on should be empty where nothing leaks."""
 SHORT_S = 600.0
 RATE_TOLERANCE = 0.1
+LEAKY = {
+    "exim4": "compiled regular expressions",
+    "php": "32 bytes per request of the built-in server",
+    "xvfb": "what is registered anew when the last client has gone",
+}
+"""Programs that leak by themselves, as valgrind finds, too: what is said of them is no test."""
+LEAST_LEAKED = 20
+"""A program that was made to leak fewer blocks is no test."""
 REAL = -1
 """The seed of a leak that was really there."""
 LEAST_S = 500.0
@@ -157,20 +165,20 @@ class Run:
         into.leaking_at_end = bool(right)
         into.wrong_at_end = len(called) - len(right)
         if self._truth is not None:
-            rate = sum(
-                member.rate_bytes_per_min
-                for suspect in findings.suspects
-                for member in suspect.members
-                if member.stack in self._truth.stacks
-            )
-            into.rate_error = rate / self._truth.rate_bytes_per_min - 1
+            stacks = {member.stack for suspect in right for member in suspect.members}
+            true_rate = self._truth.rate_of(stacks)
+            rate = sum(suspect.judgement.rate_bytes_per_min for suspect in right)
+            into.rate_error = rate / true_rate - 1 if true_rate else None
 
 
 def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     """One run; seed 0 is the clean one."""
     events: Events = recording.events()
     truth = real_leak(recording)
-    if seed and truth is not None:
+    made_to_leak = REALLY in name
+    if name.partition(REALLY)[0] in LEAKY:
+        return None
+    if made_to_leak and (seed or truth is None or truth.leaked < LEAST_LEAKED):
         return None
     if seed:
         injected = inject(recording, seed + 1000 * sum(name.encode()))
@@ -242,7 +250,7 @@ def table(results: list[RunResult]) -> Iterator[str]:
     yield f"called within 180 s (300 s)     {percent(in_time, len(leaky))}"
     rows = sum(r.first_rows for r in leaky)
     yield f"first row right, after 60 s     {percent(sum(r.first_rows_right for r in leaky), rows)}"
-    errors = np.array([r.rate_error for r in leaky if r.leaking_at_end], float)
+    errors = np.array([r.rate_error for r in leaky if r.rate_error is not None], float)
     if len(errors):
         good = np.count_nonzero(np.abs(errors) <= RATE_TOLERANCE)
         yield f"rate within 10 %                {percent(good, len(errors))}"

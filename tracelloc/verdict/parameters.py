@@ -108,6 +108,8 @@ class VerdictParameters:
     """Factor of the confidence there, until then."""
     referenced_listed_s: float = 1800.0
     """Seconds to watch before such growth is listed whatever its rate."""
+    material_listed_s: float = 300.0
+    """Seconds to watch before it is listed if it is material."""
     minor_confidence: float = 0.03
     """Factor of the confidence in what is not to be listed yet."""
     material_per_min: float = 1 / 60

@@ -106,9 +106,12 @@ def heed_pointers(
         [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]],
         sites.code,
     ).astype(np.uint8)
-    minor = (sites.rate_bytes_per_min < material_bytes_per_min) & (
-        watched_s < P.referenced_listed_s
+    listed_s = np.where(
+        sites.rate_bytes_per_min < material_bytes_per_min,
+        P.referenced_listed_s,
+        P.material_listed_s,
     )
+    minor = watched_s < listed_s
     referenced = np.where(minor, P.minor_confidence, P.referenced_confidence)
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
     by_proof = P.most_confidence * (1 - np.exp(-proof.lost / 2))

@@ -41,6 +41,14 @@ class InjectedLeak:
     """Blocks."""
     never_freed: bool
     """Hardly any block of these stacks is freed."""
+    bytes_of: dict[int, int]
+    """Bytes that each stack has leaked."""
+    seconds: float
+    """From the onset to the end."""
+
+    def rate_of(self, stacks: set[int]) -> float:
+        """Bytes a minute that some stacks leak."""
+        return sum(self.bytes_of.get(stack, 0) for stack in stacks) / self.seconds * 60
 
 
 def inject(recording: RealRecording, seed: int) -> tuple[Events, InjectedLeak] | None:
@@ -81,6 +89,8 @@ def inject(recording: RealRecording, seed: int) -> tuple[Events, InjectedLeak] |
         float(sizes.sum()) / (end_s - first_s) * 60,
         len(leaks),
         len(leaks) >= 0.9 * np.count_nonzero(own),
+        bytes_by_stack(stack[leaks], sizes),
+        end_s - first_s,
     )
     return np.delete(events, freed_at[leaks]), truth
 
@@ -95,7 +105,15 @@ def real_leak(recording: RealRecording) -> InjectedLeak | None:
     own = np.isin(recording.stack, sorted(stacks)) & (recording.time_ms >= first_s * 1000)
     rate = float(recording.size[rows].sum()) / (recording.seconds - first_s) * 60
     never_freed = len(rows) >= 0.9 * np.count_nonzero(own)
-    return InjectedLeak(stacks, first_s, rate, len(rows), never_freed)
+    bytes_of = bytes_by_stack(recording.stack[rows], recording.size[rows])
+    lasted_s = recording.seconds - first_s
+    return InjectedLeak(stacks, first_s, rate, len(rows), never_freed, bytes_of, lasted_s)
+
+
+def bytes_by_stack(stacks: np.ndarray, sizes: np.ndarray) -> dict[int, int]:
+    """Bytes of some blocks, by the stack of each."""
+    total = np.bincount(stacks.astype(np.int64), sizes.astype(np.float64))
+    return {int(stack): int(total[stack]) for stack in np.unique(stacks)}
 
 
 def lives(events: Events) -> tuple[np.ndarray, np.ndarray]:
