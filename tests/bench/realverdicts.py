@@ -269,7 +269,7 @@ def main() -> None:
         "tests.bench.realverdicts", description=__doc__.splitlines()[0]
     )
     parser.add_argument("--half", choices=["seen", "unseen"], help="(both)")
-    parser.add_argument("--leaks", type=int, default=2, help="leaks put into each recording (2)")
+    parser.add_argument("--leaks", type=int, default=0, help="leaks put into each recording (0)")
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"({FOLDER})")
     parser.add_argument("--jobs", type=int, default=2, help="replays at a time (2)")
     parser.add_argument("-v", "--verbose", action="store_true", help="say what was wrong")

@@ -20,7 +20,7 @@ def test_keys_are_grouped_and_terms_explained(tmp_path: Path) -> None:
         texts = [" ".join(key) if isinstance(key, tuple) else str(key) for key in keys]
         for words in ("Find", "Sort", "Compare", "Verdicts", "Glossary"):
             assert words in texts
-        assert any(text.startswith("leaking") and "as above" in text for text in texts)
+        assert any(text.startswith("leaking") and "unreachable" in text for text in texts)
         assert any("a free of a block from before tracing began" in text for text in texts)
         assert len(set(map(str, keys))) >= len(keys) - 4, "headings' blanks apart, rows are unique"
         await press(app, pilot, "end")
