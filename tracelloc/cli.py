@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 import signal
@@ -14,7 +15,7 @@ from typing import Final
 
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
 from tracelloc.command.parser import SUBCOMMANDS
-from tracelloc.errors import TracellocError, scarcity
+from tracelloc.errors import TracellocError, UsageError, scarcity
 from tracelloc.startup import STARTUP, import_numpy
 from tracelloc.text import printable
 
@@ -75,13 +76,24 @@ def _command(arguments: list[str], began_s: float) -> int:
         from tracelloc.command.subcommands import run_subcommand  # noqa: PLC0415 - as below
 
         _heed_interrupts()
-        return run_subcommand(arguments[0], arguments[1:])
+        return run_subcommand(arguments[0], arguments[1:], _show_recording)
     line = parse_command_line(arguments, terminal=_has_screen())
     STARTUP.begin(what_begins(line))
     try:
         return _run(line, began_s)
     finally:
         STARTUP.end()
+
+
+def _show_recording(given: argparse.Namespace) -> None:
+    if not _has_screen():
+        raise UsageError(
+            "open needs a terminal as standard input, output and error",
+            hint="tracelloc report writes text, JSON and files",
+        )
+    from tracelloc.ui.recorded import open_recording  # noqa: PLC0415 - as below
+
+    open_recording(given)
 
 
 def _has_screen() -> bool:

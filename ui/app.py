@@ -20,8 +20,7 @@ from tracelloc.text import printable
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.details import DetailScreen
 from tracelloc.ui.driver import TerminalDriver
-from tracelloc.ui.live_screen import LiveScreen
-from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
+from tracelloc.ui.live_screen import LiveScreen, live_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.refresher import Refresher
@@ -177,12 +176,17 @@ class LiveApp(App[int]):
         """Has the state do something."""
         getattr(self.state, what)(*arguments)
 
+    def action_play(self, what: str, *arguments: Any) -> None:
+        """Has the player of a recording do something."""
+        if self.state.player is not None:
+            getattr(self.state.player, what)(*arguments)
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """Everything that a key does, and Textual's own."""
         yield from super().get_system_commands(screen)
         if not isinstance(screen, LiveScreen):
             return
-        for binding in (*LIVE_KEYS, *view_keys(self.state.views)):
+        for binding in live_keys(self.state):
             run = partial(screen.call_later, screen.run_action, binding.action)
             yield SystemCommand(binding.description, binding.tooltip, run)
 

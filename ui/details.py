@@ -100,6 +100,7 @@ class DetailScreen(Screen[None]):
         self.set_class(height < 32, "low")
         self.set_class(height < 22, "short")
         self.set_class(height < 16 or width < 60, "flat")
+        self.set_class(self.state.player is not None, "recorded")
 
     def show(self, picture: Picture) -> None:
         """Draws what the picture says of the stack."""
@@ -249,12 +250,12 @@ def _title(details: Details, picture: Picture, condition: str, width: int) -> Te
     )
     freed = figures.freed_share
     ratio = "" if freed is None else f" ({format_percent(freed)})"
-    life = Text(
-        f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
-        f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
-        f"newest {_age(figures.last_age_ns)}"
-    )
-    lines = [name, held, life]
+    life = f" allocated {figures.allocated_count:,}   freed {figures.freed_count:,}{ratio}   "
+    if picture.line is None:
+        # Single blocks are not recorded.
+        life += f"mean age {_age(figures.mean_age_ns)}   oldest {_age(figures.oldest_age_ns)}   "
+    life += f"newest {_age(figures.last_age_ns)}"
+    lines = [name, held, Text(life)]
     if (work := _work(figures.index, picture.snapshot, about)) is not None:
         lines.append(Text(work))
     threads = [f"{crop(t.name or '[ended]', 16)} ({t.tid})" for t in figures.threads[:4]]

@@ -18,9 +18,10 @@ from textual.widgets import Input, Label
 from textual.worker import get_current_worker
 
 from tracelloc.command.outputs import OutputFile
-from tracelloc.errors import TracellocError
+from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import EXPORTERS
 from tracelloc.filters import Rule
+from tracelloc.recording.times import parse_time, shown_time
 from tracelloc.snapshots.analysis import Limits
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, parse_duration, parse_size
@@ -201,6 +202,32 @@ class FilterDialog(Dialog[None]):
         """Writes the added rules to the user's own file."""
         if self._added:
             self.state.save_rules(self._added)
+
+
+class TimeDialog(Dialog[float]):
+    """A line for a time; the result is in seconds since 1970."""
+
+    def __init__(self, first_s: float, last_s: float) -> None:
+        """``first_s`` and ``last_s``: what is recorded."""
+        super().__init__()
+        self._recorded = first_s, last_s
+
+    def compose(self) -> ComposeResult:
+        """The box."""
+        first, last = map(shown_time, self._recorded)
+        with Vertical(classes="box") as box:
+            box.border_title = "Go to a time"
+            yield Label(f"recorded is from {first} to {last}")
+            yield Input(placeholder="e.g. 03:15, 03:15:30, +90m, -5m", id="time")
+            yield Label("", id="wrong", classes="wrong", markup=False)
+            yield Label("Enter go · Esc cancel", classes="note")
+
+    @on(Input.Submitted)
+    def _take(self, message: Input.Submitted) -> None:
+        try:
+            self.dismiss(parse_time(message.value.strip(), *self._recorded))
+        except UsageError as error:
+            self.query_one("#wrong", Label).update(f"{error}")
 
 
 _FORMATS: Final = sorted(EXPORTERS, key=lambda suffix: suffix != ".html")

@@ -330,7 +330,8 @@ def notes_of(picture: Picture) -> str:
     if settings.span is not None:
         notes.append(span_note(settings.span, picture.found_bytes))
     if settings.difference is not None:
-        notes.append(f"change {settings.difference.title} (d)")
+        now = "now" if picture.line is None else picture.line.clock(picture.snapshot.now_ns)
+        notes.append(f"change {settings.difference.title(now)} (d)")
     if settings.verdicts:
         notes.append(f"only {' or '.join(v.value for v in settings.verdicts)} (V)")
     if settings.search:

@@ -27,7 +27,7 @@ from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
-from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection
+from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection, is_live
 from tracelloc.views.processfacts import waste_line
 
 MOST_SIZES: Final = 32
@@ -200,6 +200,7 @@ SIZES: Final = View(
     widget=lambda: Table(columns("size")),
     choose=_only_sizes,
     sorting=_BY_BYTES,
+    exists=is_live,
 )
 AGES: Final = View(
     name="ages",
@@ -209,6 +210,7 @@ AGES: Final = View(
     widget=lambda: Table(columns("age")),
     choose=_only_ages,
     sorting=_BY_BYTES,
+    exists=is_live,
 )
 
 
@@ -348,4 +350,5 @@ THREADS: Final = View(
     choose=_only,
     wanted=replace(BASIC, threads=True),
     sorting=Sorting("bytes"),
+    exists=is_live,
 )

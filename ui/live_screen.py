@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import BindingsMap, BindingType
+from textual.binding import Binding, BindingsMap, BindingType
 from textual.screen import Screen
 from textual.widgets import ContentSwitcher, Input
 
@@ -22,6 +22,7 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
+from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot, flags_of
@@ -42,6 +43,7 @@ LOW: int = 32
 TALL: int = 50
 """From so many lines on the plot and the stack of the row have more of them."""
 TINY: int = 9
+_KEYS: frozenset[str] = frozenset(binding.key for binding in LIVE_KEYS)
 
 
 class LiveScreen(Screen[None]):
@@ -50,6 +52,7 @@ class LiveScreen(Screen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [*LIVE_KEYS]
     AUTO_FOCUS = "#views LineView"
     KEY_GROUPS: ClassVar[dict[str, tuple[str, ...]]] = {
+        "Time": ("Go ", "Play ", "Choose two"),
         "Find": ("Search", "Show only", "Rules that", "Switch all filters", "Show blocks"),
         "Sort": ("Sort", "Reverse"),
         "Compare": ("Set a mark", "Show what", "Freeze"),
@@ -63,7 +66,9 @@ class LiveScreen(Screen[None]):
         self.state = state
         self._facts = facts
         self.picture: Picture | None = None
-        keys = BindingsMap(view_keys(state.views))
+        for key in _KEYS:
+            self._bindings.key_to_bindings.pop(key, None)
+        keys = BindingsMap(live_keys(state))
         self._bindings = BindingsMap.merge([self._bindings, keys])
 
     def compose(self) -> ComposeResult:
@@ -103,19 +108,29 @@ class LiveScreen(Screen[None]):
         """Draws a picture. Its views are those of the tab it was made for."""
         before = self.picture
         self.picture = picture
-        snapshot = picture.snapshot
         with self.app.batch_update():
             self.set_class(picture.header.alert is not None, "alert")
             self.query_one(HeaderLines).show(picture, self.state.condition)
-            if snapshot.series is not None:
-                start_ns = snapshot.now_ns - snapshot.elapsed_ns
-                curves, flags = curves_of(snapshot.series), flags_of(picture.settings)
-                self.query_one(SpanPlot).show(curves, flags, start_ns, snapshot.now_ns)
+            self._show_plot(picture)
             self.query_one(TabLine).show(self.settings.view, notes_of(picture))
             if picture.settings.view is self.settings.view:
                 same = before is not None and _order_of(before) == _order_of(picture)
                 self.view.show(picture.content, at_once=not same)
             self._show_pane(picture)
+
+    def _show_plot(self, picture: Picture) -> None:
+        snapshot, line = picture.snapshot, picture.line
+        flags = flags_of(picture.settings)
+        series, end_ns = snapshot.series, snapshot.now_ns
+        start_ns = end_ns - snapshot.elapsed_ns
+        if line is not None:
+            series, start_ns, end_ns = line.points(snapshot), line.start_ns, line.end_ns
+            if not line.is_at_end:
+                flags.append((line.clock(snapshot.now_ns), snapshot.now_ns))
+        if series is not None:
+            plot = self.query_one(SpanPlot)
+            plot.clock = None if line is None else line.clock
+            plot.show(curves_of(series), flags, start_ns, end_ns)
 
     @property
     def view(self) -> LineView[Any]:
@@ -171,8 +186,16 @@ class LiveScreen(Screen[None]):
     @on(SpanPlot.Selected)
     def _span_chosen(self, message: SpanPlot.Selected) -> None:
         if message.span is not None:
-            self.state.change(span=message.span)
+            if self.state.player is None:
+                self.state.change(span=message.span)
+            else:
+                self.state.player.compare(message.span)
         self.set_focus(self.view)
+
+    @on(SpanPlot.TimeClicked)
+    def _time_clicked(self, message: SpanPlot.TimeClicked) -> None:
+        if self.state.player is not None:
+            self.state.player.go_to_ns(message.time_ns)
 
     def on_screen_resume(self) -> None:
         """Shows what has come meanwhile."""
@@ -329,6 +352,14 @@ class LiveScreen(Screen[None]):
             self.state.next_metric()
         else:
             self._go_to(TREE, self.settings)
+
+
+def live_keys(state: State) -> list[Binding]:
+    """Keys of the main screen that its source has a use for."""
+    keys = [*view_keys(state.views)]
+    if state.player is None:
+        return [*LIVE_KEYS, *keys]
+    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in LIVE_ONLY), *keys]
 
 
 def _order_of(picture: Picture) -> Settings:

@@ -300,11 +300,9 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     snapshot = selection.snapshot
     totals = snapshot.totals
     yield f"target     {target_name(snapshot)}"
-    yield f"attached   {format_duration(snapshot.tracing_ns // NS_PER_S)} ago, by {facts.method}"
+    yield from _capture_lines(selection, facts)
     if (window := window_sentence(snapshot)) is not None:
         yield f"shown      {window}"
-    fill = f"at most {format_percent(selection.ring_share, 0)} full so far"
-    yield f"ring       room for {plural(facts.ring_slots, 'event')}, {fill}"
     if snapshot.sample_bytes is not None:
         distance = format_size(snapshot.sample_bytes)
         yield f"sampled    one per {distance}: figures with ~ are estimates"
@@ -339,6 +337,17 @@ def log_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
     yield ""
     for message in list(journal.messages):
         yield printable(message)
+
+
+def _capture_lines(selection: ViewSelection, facts: Facts) -> Iterator[str]:
+    """How events come, or where a recording was made."""
+    traced = format_duration(selection.snapshot.tracing_ns // NS_PER_S)
+    if not facts.ring_slots:
+        yield f"recorded   for {traced} by then, by {facts.method}"
+        return
+    fill = f"at most {format_percent(selection.ring_share, 0)} full so far"
+    yield f"attached   {traced} ago, by {facts.method}"
+    yield f"ring       room for {plural(facts.ring_slots, 'event')}, {fill}"
 
 
 LOG: Final = View(

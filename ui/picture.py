@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ from tracelloc.snapshots.merge import TraceMerger
 from tracelloc.snapshots.snapshot import RUNNING_PROCESSES, Snapshot, Target, TraceSnapshot
 from tracelloc.text import NS_PER_S
 from tracelloc.ui.stacknames import Labels, Names, Search
+from tracelloc.ui.timeline import TimeLine
 from tracelloc.ui.view import (
     Journal,
     Settings,
@@ -96,6 +97,8 @@ class Picture:
     """Stacks that the search and the limits leave."""
     found_bytes: int
     """Live bytes of theirs, within the limits."""
+    line: TimeLine | None
+    """All moments and which one this is; None: it is traced now."""
     names_pending: int
     is_naming: bool
     """Whether names may come that the next picture would have."""
@@ -147,11 +150,27 @@ class Pictures:
         self._ring_share = self._source.ring_share()
         snapshot = self._shown(trace, settings)
         moments = self._process_of(snapshot).moments
+        if (recorded := self._source.recorded) is not None:
+            moments.clear()
+            moments.extend(self._before(recorded.before, trace, settings))
         moments.append(analysis.mark(snapshot, ""))
         while len(moments) > 2 and snapshot.now_ns - moments[1].now_ns >= _RATE_NS:
             moments.popleft()
         self._taking_s = self._now_s() - began_s
         return trace
+
+    def _before(
+        self, before: TraceSnapshot | None, trace: TraceSnapshot, settings: Settings
+    ) -> Iterator[Mark]:
+        """The recorded moment before, if rates since then make sense."""
+        if before is not None:
+            one, now = self._shown(before, settings), self._shown(trace, settings)
+            if one.target.number == now.target.number and one.table_number == now.table_number:
+                yield analysis.mark(one, "")
+
+    def mark(self, trace: TraceSnapshot, settings: Settings, name: str) -> Mark:
+        """A mark at another moment than the one that is shown."""
+        return analysis.mark(self._shown(trace, settings), name)
 
     def _shown(self, trace: TraceSnapshot, settings: Settings) -> Snapshot:
         """The snapshot of the process that is asked for, or of all merged."""
@@ -194,6 +213,7 @@ class Pictures:
             listing=_listing(process, selection),
             found=len(selection.stacks),
             found_bytes=int(selection.figures.live_bytes[selection.stacks].sum()),
+            line=None if self._source.recorded is None else self._source.recorded.line,
             names_pending=process.names.pending,
             is_naming=process.names.pending > 0 or process.namer.waiting > 0,
             took_s=self._now_s() - began_s,

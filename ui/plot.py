@@ -112,6 +112,7 @@ def draw(
     *,
     width: int,
     height: int,
+    clock: Callable[[int], str] | None = None,
 ) -> Drawing:
     """A plot of ``width`` times ``height`` cells, the line of times at its foot included.
 
@@ -128,7 +129,7 @@ def draw(
     # A line so high that the area would be flat stays outside, and says so.
     shown = [value for value in highest if value <= _FAR * highest[0]] if highest[0] else highest
     top = nice_ceiling(max(shown, default=1))
-    draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns))
+    draw_axes(canvas, top, (plot_width, plot_height), (start_ns, end_ns), clock)
     names: dict[int, str] = {}
     for number, (curve, values) in enumerate(lines):
         heights = np.nan_to_num(values, nan=-1.0) / top * plot_height
@@ -164,8 +165,17 @@ def _write_name(canvas: Canvas, names: dict[int, str], curve: Curve, y: int) -> 
     canvas.write(len(canvas.rows[0]) - BEHIND + 1, free[0], curve.name, curve.style)
 
 
-def draw_axes(canvas: Canvas, top: float, size: tuple[int, int], times_ns: tuple[int, int]) -> None:
-    """Values stand for the upper edge of their line, zero for the axis itself."""
+def draw_axes(
+    canvas: Canvas,
+    top: float,
+    size: tuple[int, int],
+    times_ns: tuple[int, int],
+    clock: Callable[[int], str] | None = None,
+) -> None:
+    """Values stand for the upper edge of their line, zero for the axis itself.
+
+    ``clock``: the time of day at a moment; None: times are told from now.
+    """
     plot_width, plot_height = size
     start_ns, end_ns = times_ns
     for y in range(plot_height):
@@ -181,9 +191,13 @@ def draw_axes(canvas: Canvas, top: float, size: tuple[int, int], times_ns: tuple
     ticks = max(1, plot_width // 20)
     for tick in range(ticks):
         x = round(plot_width * tick / ticks)
-        ago_s = (end_ns - start_ns) * (1 - x / plot_width) / NS_PER_S
-        canvas.write(LABELS + x, plot_height, f"┬ -{format_duration(ago_s)} ", "plot--axis")
-    canvas.write(LABELS + plot_width - 4, plot_height, " now", "plot--axis")
+        ago_ns = (end_ns - start_ns) * (1 - x / plot_width)
+        words = f"-{format_duration(ago_ns / NS_PER_S)}"
+        if clock is not None:
+            words = clock(round(end_ns - ago_ns))
+        canvas.write(LABELS + x, plot_height, f"┬ {words} ", "plot--axis")
+    end = " now" if clock is None else " end"
+    canvas.write(LABELS + plot_width - 4, plot_height, end, "plot--axis")
 
 
 def _draw_area(canvas: Canvas, heights: Sequence[float], plot_height: int, style: str) -> None:
@@ -229,6 +243,8 @@ class Plot(Widget):
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
+        self.clock: Callable[[int], str] | None = None
+        """The time of day at a moment; None: times are told from now."""
         self._draw: Callable[[int, int], Drawing] | None = None
         self._drawing: Drawing = []
 
@@ -237,7 +253,7 @@ class Plot(Widget):
     ) -> None:
         """Draws these from now on."""
         self._draw = lambda width, height: draw(
-            curves, flags, start_ns, end_ns, width=width, height=height
+            curves, flags, start_ns, end_ns, width=width, height=height, clock=self.clock
         )
         self.on_resize()
 

@@ -29,7 +29,8 @@ class Refresher:
         interval_s: float | None,
     ) -> None:
         """``interval_s`` None: only on demand, for tests."""
-        self._pictures = Pictures(source, journal, asked=self._repeat)
+        self.pictures = Pictures(source, journal, asked=self._repeat)
+        """For its thread, and what ``do`` has done there."""
         self._publish = publish
         self._fail = fail
         self._interval_s = interval_s
@@ -143,11 +144,11 @@ class Refresher:
             lacks = taken | wanted != taken and not stands
             is_time = left_s is not None and left_s <= 0
             if trace is None or tick or lacks or (is_time and not self._frozen):
-                trace, taken = self._pictures.take(settings), wanted
+                trace, taken = self.pictures.take(settings), wanted
             # Ticks that were missed are not made up for.
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
-            picture = self._pictures.make(trace, settings)
+            picture = self.pictures.make(trace, settings)
             self._naming = picture.is_naming
             with self._changed:
                 # Names that are waited for come with the next one, as soon as this is drawn.

@@ -6,9 +6,7 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Final
 
 from textual.app import App
 
@@ -23,25 +21,23 @@ from tracelloc.invoker import Invoker, invoker
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
-from tracelloc.syscalls import open_inside, open_regular
 from tracelloc.target.procfs import base_name
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.app import LiveApp, failure_of
 from tracelloc.ui.contrast import keep_readable
 from tracelloc.ui.driver import TerminalDriver, restored_terminal
 from tracelloc.ui.picker import PickerScreen
+from tracelloc.ui.sourcefiles import SourceFiles
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer
 from tracelloc.views.processfacts import losses_line
 from tracelloc.views.symboladvice import SymbolAdvice
 
-_LARGEST_SOURCE_BYTES: Final = 4 << 20
-_MOST_SOURCES: Final = 8
-"""Source files that are kept; they may be changed while tracing goes on, but the program not."""
-
 
 class LiveSource:
     """The source of pictures of a running session."""
+
+    recorded = None
 
     def __init__(
         self, run: Run, facts: Facts, invoker: Invoker, terminal: ProgramTerminal | None = None
@@ -54,7 +50,7 @@ class LiveSource:
         self.has_many = run.options.trace.follow
         self.writes_files = bool(run.options.outputs)
         self._advice = SymbolAdvice()
-        self._sources: dict[tuple[int, str], list[str] | OSError] = {}
+        self._files = SourceFiles()
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes."""
@@ -78,27 +74,7 @@ class LiveSource:
 
     def read_source(self, target: Target, path: str) -> list[str]:
         """The lines of a source file, as the process sees it or as it lies here."""
-        key = target.pid, path
-        if key not in self._sources:
-            if len(self._sources) >= _MOST_SOURCES:
-                self._sources.clear()
-            self._sources[key] = read_source(*key)
-        found = self._sources[key]
-        if isinstance(found, OSError):
-            raise found
-        return found
-
-
-def read_source(pid: int, path: str) -> list[str] | OSError:
-    """The lines of a source file, or why they can't be read."""
-    last: OSError = FileNotFoundError(2, "No such file or directory")
-    for opened in (partial(open_inside, f"/proc/{pid}/root", path), partial(open_regular, path)):
-        try:
-            with open(opened(), "rb") as stream:
-                return stream.read(_LARGEST_SOURCE_BYTES).decode(errors="replace").splitlines()
-        except OSError as error:
-            last = error
-    return last
+        return self._files.read(target.pid, path)
 
 
 class PickerApp(App[int]):

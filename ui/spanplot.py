@@ -39,6 +39,13 @@ class SpanPlot(Plot, can_focus=False):
             super().__init__()
             self.span = span
 
+    class TimeClicked(Message):
+        """A moment was clicked."""
+
+        def __init__(self, time_ns: int) -> None:
+            super().__init__()
+            self.time_ns = time_ns
+
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's name for it
         super().__init__(id=id)
         self._curves: Sequence[Curve] = ()
@@ -68,6 +75,8 @@ class SpanPlot(Plot, can_focus=False):
         super().show(self._curves, [*self._flags, *chosen], self._start_ns, self._end_ns)
 
     def _ago(self, time_ns: int) -> str:
+        if self.clock is not None:
+            return self.clock(time_ns)
         return f"-{format_duration((self._end_ns - time_ns) / NS_PER_S)}"
 
     # --- by keys ---
@@ -152,6 +161,7 @@ class SpanPlot(Plot, can_focus=False):
         is_click = self._dragged_from == event.x - LABELS
         if is_click:
             self._forget()
+            self.post_message(self.TimeClicked(first))
         else:
             self._end(Span(first, last))
 

@@ -106,7 +106,7 @@ def sample_evenly(values: Sequence[int], width: int) -> Sequence[int]:
 def stack_rows(selection: ViewSelection) -> TableRows:
     """A row per stack; the key is its index."""
     snapshot, settings = selection.snapshot, selection.settings
-    history = snapshot.history.held()[1]
+    history, stacks = snapshot.history.held()[1], len(snapshot.totals)
     labels, verdicts = selection.names.labels, selection.verdicts
     columns = _columns(selection)
 
@@ -128,8 +128,11 @@ def stack_rows(selection: ViewSelection) -> TableRows:
 
     def cell(key: Hashable, column: str) -> Cell:
         if isinstance(key, GroupKey):
-            return group_cell(key, column)
+            return group_cell(key, column) if max(key.members) < stacks else ""
         assert isinstance(key, int)
+        if key >= stacks:
+            # Of a later moment of a recording: its row waits for the next order.
+            return ""
         if column == "name":
             mark = "  └ " if key in grouping.inside else ""
             return name_cell(mark + labels.shown(key), settings.search)
@@ -158,6 +161,8 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
     why = "" if order else selection.why_empty
     without = ("change",) if selection.change is None else ("share", "bytes")
+    if snapshot.blocks is None:
+        without = (*without, "age")
     return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
 
 
@@ -237,6 +242,7 @@ BLOCK_COLUMNS: Final = (
     Column("thread", "thread", 18, right=False, from_width=100),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
+_OF_RECORDINGS: Final = " recordings keep the ten largest blocks of each process"
 _ORDERS: Final = {("age", True): BlockOrder.AGE, ("age", False): BlockOrder.YOUTH}
 """Orders of all blocks. Other columns sort the largest."""
 
@@ -250,9 +256,7 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
     def rows(selection: ViewSelection) -> TableRows:
         settings, labels = selection.settings, selection.names.labels
         sorting = settings.sorting
-        left = replace(selection.snapshot, blocks=selection.unlimited_blocks())
-        order = _ORDERS.get((sorting.column, sorting.descending), BlockOrder.SIZE)
-        found = list(list_blocks(left, MOST_BLOCKS, order, settings.all_limits).largest)
+        found = _blocks(selection)
         keys: dict[str, Callable[[BlockStat], Any]] = {
             "bytes": lambda block: block.size_bytes,
             "thread": lambda block: block.tid,
@@ -285,9 +289,27 @@ def block_rows(_source: Source) -> Callable[[ViewSelection], TableRows]:
                 return format_duration(block.age_ns / NS_PER_S)
             return clean(f"{block.tid} {names.get(block.tid, '[ended]')}")
 
-        return TableRows(list(known), cell, sorting.column, sorting.descending, selection.why_empty)
+        footer = [] if selection.snapshot.blocks is not None else [lambda _: _OF_RECORDINGS]
+        return TableRows(
+            list(known), cell, sorting.column, sorting.descending, selection.why_empty,
+            footer=footer,
+        )  # fmt: skip
 
     return rows
+
+
+def _blocks(selection: ViewSelection) -> list[BlockStat]:
+    """The blocks to list: the largest, or those of an age, if that is what is sorted by."""
+    snapshot, settings = selection.snapshot, selection.settings
+    order = settings.sorting.column, settings.sorting.descending
+    if snapshot.blocks is None:
+        chosen = set(selection.stacks.tolist())
+        found = [block for block in snapshot.top_blocks.largest if block.stack in chosen]
+        by_age = sorted(found, key=lambda block: block.age_ns, reverse=order[1])
+        return by_age if order[0] == "age" else found
+    left = replace(snapshot, blocks=selection.unlimited_blocks())
+    by = _ORDERS.get(order, BlockOrder.SIZE)
+    return list(list_blocks(left, MOST_BLOCKS, by, settings.all_limits).largest)
 
 
 BLOCKS: Final = View(

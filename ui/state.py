@@ -35,6 +35,7 @@ from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
+from tracelloc.ui.player import Player
 from tracelloc.ui.processview import PROCESSES, show_process
 from tracelloc.ui.refresher import Refresher
 from tracelloc.ui.sourcescreen import SourceScreen
@@ -73,13 +74,17 @@ class State:
         self.ended = ""
         """Why no new pictures come."""
         self.frozen = False
+        self.player = None if source.recorded is None else Player(self, source.recorded, refresher)
+        """Goes to moments, of a recording."""
         self._last_process = 0
         self._marks_set = 0
         self._refresher = refresher
 
     @property
     def condition(self) -> str:
-        """The condition that the header shows: frozen or ended."""
+        """The condition that the header shows: frozen or ended; of a recording, the moment."""
+        if self.player is not None:
+            return self.player.condition()
         return self.ended or ("FROZEN (space)" if self.frozen else "")
 
     def change(self, **fields: Any) -> None:

@@ -26,6 +26,7 @@ from tracelloc.text import format_size
 from tracelloc.tracing.terminal import ProgramTerminal
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.stacknames import Names
+from tracelloc.ui.timeline import TimeLine
 from tracelloc.verdict.judgement import Codes, Verdict
 from tracelloc.views.alerts import alert_of
 from tracelloc.views.calltree import Step
@@ -49,6 +50,28 @@ class Facts:
     """Events that the ring has room for."""
 
 
+class RecordedMoments(Protocol):
+    """The moments of a recording. All but ``go_to`` are for the refresher's thread."""
+
+    @property
+    def line(self) -> TimeLine:
+        """All moments, as of the one that was taken last; any thread may ask."""
+        ...
+
+    @property
+    def before(self) -> TraceSnapshot | None:
+        """The moment before the one that was taken last, for rates."""
+        ...
+
+    def go_to(self, uptime_s: float) -> None:
+        """Which moment is taken from now on: the last one that is not later."""
+        ...
+
+    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
+        """Any moment. Raises TracellocError."""
+        ...
+
+
 class Source(Protocol):
     """One trace. Only the refresher's thread calls ``take`` and uses namers and filters."""
 
@@ -64,6 +87,11 @@ class Source(Protocol):
     """Facts that do not change."""
     invoker: Invoker
     """The user whose filters are written."""
+
+    @property
+    def recorded(self) -> RecordedMoments | None:
+        """Moments to go to; None: it is traced now."""
+        ...
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
         """A new snapshot of all processes. Takes milliseconds. Raises TracellocError."""
@@ -155,10 +183,9 @@ class Difference:
     before: Mark
     after: Mark | None = None
 
-    @property
-    def title(self) -> str:
+    def title(self, now: str = "now") -> str:
         """Title of the difference: ``m1 → m2``, ``m1 → now``."""
-        return f"{self.before.name} → {self.after.name if self.after else 'now'}"
+        return f"{self.before.name} → {self.after.name if self.after else now}"
 
 
 class Span(NamedTuple):
@@ -298,7 +325,7 @@ class ViewSelection:
             what = f"match /{settings.search}" if settings.search else "have this verdict"
             return f"no stacks {what} (Esc shows all)"
         if settings.difference is not None:
-            return f"no change from {settings.difference.title} (Esc goes back)"
+            return f"no change from {settings.difference.title()} (Esc goes back)"
         if settings.span is not None:
             return "no block allocated in the span is live any more (Esc shows all)"
         if settings.baseline is not None:
@@ -318,6 +345,11 @@ class ViewSelection:
         rss_bytes = self.snapshot.rss_bytes
         rss = "" if rss_bytes is None else f"; RSS {format_size(rss_bytes)} is older or elsewhere"
         return f"no block allocated since tracing began is live any more{rss}"
+
+
+def is_live(source: Source) -> bool:
+    """Whether there are single blocks and threads to look at: they are not recorded."""
+    return source.recorded is None
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

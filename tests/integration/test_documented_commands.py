@@ -32,6 +32,7 @@ pytestmark = pytest.mark.bpf
 
 NOT_RUN = {
     "make install": "installs packages",
+    "tracelloc open ": "needs a terminal: test_record opens recordings",
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "docker ": "needs a container runtime",

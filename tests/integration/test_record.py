@@ -13,6 +13,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, read_line, run_tracelloc, tracelloc_command
 from tests.integration.test_follow import assert_family
+from tests.terminal import Terminal
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.text import NS_PER_S
 
@@ -137,6 +138,38 @@ def test_a_killed_recorder_leaves_all_but_the_last_seconds(
     assert report["live_allocations"] == 100
 
 
+def test_a_recording_is_opened_while_it_is_written(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The viewer comes and goes; the recorder's end stays its own."""
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    recorder = Recorder(tmp_path / "a.rec", "-p", target.pid)
+    recorder.await_moment(1).close()
+    target.ask("alloc 100 1000")
+    with Terminal(tracelloc_command("open", tmp_path / "a.rec"), tmp_path, width=120) as terminal:
+        terminal.wait_for("Heap 97.7 KiB")
+        terminal.wait_for(r"newest, [\d:]{8} ")
+        target.ask("alloc 100 1000")
+        terminal.wait_for("Heap  195 KiB")
+        terminal.press("(")
+        terminal.wait_for("Heap +0 B")
+        terminal.wait_for(r"as of [\d:]{8} ")
+        terminal.press(")")
+        terminal.wait_for(r"keep \(lineage\.c:\d+\)")
+        assert recorder.end() == 0, recorder.messages
+        terminal.press("q")
+        terminal.wait_for("ended with 0")
+    # The log that a reader kept from being removed is empty.
+    (tmp_path / "copy.rec").write_bytes((tmp_path / "a.rec").read_bytes())
+    (last,) = reports(tmp_path / "copy.rec")
+    assert last["live_allocations"] == 200
+    with Terminal(tracelloc_command("open", tmp_path / "copy.rec"), tmp_path) as terminal:
+        terminal.wait_for(r"end, [\d:]{8}")
+        terminal.press("q")
+        terminal.wait_for("ended with 0")
+
+
 def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: Path) -> None:
     there = tmp_path / "there.rec"
     there.write_text("mine")
@@ -146,6 +179,7 @@ def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: P
         (("record", "-p", 1, "--max-size", "1k"), 2, "--max-size must be at least 4.00 MiB"),
         (("record",), 2, "a process is required"),
         (("report", there), 1, "is no recording"),
+        (("open", there), 2, "needs a terminal"),
     ):
         run = run_tracelloc(*words)
         assert run.returncode == status, run.stderr

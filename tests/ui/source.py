@@ -123,6 +123,7 @@ class FakeSource:
     writes_files: bool = True
     advice: str | None = None
     terminal: ProgramTerminal | None = None
+    recorded: None = None
     taken: int = 0
     facts: Facts = field(
         default_factory=lambda: Facts(

@@ -34,7 +34,7 @@ from tracelloc.syscalls import NotRegularError, open_inside, open_regular
 from tracelloc.target.allocators import families_in
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.target.residency import closest_limit
-from tracelloc.ui.run import read_source
+from tracelloc.ui.sourcefiles import read_source
 
 MIB = 1 << 20
 

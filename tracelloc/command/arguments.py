@@ -197,8 +197,7 @@ def _add_recording(group: Any) -> None:
 def add_report(group: Any, formats: Sequence[str]) -> None:
     """Options of ``report``."""
     add = partial(add_option, group)
-    add("--at TIME", "the moment to show (default: the last one): 03:15, 03:15:30, "
-        "2026-11-22T03:15, +90m from the start, or --at=-5m from the end")
+    _add_at(group, "the moment to show")
     add("--since TIME", "show what has changed since this moment")
     add("--format", f"what is written to standard output: {', '.join(formats)} (default text)",
         choices=formats, default=formats[0])
@@ -207,6 +206,17 @@ def add_report(group: Any, formats: Sequence[str]) -> None:
         type=type_of(parse_sections), default=frozenset())
     add_output(group, "to FILE instead")
     _add_names(group)
+
+
+def add_open(group: Any) -> None:
+    """Options of ``open``."""
+    _add_at(group, "the moment to begin with")
+    _add_names(group)
+
+
+def _add_at(group: Any, what: str) -> None:
+    add_option(group, "--at TIME", f"{what} (default: the last one): 03:15, 03:15:30, "
+        "2026-11-22T03:15, +90m from the start, or --at=-5m from the end")
 
 
 def _add_tracing(group: Any) -> None:

@@ -13,13 +13,13 @@ from tracelloc.command.arguments import add_all
 from tracelloc.errors import UsageError
 
 SUBCOMMANDS: Final = (
-    "completion", "diff", "doctor", "help", "objects", "record", "report", "symbols",
+    "completion", "diff", "doctor", "help", "objects", "open", "record", "report", "symbols",
 )  # fmt: skip
 """Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]
        tracelloc [options] -- CMD [ARG...]
        tracelloc record -p PID -o FILE record now (or -n NAME, or -- CMD)
-       tracelloc report FILE [--at T]  look later, as of any moment
+       tracelloc open|report FILE      look later, as of any moment
        tracelloc doctor [-p PID]       will it work, and what will be missing?
        tracelloc symbols -p PID        where names and source lines come from
        tracelloc objects -p PID        objects of a Python program by type

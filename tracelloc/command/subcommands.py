@@ -17,6 +17,7 @@ from typing import Final
 
 from tracelloc import manual
 from tracelloc.command.arguments import (
+    add_open,
     add_output,
     add_recording,
     add_report,
@@ -47,8 +48,13 @@ class Subcommand:
     """Whether ``-- CMD [ARG...]`` may follow."""
 
 
-def run_subcommand(name: str, arguments: Sequence[str]) -> int:
-    """Runs one of ``COMMANDS``. Raises TracellocError."""
+def run_subcommand(
+    name: str, arguments: Sequence[str], show_recording: Callable[[argparse.Namespace], None]
+) -> int:
+    """Runs one of ``COMMANDS``. Raises TracellocError.
+
+    ``show_recording`` is what ``open`` does on the screen, which commands know nothing of.
+    """
     command = COMMANDS[name]
     parser = Parser(prog=f"tracelloc {name}", description=command.about)
     command.add_arguments(parser)
@@ -56,6 +62,7 @@ def run_subcommand(name: str, arguments: Sequence[str]) -> int:
     if command.takes_command:
         arguments, started = split_command(arguments)
     given = parser.parse_args(arguments)
+    given.show_recording = show_recording
     if command.takes_command:
         given.command = started
     return command.run(given) or 0
@@ -225,6 +232,17 @@ def _report(given: argparse.Namespace) -> None:
     report(given)
 
 
+def _add_open(parser: Parser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording")
+    add_open(parser)
+    _add_debug(parser)
+
+
+def _open(given: argparse.Namespace) -> None:
+    import_numpy()
+    given.show_recording(given)
+
+
 def _add_help(parser: Parser) -> None:
     parser.add_argument(
         "topic", nargs="?", metavar="TOPIC", choices=manual.topics(),
@@ -297,6 +315,12 @@ COMMANDS: Final = {
         _add_record,
         _record,
         takes_command=True,
+    ),
+    "open": Subcommand(
+        "Shows a recording on the screen, with a time line to go back and forward on, also while "
+        "it is being written.",
+        _add_open,
+        _open,
     ),
     "report": Subcommand(
         "Shows a recording as of any of its moments, as a report or in any of the file formats.",

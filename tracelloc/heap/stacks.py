@@ -73,10 +73,14 @@ class Stacks:
         ``starts``: where in ``frames`` each begins; -1 if it is not known.
         """
         stacks = cls()
-        stacks._starts, stacks._depths, stacks._flags = starts, depths, flags
-        stacks._frames, stacks._count, stacks._used = frames, len(starts), len(frames)
-        stacks._filed = stacks._count
+        stacks.replace(starts, depths, flags, frames)
         return stacks
+
+    def replace(self, starts: I64, depths: I64, flags: npt.NDArray[np.uint16], frames: U64) -> None:
+        """More stacks that were written down elsewhere, or frames of some; see ``of``."""
+        self._starts, self._depths, self._flags = starts, depths, flags
+        self._frames, self._count, self._used = frames, len(starts), len(frames)
+        self._filed = self._count
 
     def columns(self, first: int, end: int) -> tuple[I64, npt.NDArray[np.uint16], U64]:
         """Stacks by index, to be written down: (depths, flags, frames one after the other).

@@ -52,6 +52,40 @@ class MomentParts:
 
 
 _NO_PROCESS: Final = ProcessParts({}, {})
+NOTHING: Final = MomentParts()
+"""What the first moment of a group is the difference from."""
+ANCHORS: Final = 8
+"""Moments of a group from one anchor to the next, see ``MomentChain``."""
+
+
+class MomentChain:
+    """The moments of a group one by one, and which one each is the difference from.
+
+    The first one is whole. Each ``ANCHORS``-th is an anchor, the difference from the anchor
+    before, so that the way to a moment is short; the others differ from the one before.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._anchor = self._last = NOTHING
+
+    @property
+    def base(self) -> MomentParts:
+        """What the next moment is the difference from."""
+        return self._last if self._count % ANCHORS else self._anchor
+
+    def add(self, now: MomentParts) -> None:
+        """Goes on to the next moment."""
+        if self._count % ANCHORS == 0:
+            self._anchor = now
+        self._last = now
+        self._count += 1
+
+    @staticmethod
+    def path(rank: int) -> list[int]:
+        """Ranks in the group of the moments to apply to nothing, to get to one of them."""
+        anchor = rank - rank % ANCHORS
+        return [*range(0, anchor, ANCHORS), *range(anchor, rank + 1)]
 
 
 def packed(payload: bytes) -> bytes:
@@ -147,11 +181,19 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
         raise ValueError("a column's number")
     if figures * width * 8 > LARGEST_BYTES:
         raise ValueError("a table's size")
-    table = np.zeros((figures, width), np.int64)
-    if before is not None and len(before) == figures:
-        both = min(width, before.shape[1])
-        table[:, :both] = before[:, :both]
-    table[:, columns] += pieces.take(np.int64, figures * count).reshape(figures, count)
+    change = pieces.take(np.int64, figures * count).reshape(figures, count)
+    if before is not None and before.shape == (figures, width):
+        # What most moments are: as many stacks as before.
+        if count == width:
+            whole: I64 = before + change
+            return whole
+        table = before.copy()
+    else:
+        table = np.zeros((figures, width), np.int64)
+        if before is not None and len(before) == figures:
+            both = min(width, before.shape[1])
+            table[:, :both] = before[:, :both]
+    table[:, columns] += change
     return table
 
 

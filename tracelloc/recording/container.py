@@ -82,9 +82,10 @@ def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Conn
 
 
 def close_written(connection: sqlite3.Connection) -> None:
-    """Leaves one file, without a log beside it."""
-    with suppress(sqlite3.Error):
-        connection.execute("PRAGMA journal_mode=DELETE")
+    """Leaves one file, without a log beside it unless somebody still reads: then it is empty."""
+    for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
+        with suppress(sqlite3.Error):
+            connection.execute(f"PRAGMA {pragma}")
     connection.close()
 
 
@@ -101,8 +102,8 @@ def is_recording(path: Path) -> bool:
     return head[:16] == b"SQLite format 3\0" and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
-def open_recorded(path: Path) -> sqlite3.Connection:
-    """A recording to be read; it may still be written to. Raises TracellocError."""
+def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
+    """A recording to be read, and whether it may still be written to. Raises TracellocError."""
     try:
         if not is_recording(path):
             raise TracellocError(
@@ -125,7 +126,7 @@ def open_recorded(path: Path) -> sqlite3.Connection:
         except BaseException:
             connection.close()
             raise
-    return connection
+    return connection, has_log
 
 
 def _check_tables(connection: sqlite3.Connection) -> None:

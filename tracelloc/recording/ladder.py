@@ -1,7 +1,7 @@
 """How far apart moments may be that lie far back, and how moments are folded.
 
-Moments are kept in groups: the first one whole, each other one as the difference from the one
-before. Folding replaces several groups by one with fewer moments; what a moment shows is not
+Moments are kept in groups: the first one whole, each other one as the difference from an earlier
+one. Folding replaces several groups by one with fewer moments; what a moment shows is not
 changed by that. The group that is being written, the present, is never touched.
 """
 
@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import astuple, dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
-from tracelloc.recording.changes import MomentParts, decode, encode
+from tracelloc.recording.changes import MomentChain, decode, encode
 from tracelloc.recording.container import checked, checksum, transaction, used_bytes
 
 GROUP: Final = 60
-"""Moments in a group: as many differences are applied at most to get at a moment."""
+"""Moments in a group."""
 STEPS_S: Final = (1, 10, 60, 600, 3600)
 """Distances of moments."""
 _KEPT_S: Final = {1: 3600.0, 10: 86_400.0, 60: 7 * 86_400.0, 600: 30 * 86_400.0}
 """For how long moments are kept at a distance, where there is room."""
-_NOTHING: Final = MomentParts()
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedMoment:
+class RecordedMoment(NamedTuple):
     """One moment of a recording, without what was seen then."""
 
     number: int
@@ -101,17 +99,18 @@ class Folder:
         step_s = next(step for step in STEPS_S if step > groups[0].step_s)
         rows = []
         whole = due_s = None
-        now = kept = _NOTHING
+        kept = MomentChain()
         for group in groups:
-            now = _NOTHING
+            chain = MomentChain()
             for moment, data in moments_of(self._connection, group.whole, group.last):
-                now = decode(data, now)
+                now = decode(data, chain.base)
+                chain.add(now)
                 if due_s is not None and moment.uptime_s < due_s:
                     continue
                 due_s = moment.uptime_s + step_s - groups[0].step_s / 2
                 whole = moment.number if whole is None else whole
-                rows.append((replace(moment, step_s=step_s, whole=whole), encode(now, kept)))
-                kept = now
+                rows.append((moment._replace(step_s=step_s, whole=whole), encode(now, kept.base)))
+                kept.add(now)
         with transaction(self._connection):
             self._drop(groups)
             for row in rows:
@@ -121,7 +120,7 @@ class Folder:
 def insert(connection: sqlite3.Connection, moment: RecordedMoment, data: bytes) -> None:
     """Adds a moment."""
     crc = checksum(data, moment.number, moment.whole)
-    connection.execute("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", astuple(moment))
+    connection.execute("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", moment)
     connection.execute("INSERT INTO contents VALUES (?, ?, ?)", (moment.number, crc, data))
 
 

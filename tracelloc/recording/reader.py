@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import bisect
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from operator import attrgetter
 from pathlib import Path
 from typing import Final
 
@@ -13,20 +16,28 @@ from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.recording import container
 from tracelloc.recording.changes import (
+    ANCHORS,
     I64,
+    NOTHING,
+    MomentChain,
     MomentParts,
     ProcessKey,
     arrays_unpacked,
     decode,
 )
 from tracelloc.recording.container import checked
-from tracelloc.recording.ladder import RecordedMoment, moments_of
+from tracelloc.recording.ladder import RecordedMoment
 from tracelloc.recording.parts import trace_of
 from tracelloc.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _MOST_STACKS: Final = 1 << 24
 _MOST_FRAMES: Final = 512
+_TRACES: Final = 4
+"""Traces that are kept: somebody goes back and forth."""
+_NUMBER: Final = attrgetter("number")
+_UPTIME: Final = attrgetter("uptime_s")
+_TIME: Final = attrgetter("time_s")
 
 
 class RecordedTrace:
@@ -44,9 +55,13 @@ class RecordedTrace:
         self._samples: dict[tuple[ProcessKey, int], I64] = {}
         self._seen = {"stacks": -1, "names": -1}
         """Numbers of the newest rows that were read."""
-        self._shown: tuple[int, int, MomentParts] | None = None
-        """(whole, number, moment) of the last one that was asked for."""
-        self._connection = container.open_recorded(path)
+        self._known: dict[int, MomentParts] = {}
+        """By number, some moments on the way to the one that was asked for last."""
+        self._traces: dict[int, TraceSnapshot] = {}
+        """By number, the last ones that were asked for."""
+        self._data_version = -1
+        self._connection, self.is_growing = container.open_recorded(path)
+        """Whether it may still be written to."""
         try:
             self.reload()
             if not self.moments:
@@ -61,18 +76,24 @@ class RecordedTrace:
 
     def reload(self) -> None:
         """Reads what has come since, if it is still being written."""
+        with self._reading():
+            self._reload()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        """What is read within is of one state of the file."""
         with container.failing(self.path, "read"):
+            self._connection.execute("BEGIN")
             try:
-                self._connection.execute("BEGIN")
-                self._reload()
+                yield
             finally:
                 self._connection.rollback()
 
     def _reload(self) -> None:
-        rows = self._connection.execute("SELECT * FROM moments ORDER BY number").fetchall()
-        if not all(_is_moment(row) for row in rows):
-            raise MalformedError("its list of moments is damaged")
-        self.moments = [RecordedMoment(*row) for row in rows]
+        (version,) = self._connection.execute("PRAGMA data_version").fetchone()
+        if version == self._data_version:
+            return
+        self._read_moments()
         self.about = dict(self._connection.execute("SELECT name, value FROM about").fetchall())
         for number, book, first, crc, data in self._new_rows("stacks"):
             self._seen["stacks"] = number
@@ -81,6 +102,19 @@ class RecordedTrace:
         for number, process, programs, crc, data in self._new_rows("names"):
             self._seen["names"] = number
             self.of(process).add((process, programs), checked(data, crc, process, programs))
+        self._data_version = version
+
+    def _read_moments(self) -> None:
+        """Only new ones, unless old ones were folded."""
+        read = self._connection.execute
+        last = self.moments[-1].number if self.moments else -1
+        (old,) = read("SELECT COUNT(*) FROM moments WHERE number <= ?", (last,)).fetchone()
+        if old != len(self.moments):
+            self.moments, last = [], -1
+        rows = read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)).fetchall()
+        if not all(map(_is_moment, rows)):
+            raise MalformedError("its list of moments is damaged")
+        self.moments += map(RecordedMoment._make, rows)
 
     def _new_rows(self, table: str) -> sqlite3.Cursor:
         return self._connection.execute(
@@ -94,33 +128,60 @@ class RecordedTrace:
 
     def find(self, time_s: float) -> int:
         """Index of the last moment that is not later, seconds since 1970; else the first."""
-        times = [moment.time_s for moment in self.moments]
-        return max(0, bisect.bisect_right(times, time_s) - 1)
+        return max(0, bisect.bisect_right(self.moments, time_s, key=_TIME) - 1)
+
+    def find_uptime(self, uptime_s: float) -> int:
+        """Index of the last moment that is not later, CLOCK_MONOTONIC; else the first."""
+        return max(0, bisect.bisect_right(self.moments, uptime_s, key=_UPTIME) - 1)
 
     def trace_at(self, index: int) -> TraceSnapshot:
         """The trace as it was at a moment. Raises TracellocError if that part is damaged."""
-        with container.failing(self.path, "read"):
-            moment = self.moments[index]
-            parts = self._parts(moment)
-            trace = trace_of(parts, self._stacks, self._sample)
+        with self._reading():
+            return self._trace(self.moments[index])
+
+    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
+        """The trace as of a time, see ``find_uptime``, of what is written by now.
+
+        Moments may be folded at any time. Raises TracellocError.
+        """
+        with self._reading():
+            self._reload()
+            return self._trace(self.moments[self.find_uptime(uptime_s)])
+
+    def _trace(self, moment: RecordedMoment) -> TraceSnapshot:
+        trace = self._traces.get(moment.number)
+        if trace is None:
+            trace = trace_of(self._parts(moment), self._stacks, self._sample)
+            last = list(self._traces.items())[1 - _TRACES :]
+            self._traces = {**dict(last), moment.number: trace}
         for one in trace.processes:
             self.of(one.target.number).begin(one.target.exec_count)
         return trace
 
     def _parts(self, moment: RecordedMoment) -> MomentParts:
-        first, parts = moment.whole, MomentParts()
-        shown = self._shown
-        if shown is not None and shown[0] == moment.whole and shown[1] <= moment.number:
-            first, parts = shown[1] + 1, shown[2]
-        number = first - 1
-        for one, data in moments_of(self._connection, first, moment.number):
-            if one.whole != moment.whole:
-                raise MalformedError("it was folded meanwhile: open it again")
-            number, parts = one.number, decode(data, parts)
-        if number != moment.number:
-            raise MalformedError("a moment is missing")
-        self._shown = moment.whole, moment.number, parts
+        first = bisect.bisect_left(self.moments, moment.whole, key=_NUMBER)
+        rank = self.moments.index(moment, first) - first
+        path = [self.moments[first + each] for each in MomentChain.path(rank)]
+        kept = {one.number for one in path[: -(rank % ANCHORS) or None][-2:]} | {moment.number}
+        parts, start = NOTHING, 0
+        for at, one in enumerate(path):
+            if one.number in self._known:
+                parts, start = self._known[one.number], at + 1
+        known = {number: each for number, each in self._known.items() if number in kept}
+        for one in path[start:]:
+            parts = decode(self._data(one), parts)
+            if one.number in kept:
+                known[one.number] = parts
+        self._known = known
         return parts
+
+    def _data(self, moment: RecordedMoment) -> bytes:
+        row = self._connection.execute(
+            "SELECT data, crc FROM contents WHERE number = ?", (moment.number,)
+        ).fetchone()
+        if row is None:
+            raise MalformedError("a moment is missing")
+        return checked(*row, moment.number, moment.whole)
 
     def _stacks(self, book: int) -> Stacks:
         if book not in self._books:
@@ -156,7 +217,8 @@ class _RecordedBook:
         self._starts = np.zeros(0, np.int64)
         self._flags = np.zeros(0, np.uint16)
         self._frames = np.zeros(0, np.uint64)
-        self._stacks: Stacks | None = None
+        self._stacks = Stacks()
+        self._is_stale = True
 
     def add(self, first: int, data: bytes) -> None:
         """Adds stacks from an index on, or what has become known of one. Raises MalformedError."""
@@ -173,12 +235,13 @@ class _RecordedBook:
         self._starts = _put(self._starts, first, starts)
         self._flags = _put(self._flags, first, flags)
         self._frames = np.append(self._frames, frames)
-        self._stacks = None
+        self._is_stale = True
 
     def stacks(self) -> Stacks:
         """All of them, also those that were first seen after the moment that is shown."""
-        if self._stacks is None:
-            self._stacks = Stacks.of(self._starts, self._depths, self._flags, self._frames)
+        if self._is_stale:
+            self._stacks.replace(self._starts, self._depths, self._flags, self._frames)
+            self._is_stale = False
         return self._stacks
 
 

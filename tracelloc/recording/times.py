@@ -31,17 +31,24 @@ def find_moment(recording: RecordedTrace, text: str | None) -> int:
     moments = recording.moments
     if text is None:
         return len(moments) - 1
-    first_s, last_s = moments[0].time_s, moments[-1].time_s
+    return recording.find(parse_time(text, moments[0].time_s, moments[-1].time_s))
+
+
+def parse_time(text: str, first_s: float, last_s: float) -> float:
+    """A time that somebody has typed, seconds since 1970. Raises UsageError.
+
+    ``first_s`` and ``last_s``: what is recorded.
+    """
     try:
         time_s = _seconds(text, first_s, last_s)
     except (ValueError, OverflowError):
         raise UsageError(f"{text!r} is not a time", hint=_FORMS) from None
     if not first_s - _TOLERANCE_S <= time_s <= last_s + _TOLERANCE_S:
         raise UsageError(
-            f"{text} is outside of {recording.path}",
-            hint=f"it reaches from {shown_time(first_s)} to {shown_time(last_s)}",
+            f"{text} is not recorded",
+            hint=f"recorded is from {shown_time(first_s)} to {shown_time(last_s)}",
         )
-    return recording.find(time_s)
+    return time_s
 
 
 def _seconds(text: str, first_s: float, last_s: float) -> float:

@@ -12,7 +12,13 @@ import numpy as np
 from tracelloc.errors import TracellocError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.recording import container
-from tracelloc.recording.changes import MomentParts, ProcessKey, arrays_packed, encode
+from tracelloc.recording.changes import (
+    MomentChain,
+    MomentParts,
+    ProcessKey,
+    arrays_packed,
+    encode,
+)
 from tracelloc.recording.container import checksum, transaction
 from tracelloc.recording.ladder import GROUP, STEPS_S, Folder, RecordedMoment, insert
 from tracelloc.recording.parts import Dissector, key_of
@@ -71,7 +77,7 @@ class RecordingWriter:
         self._dissector = Dissector(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
         self._programs: dict[ProcessKey, _Program] = {}
-        self._before = MomentParts()
+        self._chain = MomentChain()
         self._count = 0
         self._whole = 0
         self._group_bytes = 0
@@ -105,13 +111,13 @@ class RecordingWriter:
     def _add_moment(self, root: Snapshot, parts: MomentParts) -> None:
         is_large = self._group_bytes > self._max_bytes // _GROUPS
         if self._count - self._whole >= GROUP or is_large:
-            self._whole, self._before, self._group_bytes = self._count, MomentParts(), 0
+            self._whole, self._chain, self._group_bytes = self._count, MomentChain(), 0
         uptime_s = root.now_ns / NS_PER_S
         moment = RecordedMoment(self._count, root.time_s, uptime_s, STEPS_S[0], self._whole)
-        data = encode(parts, self._before)
+        data = encode(parts, self._chain.base)
         insert(self._connection, moment, data)
         self._group_bytes += len(data)
-        self._before = parts
+        self._chain.add(parts)
         self._count += 1
 
     def size_bytes(self) -> int:

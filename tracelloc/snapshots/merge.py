@@ -78,12 +78,15 @@ class TraceMerger:
         self._ended: dict[int, MergedProcess] = {}
         """By number: processes whose figures are all in ``_ended_sum``."""
         self._ended_sum: MergedProcess | None = None
+        self._now_ns = 0
 
     def merge(self, trace: TraceSnapshot, *, running_only: bool = False) -> Snapshot:
         """The sum of all processes of a trace, or of those that run, if any does."""
         with_threads = trace.root.threads is not None
-        last = self._ended_sum
-        if last is not None and with_threads and last.one.threads is None:
+        last, before_ns, self._now_ns = self._ended_sum, self._now_ns, trace.root.now_ns
+        lacks_threads = last is not None and with_threads and last.one.threads is None
+        # Of a recording, an earlier moment may be next, when these still ran.
+        if lacks_threads or self._now_ns < before_ns:
             self._ended, self._ended_sum = {}, None
         running = [self._part(one) for one in trace.living]
         ended = [

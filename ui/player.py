@@ -1,0 +1,174 @@
+"""Goes to moments of a recording, as keys ask for it, and plays them one after the other."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from textual.timer import Timer
+
+from tracelloc.text import NS_PER_S
+from tracelloc.ui.dialogs import TimeDialog
+from tracelloc.ui.lineview import bindings
+from tracelloc.ui.refresher import Refresher
+from tracelloc.ui.timeline import TimeLine
+from tracelloc.ui.view import Difference, RecordedMoments, Span
+
+if TYPE_CHECKING:
+    from tracelloc.ui.state import State
+
+PLAY_S: Final = 0.5
+"""Time between two moments that are played."""
+_PLAYED: Final = 120
+"""Steps in which a long recording is played: a minute."""
+_PAGES: Final = 20
+"""Pages that a recording has."""
+
+# fmt: off
+PLAYER_KEYS: Final = bindings(
+    "recording",
+    (
+        ("left_square_bracket", "app.play('step', -1)", "Back", "Go to the previous moment"),
+        ("right_square_bracket", "app.play('step', 1)", "Forward", "Go to the next moment"),
+        ("left_curly_bracket", "app.play('page', -1)", "Page back",
+         "Go back by a twentieth of the recording"),
+        ("right_curly_bracket", "app.play('page', 1)", "Page forward",
+         "Go forward by a twentieth of the recording"),
+        ("left_parenthesis", "app.play('edge', -1)", "First", "Go to the first moment"),
+        ("right_parenthesis", "app.play('edge', 1)", "Last",
+         "Go to the last moment, and on with those that come"),
+        ("at", "app.play('ask_time')", "Go to", "Go to a time: 03:15, +90m, -5m"),
+        ("space", "app.play('toggle')", "Play", "Play the recording in a minute, or stop"),
+        ("x", "app.ask('choose_span')", "Compare",
+         "Choose two moments on the chart and show what changed between them"),
+    ),
+    shown={"left_square_bracket", "right_square_bracket", "at", "space", "x"},
+)
+# fmt: on
+LIVE_ONLY: Final = frozenset(
+    {"b", "L", "m", "A", "P", "space", "x", "greater_than_sign", "less_than_sign"}
+)
+"""Keys of a live trace that need its blocks, or the process."""
+
+
+class Player:
+    """For the thread that draws."""
+
+    def __init__(self, state: State, recorded: RecordedMoments, refresher: Refresher) -> None:
+        self._state = state
+        self._recorded = recorded
+        self._refresher = refresher
+        self._uptime_s: float | None = None
+        """The moment that was asked for last, which may not be shown yet."""
+        self._timer: Timer | None = None
+
+    @property
+    def line(self) -> TimeLine:
+        """The moments, and which one was shown last."""
+        return self._recorded.line
+
+    def condition(self) -> str:
+        """What the header says of the moment that is shown."""
+        line = self.line if self._state.picture is None else self._state.picture.line
+        assert line is not None
+        clock = line.clock(round(float(line.uptimes_s[line.index]) * NS_PER_S))
+        if self._timer is not None:
+            return f"▶ {clock}"
+        if not line.is_at_end:
+            return f"as of {clock}"
+        return f"newest, {clock}" if line.is_growing else f"end, {clock}"
+
+    @property
+    def _index(self) -> int:
+        line = self.line
+        return line.index if self._uptime_s is None else line.find(self._uptime_s)
+
+    def _go(self, index: int) -> None:
+        line = self.line
+        index = min(max(index, 0), len(line.uptimes_s) - 1)
+        is_last = index == len(line.uptimes_s) - 1
+        # At the end it goes on with what comes.
+        self._uptime_s = math.inf if is_last else float(line.uptimes_s[index])
+        self._recorded.go_to(self._uptime_s)
+        self._refresher.ask(self._state.settings, tick=True)
+
+    def step(self, count: int) -> None:
+        """Goes back or forward by moments."""
+        self._go(self._index + count)
+
+    def page(self, sign: int) -> None:
+        """Goes back or forward by a part of the recording."""
+        self._go(self._moved(self._index, sign, _PAGES))
+
+    def _moved(self, index: int, sign: int, parts: int) -> int:
+        """The moment a part of the whole time away, the next one at least."""
+        uptimes_s = self.line.uptimes_s
+        part_s = float(uptimes_s[-1] - uptimes_s[0]) / parts
+        found = self._nearest(float(uptimes_s[index]) + sign * part_s)
+        return max(found, index + 1) if sign > 0 else min(found, index - 1)
+
+    def edge(self, sign: int) -> None:
+        """Goes to the first or last moment."""
+        self._go(0 if sign < 0 else len(self.line.uptimes_s) - 1)
+
+    def go_to_ns(self, time_ns: int) -> None:
+        """Goes to the moment nearest to a time, CLOCK_MONOTONIC."""
+        self._go(self._nearest(time_ns / NS_PER_S))
+
+    def _nearest(self, uptime_s: float) -> int:
+        uptimes_s = self.line.uptimes_s
+        at = self.line.find(uptime_s)
+        after = min(at + 1, len(uptimes_s) - 1)
+        return at if uptime_s - uptimes_s[at] <= uptimes_s[after] - uptime_s else after
+
+    def ask_time(self) -> None:
+        """Opens the dialog."""
+
+        def take(time_s: float | None) -> None:
+            if time_s is not None:
+                self._go(self.line.find_time(time_s))
+
+        times_s = self.line.times_s
+        dialog = TimeDialog(float(times_s[0]), float(times_s[-1]))
+        self._state.app.push_screen(dialog, take)
+
+    def toggle(self) -> None:
+        """Plays from here on, from the beginning at the end; or stops."""
+        if self._timer is not None:
+            self._stop()
+            self._refresher.ask(self._state.settings, tick=True)
+            return
+        if self._index == len(self.line.uptimes_s) - 1:
+            self.edge(-1)
+        self._timer = self._state.app.set_interval(PLAY_S, self._play_on)
+
+    def _play_on(self) -> None:
+        if self._index == len(self.line.uptimes_s) - 1:
+            self._stop()
+        self._go(self._moved(self._index, 1, _PLAYED))
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = None
+
+    def compare(self, span: Span) -> None:
+        """Goes to the end of a span, and shows what changed within it."""
+        state, line = self._state, self.line
+        ends = [self._nearest(time_ns / NS_PER_S) for time_ns in span]
+        if ends[0] == ends[1]:
+            state.app.notify("There is one moment in the span, nothing to compare", timeout=3)
+            return
+        uptimes_s = [float(line.uptimes_s[index]) for index in ends]
+        names = [line.clock(round(uptime_s * NS_PER_S)) for uptime_s in uptimes_s]
+        settings = state.settings
+
+        def job() -> None:
+            before, after = (
+                self._refresher.pictures.mark(self._recorded.trace_as_of(uptime_s), settings, name)
+                for uptime_s, name in zip(uptimes_s, names, strict=True)
+            )
+            state.app.call_later(state.change, difference=Difference(before, after))
+
+        self._go(ends[1])
+        self._refresher.do(job)

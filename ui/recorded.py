@@ -1,0 +1,165 @@
+"""The screen of a recording: a source of the moments that its time line goes to."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import os
+import signal
+import time
+from typing import Final
+
+import numpy as np
+
+from tracelloc.filters import NamedStack, load_filters
+from tracelloc.invoker import invoker
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.times import find_moment
+from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
+from tracelloc.target.found import found_lines
+from tracelloc.target.procfs import base_name
+from tracelloc.text import NS_PER_S, plural
+from tracelloc.tracing.terminal import ProgramTerminal
+from tracelloc.ui.app import REFRESH_S, LiveApp, failure_of
+from tracelloc.ui.driver import restored_terminal
+from tracelloc.ui.sourcefiles import SourceFiles
+from tracelloc.ui.timeline import TimeLine
+from tracelloc.ui.view import Facts
+from tracelloc.views.naming import Namer, Namers
+
+_NEWEST_S: Final = 2.0
+"""How often the curves of a recording that grows are made new, while an older moment is shown."""
+
+
+class RecordedSource:
+    """Moments of a recording in place of a running process."""
+
+    writes_files = True
+    """Nothing is lost when the screen ends."""
+    terminal: ProgramTerminal | None = None
+
+    def __init__(self, recording: RecordedTrace, namers: Namers, *, at: int | None = None) -> None:
+        """``at``: the moment to begin with; None: the newest one, and those that come."""
+        self._recording = recording
+        self._namers = namers
+        self._uptime_s = math.inf if at is None else recording.moments[at].uptime_s
+        self._newest_due_s = 0.0
+        self._newest = recording.trace_as_of(math.inf)
+        self.before: TraceSnapshot | None = None
+        """The moment before the one that was taken last, for rates."""
+        self.line = self._line(len(recording.moments) - 1)
+        """Moments, and which one was taken last."""
+        self.filters = namers.filters
+        self.invoker = invoker()
+        self.recorded = self
+        self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
+        self.facts = _facts_of(recording, self._newest.root)
+        self._files = SourceFiles()
+
+    def go_to(self, uptime_s: float) -> None:
+        """Which moment is taken from now on: the last one that is not later. From any thread."""
+        self._uptime_s = uptime_s
+
+    def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
+        """The last moment that is not later."""
+        return self._recording.trace_as_of(uptime_s)
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        """The moment that was gone to."""
+        recording, uptime_s = self._recording, self._uptime_s
+        self._look_for_newest()
+        index = recording.find_uptime(uptime_s)
+        before_s = recording.moments[index - 1].uptime_s if index else None
+        self.before = None if before_s is None else recording.trace_as_of(before_s)
+        # Names are those of the trace that was asked for last.
+        trace = recording.trace_as_of(uptime_s)
+        self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S))
+        return trace
+
+    def _look_for_newest(self) -> None:
+        """Reads what has come; the curves take longer and are made now and then."""
+        self._recording.reload()
+        now_s = time.monotonic()
+        if self._recording.is_growing and now_s >= self._newest_due_s:
+            self._newest = self._recording.trace_as_of(math.inf)
+            self._newest_due_s = now_s + _NEWEST_S
+
+    def _line(self, index: int) -> TimeLine:
+        moments = self._recording.moments
+        return TimeLine(
+            np.array([moment.uptime_s for moment in moments]),
+            np.array([moment.time_s for moment in moments]),
+            index,
+            self._newest,
+            self._recording.is_growing,
+        )
+
+    def namer(self, target: Target) -> Namer:
+        """Names the stacks of a process."""
+        return self._namers.of(target)
+
+    def measured(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot as it is: single blocks are not recorded."""
+        return snapshot
+
+    def ring_share(self) -> float:
+        """Nothing: there is no ring any more."""
+        return 0.0
+
+    def symbol_advice(self, _target: Target, _stack: NamedStack) -> str | None:
+        """None: the program's files may be elsewhere."""
+        return None
+
+    def read_source(self, _target: Target, path: str) -> list[str]:
+        """The lines of a source file as it lies here. Raises OSError."""
+        return self._files.read(None, path)
+
+
+def _facts_of(recording: RecordedTrace, root: Snapshot) -> Facts:
+    about = recording.about
+    moments = plural(len(recording.moments), "moment")
+    version, host = about.get("version", "?"), about.get("host", "?")
+    return Facts(
+        allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
+        functions=tuple(found_lines(root.allocators)),
+        method=f"tracelloc {version} on {host} in {recording.path}, {moments}",
+        ring_slots=0,
+    )
+
+
+class RecordedApp(LiveApp):
+    """The application over a recording: there is nothing to detach from."""
+
+    def on_mount(self) -> None:
+        """Ends by a signal as by a key."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit)
+
+
+def make_app(
+    recording: RecordedTrace, namers: Namers, *, at: int | None = None, warnings: list[str]
+) -> LiveApp:
+    """The application that shows a recording."""
+    source = RecordedSource(recording, namers, at=at)
+    interval_s = REFRESH_S if recording.is_growing else None
+    return RecordedApp(source, interval_s=interval_s, warnings=warnings)
+
+
+def open_recording(given: argparse.Namespace) -> None:
+    """Shows a recording until the user leaves. Raises TracellocError."""
+    for name in ("COLUMNS", "LINES"):
+        # The terminal knows its size, and tells when it changes; these don't.
+        os.environ.pop(name, None)
+    filters, warnings = load_filters(
+        tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
+    )
+    recording = RecordedTrace(given.file)
+    namers = Namers(recording, filters, short_names=given.short_names)
+    at = None if given.at is None else find_moment(recording, given.at)
+    app = make_app(recording, namers, at=at, warnings=list(warnings))
+    with restored_terminal():
+        app.run()
+    failure_of(app)
