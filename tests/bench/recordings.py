@@ -1,0 +1,151 @@
+"""Recordings at length: a week of a service, and recorders that are killed.
+
+``python -m tests.bench.recordings week [STEP_S]`` writes a simulated week, a moment each ``STEP_S``
+seconds (older ones are further apart anyway) and each second at the end, and opens it.
+``python -m tests.bench.recordings kill [COUNT]`` kills real recorders at random moments (as root).
+Both print one JSON object.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.corpus.service import LEAKING, START_S, Service, service_namers
+from tests.harness import Builder, Target, read_line, tracelloc_command
+from tracelloc.filters import Filters
+from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.writer import RecordingWriter
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.naming import Namers, frame_name
+
+DAY_S = 86_400
+LAST_S = 5_000.0
+"""The end of the week, with a moment each second as a recorder writes them."""
+MOST_BYTES = 200 << 20
+
+
+def leaks_in(recording: RecordedTrace, index: int) -> set[str]:
+    """The innermost functions of the stacks that leak, as of a moment."""
+    names = Namers(recording, Filters(), short_names=False)
+    one = recording.trace_at(index).root
+    namer = names.of(one.target)
+    suspects = () if one.findings is None else one.findings.suspects
+    return {
+        frame_name(namer.stack(one, suspect.stack).frames[0])
+        for suspect in suspects
+        if suspect.judgement.verdict is Verdict.LEAKING
+    }
+
+
+def write_week(
+    path: Path, service: Service, max_bytes: int, days: float = 7, last_s: float = LAST_S
+) -> float:
+    """Records some days of a service. Returns the CPU seconds that a moment took."""
+    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=7 * DAY_S)
+    namers, spent_s = service_namers(), 0.0
+    end_ns = service.now_ns + round(days * DAY_S * NS_PER_S)
+    while service.now_ns < end_ns:
+        if end_ns - service.now_ns <= last_s * NS_PER_S:
+            service.step_s = min(service.step_s, 1.0)
+        service.advance()
+        trace = service.trace()
+        began_s = time.process_time()
+        writer.add(trace, namers)
+        spent_s += time.process_time() - began_s
+    writer.close()
+    return spent_s / writer.count
+
+
+def week(step_s: float, days: float) -> dict[str, Any]:
+    """Figures of a week."""
+    with tempfile.TemporaryDirectory(prefix="bench-week-") as name:
+        path = Path(name) / "week.rec"
+        spent_s = write_week(path, Service(step_s=step_s), MOST_BYTES, days)
+        began_s = time.process_time()
+        recording = RecordedTrace(path)
+        opened_s = time.process_time() - began_s
+        last = len(recording.moments) - 1
+        moves_ms = []
+        for index in random.Random(1).sample(range(last + 1), 200):
+            began_s = time.process_time()
+            recording.trace_at(index)
+            moves_ms.append(1000 * (time.process_time() - began_s))
+        return {
+            "days": days,
+            "step_s": step_s,
+            "size_mib": path.stat().st_size / (1 << 20),
+            "moments": last + 1,
+            "reaches_back_days": (recording.moments[-1].time_s - recording.moments[0].time_s)
+            / DAY_S,
+            "write_ms_per_moment": 1000 * spent_s,
+            "open_ms": 1000 * opened_s,
+            "move_median_ms": statistics.median(moves_ms),
+            "move_most_ms": max(moves_ms),
+            "leaks_at_end": sorted(leaks_in(recording, last)),
+            "leaks_after_a_day": sorted(leaks_in(recording, recording.find(START_S + DAY_S))),
+            "leak_found": leaks_in(recording, last) == {LEAKING},
+        }
+
+
+def kill(count: int) -> dict[str, Any]:
+    """Figures of recorders that are killed at random moments."""
+    lost_s = []
+    with tempfile.TemporaryDirectory(prefix="bench-kill-") as name:
+        target = Target([Builder(Path(name)).c("lineage")])
+        try:
+            for number in range(count):
+                lost_s.append(_killed(target, Path(name) / f"{number}.rec"))
+        finally:
+            target.end()
+    return {"killed": count, "lost_most_s": max(lost_s), "lost_median_s": statistics.median(lost_s)}
+
+
+def _killed(target: Target, path: Path) -> float:
+    """Seconds before the kill of which nothing is recorded."""
+    recorder = subprocess.Popen(
+        tracelloc_command("record", "-p", target.pid, "-o", path),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        bufsize=0,
+    )
+    while "recording to" not in read_line(recorder.stderr, "tracelloc"):
+        pass
+    while not _has_moment(path):
+        time.sleep(0.01)
+    target.ask("alloc 10 100")
+    time.sleep(random.uniform(0.0, 3.0))
+    killed_s = time.monotonic()
+    recorder.send_signal(signal.SIGKILL)
+    recorder.communicate()
+    recording = RecordedTrace(path)
+    last = recording.trace_at(len(recording.moments) - 1).root
+    recording.close()
+    return killed_s - last.now_ns / NS_PER_S
+
+
+def _has_moment(path: Path) -> bool:
+    try:
+        RecordedTrace(path).close()
+    except Exception:  # noqa: BLE001 - there is nothing in it yet
+        return False
+    return True
+
+
+if __name__ == "__main__":
+    what, *rest = sys.argv[1:]
+    if what == "week":
+        step_s, days = float(rest[0]) if rest else 1.0, float(rest[1]) if rest[1:] else 7.0
+        print(json.dumps(week(step_s, days), indent=1))
+    else:
+        print(json.dumps(kill(int(rest[0]) if rest else 100), indent=1))
