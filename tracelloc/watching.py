@@ -117,6 +117,11 @@ class LeakCommand:
         stacks = {(number, member.stack) for member in suspect.members}
         return suspect.judgement.verdict is Verdict.LEAKING and not stacks & self._told
 
+    @property
+    def told_count(self) -> int:
+        """Stacks of leaks that it was run for, or soon will be."""
+        return len(self._told)
+
     def close(self) -> None:
         """Lets it finish what is waiting, for as long as it may take for one leak."""
         self._waiting.put(None)
@@ -302,6 +307,11 @@ class Watch:
             if reason is not None and self.broken is None:
                 self.broken = f"{reason} in process {snapshot.target.pid}"
         return self.broken is not None
+
+    @property
+    def leak_count(self) -> int:
+        """Stacks of leaks that the command was run for."""
+        return 0 if self._command is None else self._command.told_count
 
     def close(self) -> None:
         """Waits for commands that run, within bounds. May be called twice."""

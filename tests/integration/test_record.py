@@ -170,6 +170,26 @@ def test_a_recording_is_opened_while_it_is_written(
         terminal.wait_for("ended with 0")
 
 
+def test_a_copy_is_cut_on_a_signal(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("lineage")])
+    targets.append(target)
+    recorder = Recorder(tmp_path / "a.rec", "-p", target.pid, "--keep", "1m")
+    recorder.await_moment(1).close()
+    target.ask("alloc 100 1000")
+    count = len(recorder.await_moment(2).moments)
+    recorder.await_moment(count + 1).close()
+    recorder.process.send_signal(signal.SIGUSR1)
+    while "copied to" not in read_line(recorder.process.stderr, "tracelloc"):
+        pass
+    target.ask("alloc 100 1000")
+    assert recorder.end() == 0, recorder.messages
+    (copy,) = tmp_path.glob("a-*.rec")
+    assert sorted(each.name for each in tmp_path.iterdir()) == [copy.name, "a.rec"]
+    assert copy.stat().st_mode & 0o777 == 0o600
+    ((then,), (last,)) = reports(copy), reports(tmp_path / "a.rec")
+    assert (then["live_allocations"], last["live_allocations"]) == (100, 200)
+
+
 def test_what_can_not_be_recorded_is_one_line(targets: list[Target], tmp_path: Path) -> None:
     there = tmp_path / "there.rec"
     there.write_text("mine")

@@ -7,11 +7,16 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 
 from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
+from tracelloc.command.record import Recorder
+from tracelloc.command.recordoptions import RecordOptions
+from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.filters import Filters
 from tracelloc.recording.ladder import GROUP
@@ -19,6 +24,7 @@ from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.trace import trace_text
+from tracelloc.snapshots.snapshot import Target
 from tracelloc.views.naming import Namers
 
 END_S = 400.0
@@ -107,6 +113,22 @@ def test_it_can_be_read_while_it_is_written(tmp_path: Path) -> None:
         recording.reload()
         assert_equal(recording.trace_at(index), trace)
     writer.close()
+
+
+def test_a_copy_is_whole_and_stays_as_it_is(tmp_path: Path) -> None:
+    writer = RecordingWriter(tmp_path / "a.rec", max_bytes=200 << 20, max_s=1e9)
+    every = traces(100.0)
+    for number, trace in enumerate(every):
+        writer.add(trace, namers(100.0))
+        if number == 5:
+            writer.copy(tmp_path / "copy.rec")
+    with pytest.raises(TracellocError, match="exists already"):
+        writer.copy(tmp_path / "copy.rec")
+    writer.close()
+    copy = RecordedTrace(tmp_path / "copy.rec")
+    assert len(copy.moments) == 6
+    assert_equal(copy.trace_at(5), every[5])
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.rec", "copy.rec"]
 
 
 _WRITE_ON = """
@@ -219,3 +241,28 @@ def test_a_recording_of_nothing_leaves_no_file(tmp_path: Path) -> None:
     writer = RecordingWriter(tmp_path / "empty.rec", max_bytes=1 << 20, max_s=1.0)
     writer.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    every = iter(traces(100.0))
+    watch = SimpleNamespace(has_rules=True, leak_count=0)
+    run = SimpleNamespace(
+        session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
+        snapshots=SimpleNamespace(take=lambda _patience_s: next(every)),
+        namers=namers(100.0),
+        watch=watch,
+        look=lambda _trace: False,
+        say_what_is_traced=lambda: None,
+    )
+    recorder = Recorder(RecordOptions(tmp_path / "a.rec", 200 << 20, 1e9))
+    writer = recorder._begin(cast(Run, run))
+    copies = []
+    for leaks in (0, 2, 2):
+        watch.leak_count = leaks
+        recorder._tick(cast(Run, run), writer)
+        copies.append(len(list(tmp_path.glob("a-*.rec"))))
+    writer.close()
+    assert copies == [0, 1, 1]
+    assert capsys.readouterr().err.count("copied to") == 1
+    (copy,) = tmp_path.glob("a-*.rec")
+    assert len(RecordedTrace(copy).moments) == 2

@@ -186,8 +186,8 @@ def _add_recording(group: Any) -> None:
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest moments are "
         "folded first", dest="recording_bytes", type=_size, default=200 << 20)
-    add("--max-time TIME", "how far back the recording may reach (default 168h, a week)",
-        type=duration_type, default=7 * 86400.0)
+    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
+        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=duration_type)
     add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "

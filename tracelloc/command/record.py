@@ -17,6 +17,7 @@ from tracelloc.command.outputs import Messages, filled_in
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
 from tracelloc.command.special import sudo_caller
+from tracelloc.errors import TracellocError
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -36,10 +37,12 @@ class Recorder:
         self.messages = Messages()
         self._wanted = wanted
         self._writer: RecordingWriter | None = None
+        self._leaks = 0
 
     def show(self, run: Run) -> None:
         """Records until tracing is to end."""
         writer = self._begin(run)
+        run.copy = lambda: self._copy(run, writer)
         try:
             self._record(run, writer)
         except BaseException:
@@ -91,7 +94,24 @@ class Recorder:
         size = format_size(writer.size_bytes())
         lost = trace.root.losses.events
         self.messages.show_progress(f"{progress_line(trace)}, {lost:,} lost, {size} recorded")
-        return run.watch.has_rules and run.look(trace)
+        ends = run.watch.has_rules and run.look(trace)
+        if run.watch.leak_count > self._leaks:
+            self._leaks = run.watch.leak_count
+            self._copy(run, writer)
+        return ends
+
+    def _copy(self, run: Run, writer: RecordingWriter) -> None:
+        """Keeps what is recorded by now, whatever is folded and forgotten later."""
+        path = writer.path
+        now = time.strftime("%Y%m%d-%H%M%S")
+        copy = path.with_name(f"{path.stem}-{now}{path.suffix}")
+        try:
+            writer.copy(copy)
+        except TracellocError as error:
+            run.note_trouble(error)
+        else:
+            size = format_size(copy.stat().st_size)
+            self.messages.say(f"copied to {printable(str(copy))}, {size}")
 
     def finish(self, run: Run, trace: TraceSnapshot) -> None:
         """Writes the last moment, and the names that are still looked up."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import select
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Final, Protocol
@@ -85,6 +85,8 @@ class Run:
         """What could not be written."""
         self.warnings: Sequence[str] = ()
         """About files of filters and the like."""
+        self.copy: Callable[[], None] | None = None
+        """What SIGUSR1 asks for in place of files."""
         self._is_finishing = False
         self._allocators_said = 0
 
@@ -99,6 +101,9 @@ class Run:
             self.mark(self.snapshot())
         if self.signals.wants_files:
             self.signals.wants_files = False
+            if self.copy is not None:
+                self.copy()
+                return
             self.namers.patience_s = HURRY_PATIENCE_S
             self.write_files(self.snapshot())
 

@@ -11,7 +11,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -53,8 +53,7 @@ def checked(data: object, crc: object, *key: int) -> bytes:
     return data
 
 
-def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Connection:
-    """A new recording, which may be read meanwhile. Raises TracellocError."""
+def _create_file(path: Path, owner: tuple[int, int] | None, mode: int) -> None:
     try:
         os.close(create_file(path, os.O_EXCL | os.O_NOFOLLOW, mode, owner))
     except FileExistsError:
@@ -63,6 +62,11 @@ def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Conn
         ) from None
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Connection:
+    """A new recording, which may be read meanwhile. Raises TracellocError."""
+    _create_file(path, owner, mode)
     with failing(path, "written"):
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -79,6 +83,24 @@ def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Conn
             for table in TABLES:
                 connection.execute(table)
     return connection
+
+
+def copy_written(
+    connection: sqlite3.Connection, path: Path, owner: tuple[int, int] | None, mode: int
+) -> None:
+    """Writes what is recorded by now to another file, all of it or none. Raises TracellocError."""
+    part = path.with_name(f".{path.name}.part")
+    if path.exists():
+        raise TracellocError(f"{path} exists already")
+    part.unlink(missing_ok=True)
+    try:
+        _create_file(part, owner, mode)
+        with failing(path, "written"), closing(sqlite3.connect(part)) as copy:
+            connection.backup(copy)
+            copy.execute("PRAGMA journal_mode=DELETE")
+        part.rename(path)
+    finally:
+        remove(part)
 
 
 def close_written(connection: sqlite3.Connection) -> None:

@@ -71,6 +71,7 @@ class RecordingWriter:
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back."""
         self.path = path
+        self._owner, self._mode = owner, mode
         self._connection = container.create(path, owner, mode)
         self._max_bytes = max_bytes
         self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -124,6 +125,10 @@ class RecordingWriter:
         """Size of what is recorded."""
         with container.failing(self.path, "written"):
             return container.used_bytes(self._connection)
+
+    def copy(self, path: Path) -> None:
+        """Writes all that is recorded by now to another file."""
+        container.copy_written(self._connection, path, self._owner, self._mode)
 
     def _check_size(self) -> None:
         used = container.used_bytes(self._connection)
