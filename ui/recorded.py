@@ -14,7 +14,7 @@ import numpy as np
 
 from tracelloc.filters import NamedStack, load_filters
 from tracelloc.invoker import invoker
-from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.joined import AnyRecording, open_recordings
 from tracelloc.recording.times import find_moment
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
@@ -29,6 +29,7 @@ from tracelloc.ui.timeline import TimeLine
 from tracelloc.ui.view import Facts
 from tracelloc.views.naming import Namer, Namers
 
+_ROUNDING_S: Final = 1e-6
 _NEWEST_S: Final = 2.0
 """How often the curves of a recording that grows are made new, while an older moment is shown."""
 
@@ -40,7 +41,7 @@ class RecordedSource:
     """Nothing is lost when the screen ends."""
     terminal: ProgramTerminal | None = None
 
-    def __init__(self, recording: RecordedTrace, namers: Namers, *, at: int | None = None) -> None:
+    def __init__(self, recording: AnyRecording, namers: Namers, *, at: int | None = None) -> None:
         """``at``: the moment to begin with; None: the newest one, and those that come."""
         self._recording = recording
         self._namers = namers
@@ -75,7 +76,7 @@ class RecordedSource:
         self.before = None if before_s is None else recording.trace_as_of(before_s)
         # Names are those of the trace that was asked for last.
         trace = recording.trace_as_of(uptime_s)
-        self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S))
+        self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
         return trace
 
     def _look_for_newest(self) -> None:
@@ -117,7 +118,7 @@ class RecordedSource:
         return self._files.read(None, path)
 
 
-def _facts_of(recording: RecordedTrace, root: Snapshot) -> Facts:
+def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
     moments = plural(len(recording.moments), "moment")
     version, host = about.get("version", "?"), about.get("host", "?")
@@ -140,7 +141,7 @@ class RecordedApp(LiveApp):
 
 
 def make_app(
-    recording: RecordedTrace, namers: Namers, *, at: int | None = None, warnings: list[str]
+    recording: AnyRecording, namers: Namers, *, at: int | None = None, warnings: list[str]
 ) -> LiveApp:
     """The application that shows a recording."""
     source = RecordedSource(recording, namers, at=at)
@@ -156,7 +157,7 @@ def open_recording(given: argparse.Namespace) -> None:
     filters, warnings = load_filters(
         tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
     )
-    recording = RecordedTrace(given.file)
+    recording = open_recordings(given.files)
     namers = Namers(recording, filters, short_names=given.short_names)
     at = None if given.at is None else find_moment(recording, given.at)
     app = make_app(recording, namers, at=at, warnings=list(warnings))

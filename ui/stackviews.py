@@ -126,12 +126,12 @@ def stack_rows(selection: ViewSelection) -> TableRows:
             return written(values[key.stack].item())
         return written(values[list(key.members)].sum().item())
 
+    # Stacks of a later moment of a recording may wait for the next order.
     def cell(key: Hashable, column: str) -> Cell:
         if isinstance(key, GroupKey):
             return group_cell(key, column) if max(key.members) < stacks else ""
         assert isinstance(key, int)
         if key >= stacks:
-            # Of a later moment of a recording: its row waits for the next order.
             return ""
         if column == "name":
             mark = "  └ " if key in grouping.inside else ""

@@ -184,10 +184,7 @@ def _add_recording(group: Any) -> None:
     add = partial(add_option, group)
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
-    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest moments are "
-        "folded first", dest="recording_bytes", type=_size, default=200 << 20)
-    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
-        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
+    _add_bounds(group)
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=duration_type)
     add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
@@ -206,6 +203,21 @@ def add_report(group: Any, formats: Sequence[str]) -> None:
         type=type_of(parse_sections), default=frozenset())
     add_output(group, "to FILE instead")
     _add_names(group)
+
+
+def _add_bounds(group: Any) -> None:
+    add = partial(add_option, group)
+    add("--max-size SIZE", "how large the file may get (default 200MiB): the oldest moments are "
+        "folded first", dest="recording_bytes", type=_size, default=200 << 20)
+    add("--max-time --keep TIME", "how far back the recording may reach (default 168h, a week): "
+        "--keep 30m keeps the last half hour", type=duration_type, default=7 * 86400.0)
+
+
+def add_merging(group: Any) -> None:
+    """Options of ``merge``."""
+    add_option(group, "-o --output FILE", "the recording, a new file", dest="recording",
+        type=Path, required=True)
+    _add_bounds(group)
 
 
 def add_open(group: Any) -> None:

@@ -27,14 +27,19 @@ class RecordOptions:
     """How far it may reach back."""
 
 
-def record_options(
-    given: argparse.Namespace, command: tuple[str, ...]
-) -> tuple[CommandLine, RecordOptions]:
-    """The trace that is to be recorded, and where. Raises UsageError."""
+def check_bounds(given: argparse.Namespace) -> None:
+    """Raises UsageError for recordings that hold next to nothing."""
     if given.recording_bytes < LEAST_BYTES:
         raise UsageError(f"--max-size must be at least {format_size(LEAST_BYTES)}")
     if given.max_time < 60:
         raise UsageError("--max-time must be at least 60s")
+
+
+def record_options(
+    given: argparse.Namespace, command: tuple[str, ...]
+) -> tuple[CommandLine, RecordOptions]:
+    """The trace that is to be recorded, and where. Raises UsageError."""
+    check_bounds(given)
     given.top = TOP
     line = recorded_command_line(given, command)
     path = Path(given.recording)

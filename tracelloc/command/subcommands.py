@@ -17,6 +17,7 @@ from typing import Final
 
 from tracelloc import manual
 from tracelloc.command.arguments import (
+    add_merging,
     add_open,
     add_output,
     add_recording,
@@ -232,8 +233,27 @@ def _report(given: argparse.Namespace) -> None:
     report(given)
 
 
+def _add_recordings(parser: Parser) -> None:
+    parser.add_argument(
+        "files", type=Path, nargs="+", metavar="FILE", help="recordings, shown as one"
+    )
+
+
+def _add_merge(parser: Parser) -> None:
+    _add_recordings(parser)
+    add_merging(parser)
+    _add_debug(parser)
+
+
+def _merge(given: argparse.Namespace) -> None:
+    import_numpy()
+    from tracelloc.command.merge import merge  # noqa: PLC0415
+
+    merge(given)
+
+
 def _add_open(parser: Parser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="recording")
+    _add_recordings(parser)
     add_open(parser)
     _add_debug(parser)
 
@@ -315,6 +335,12 @@ COMMANDS: Final = {
         _add_record,
         _record,
         takes_command=True,
+    ),
+    "merge": Subcommand(
+        "Makes one recording of several, of processes that ran side by side or one after the "
+        "other, also on several machines.",
+        _add_merge,
+        _merge,
     ),
     "open": Subcommand(
         "Shows a recording on the screen, with a time line to go back and forward on, also while "

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import UsageError
-from tracelloc.recording.reader import RecordedTrace
+from tracelloc.recording.joined import AnyRecording
 from tracelloc.text import parse_duration
 
 _CLOCK: Final = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?")
@@ -23,7 +23,7 @@ def shown_time(time_s: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(time_s))
 
 
-def find_moment(recording: RecordedTrace, text: str | None) -> int:
+def find_moment(recording: AnyRecording, text: str | None) -> int:
     """The index of the last moment that is not later than a time; None: the last one.
 
     Raises UsageError.
