@@ -160,10 +160,9 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
     why = "" if order else selection.why_empty
-    without = ("change",) if selection.change is None else ("share", "bytes")
-    if snapshot.blocks is None:
-        without = (*without, "age")
-    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without)
+    without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
+    ages = ("age",) if snapshot.blocks is None else ()
+    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without + ages)
 
 
 def _history_cell(held: list[int], now: int) -> Text:
