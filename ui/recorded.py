@@ -8,17 +8,21 @@ import math
 import os
 import signal
 import time
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 
+from tracelloc.errors import TracellocError
 from tracelloc.filters import NamedStack, load_filters
 from tracelloc.invoker import invoker
 from tracelloc.recording.joined import AnyRecording, open_recordings
+from tracelloc.recording.running import recording_of
 from tracelloc.recording.times import find_moment
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.found import found_lines
+from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import base_name
 from tracelloc.text import NS_PER_S, plural
 from tracelloc.tracing.terminal import ProgramTerminal
@@ -149,6 +153,16 @@ def make_app(
     return RecordedApp(source, interval_s=interval_s, warnings=warnings)
 
 
+def _recording_of(pid: int) -> Path:
+    path = recording_of(open_target(pid))
+    if path is None:
+        raise TracellocError(
+            f"process {pid} is not being recorded, as far as is known here",
+            hint=f"tracelloc record -p {pid} does that; tracelloc -p {pid} traces it",
+        )
+    return path
+
+
 def open_recording(given: argparse.Namespace) -> None:
     """Shows a recording until the user leaves. Raises TracellocError."""
     for name in ("COLUMNS", "LINES"):
@@ -157,7 +171,7 @@ def open_recording(given: argparse.Namespace) -> None:
     filters, warnings = load_filters(
         tuple(given.filters), tuple(given.filter_group), standing=not given.no_filters
     )
-    recording = open_recordings(given.files)
+    recording = open_recordings(given.files or [_recording_of(given.pid)])
     namers = Namers(recording, filters, short_names=given.short_names)
     at = None if given.at is None else find_moment(recording, given.at)
     app = make_app(recording, namers, at=at, warnings=list(warnings))

@@ -222,6 +222,8 @@ def add_merging(group: Any) -> None:
 
 def add_open(group: Any) -> None:
     """Options of ``open``."""
+    add_option(group, "-p --pid PID", "the recording that is being written of this process",
+        type=pid_type)
     _add_at(group, "the moment to begin with")
     _add_names(group)
 

@@ -18,6 +18,7 @@ from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
 from tracelloc.command.special import sudo_caller
 from tracelloc.errors import TracellocError
+from tracelloc.recording.running import noted
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
@@ -44,7 +45,8 @@ class Recorder:
         writer = self._begin(run)
         run.copy = lambda: self._copy(run, writer)
         try:
-            self._record(run, writer)
+            with noted(run.session.root.process, writer.path):
+                self._record(run, writer)
         except BaseException:
             writer.close()
             raise

@@ -23,6 +23,7 @@ from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
 from tracelloc.invoker import invoker
+from tracelloc.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
 from tracelloc.symbols import SourceMap
@@ -36,6 +37,9 @@ from tracelloc.watching import Watch
 from tracelloc.watchrules import FAILED_STATUS
 from tracelloc.worker import WORKER
 
+_RECORDED: Final = (
+    "this process is being recorded: tracelloc open -p {pid} shows it with no more probes"
+)
 LAST_PATIENCE_S: Final = 30.0
 """How long the last report and files wait for names: what they don't know, no later ones will."""
 HURRY_PATIENCE_S: Final = 4.0
@@ -261,6 +265,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )
         budget.when_full(run.end_early)
+        if recording_of(session.root.process) is not None:
+            more = [*more, _RECORDED.format(pid=session.root.target.pid)]
         run.say_beginning([*warnings, *more])
         try:
             if sharing is not None:

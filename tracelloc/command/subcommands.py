@@ -233,10 +233,9 @@ def _report(given: argparse.Namespace) -> None:
     report(given)
 
 
-def _add_recordings(parser: Parser) -> None:
-    parser.add_argument(
-        "files", type=Path, nargs="+", metavar="FILE", help="recordings, shown as one"
-    )
+def _add_recordings(parser: Parser, nargs: str = "+") -> None:
+    about = "recording; several are shown as one"
+    parser.add_argument("files", type=Path, nargs=nargs, metavar="FILE", help=about)
 
 
 def _add_merge(parser: Parser) -> None:
@@ -253,12 +252,14 @@ def _merge(given: argparse.Namespace) -> None:
 
 
 def _add_open(parser: Parser) -> None:
-    _add_recordings(parser)
+    _add_recordings(parser, "*")
     add_open(parser)
     _add_debug(parser)
 
 
 def _open(given: argparse.Namespace) -> None:
+    if bool(given.files) == (given.pid is not None):
+        raise UsageError("open needs a FILE, or -p PID of a process that is being recorded")
     import_numpy()
     given.show_recording(given)
 
