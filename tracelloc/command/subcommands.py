@@ -324,8 +324,8 @@ COMMANDS: Final = {
     "diff": Subcommand(
         "Shows what grew and what shrank from one profile to another, stack by stack. Profiles "
         "are recordings (their last moment, or RECORDING@TIME), pprof files (also those of Go and "
-        "others), JSON snapshots and folded stacks. With -o, the difference is written instead, "
-        "flame graphs colored by growth.",
+        "others), heaptrack's files, JSON snapshots and folded stacks. With -o, the difference "
+        "is written instead, flame graphs colored by growth.",
         _add_diff,
         _diff,
     ),

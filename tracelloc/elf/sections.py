@@ -108,7 +108,7 @@ class ElfSection:
 
     def _decompress(self, stored: bytes) -> bytes:
         try:
-            unpack = _inflate if self._method == _ZLIB else _unzstd
+            unpack = _inflate if self._method == _ZLIB else unzstd
             data = unpack(stored, self.size)
         except SectionError:
             raise
@@ -132,8 +132,12 @@ def load_zstd() -> None:
             return
 
 
-def _unzstd(stored: bytes, size: int) -> bytes:
-    """By the zstandard package, or by Python itself from 3.14 on. Frames may follow frames."""
+def unzstd(stored: bytes, size: int) -> bytes:
+    """What is compressed, and one byte more if there is more than ``size``.
+
+    By the zstandard package, or by Python itself from 3.14 on. Frames may follow frames. Raises
+    SectionError if there is neither, and whatever these raise for what is damaged.
+    """
     try:
         zstandard = importlib.import_module("zstandard")
     except ImportError:

@@ -1,4 +1,4 @@
-"""Files of other tools and of our own, read back as profiles: pprof, folded stacks, JSON.
+"""Files of other tools and of our own, read back: pprof, heaptrack, folded stacks, JSON.
 
 Snapshots in JSON are as tracelloc.export.jsonfile describes and writes them. Folded stacks may
 have two figures per line, as a difference has them.
@@ -13,10 +13,11 @@ import zlib
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.elf.sections import SectionError, unzstd
 from tracelloc.errors import MalformedError, TracellocError, UsageError
 from tracelloc.export.jsonfile import FORMAT, VERSION
 from tracelloc.filters import NamedStack, load_filters
-from tracelloc.reading import pprof
+from tracelloc.reading import heaptrack, pprof
 from tracelloc.recording.container import is_recording
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.times import find_moment
@@ -33,6 +34,7 @@ LARGEST_BYTES: Final = 1 << 28
 _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
 _GZIP: Final = b"\x1f\x8b"
+_ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -50,6 +52,8 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
         content = _content(path)
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
+        elif heaptrack.is_heaptrack(content):
+            profile = heaptrack.read(content, path.stat().st_mtime)
         elif not _is_text(content):
             profile = pprof.read(content, path.stat().st_mtime)
         else:
@@ -60,7 +64,8 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
     except MalformedError as error:
         raise TracellocError(
             f"{path} cannot be read: {error}",
-            hint="known are recordings, pprof files, JSON snapshots and folded stacks",
+            hint="known are recordings, pprof files, JSON snapshots, heaptrack's files and folded "
+            "stacks",
         ) from error
     return profile
 
@@ -88,6 +93,8 @@ def _check(profile: Profile) -> None:
 def _content(path: Path) -> bytes:
     with path.open("rb") as stream:
         packed = stream.read(LARGEST_BYTES + 1)
+    if packed[:4] == _ZSTD:
+        return _unpacked_zstd(packed)
     if packed[:2] != _GZIP:
         if len(packed) > LARGEST_BYTES:
             raise MalformedError("it is larger than 256 MiB")
@@ -101,6 +108,20 @@ def _content(path: Path) -> bytes:
         raise MalformedError("it is larger than 256 MiB, unpacked")
     if not unpacker.eof:
         raise MalformedError("it ends too early")
+    return content
+
+
+def _unpacked_zstd(packed: bytes) -> bytes:
+    try:
+        content = unzstd(packed, LARGEST_BYTES)
+    except SectionError as error:
+        raise MalformedError(
+            "it is compressed by zstd: install the Python package zstandard"
+        ) from error
+    except Exception as error:  # the kinds depend on who implements zstd
+        raise MalformedError(f"its compression is damaged ({error})") from error
+    if len(content) > LARGEST_BYTES:
+        raise MalformedError("it is larger than 256 MiB, unpacked")
     return content
 
 

@@ -1,0 +1,110 @@
+"""heaptrack's files are read with exact figures, and refused in one line if damaged."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from tracelloc.errors import TracellocError
+from tracelloc.reading import read_profile
+from tracelloc.views.naming import frame_name
+from tracelloc.views.profile import Metric, Profile
+
+LOG = """v 10400 3
+X ./shop --port 80
+I 1000 5e298d
+# a comment
+s 9 /opt/shop
+s 4 main
+s 6 shop.c
+i 1000 1 2 3 10
+t 1 0
+s 4 keep
+s 5 inner
+i 2000 1 5 3 4 4 3 2a
+t 2 1
+a 3e8 2
++ 0
++ 0
++ 0
+- 0
+i 3000 1
+t 3 1
+a 10 3
++ 1
+a 64 1
++ 2
+- 2
+c 3e8
+R 12
+"""
+STACKS = {
+    ("inner", "keep", "main"): (2000, 2, 3000, 3),
+    ("shop+0x3000", "main"): (16, 1, 16, 1),
+    ("main",): (0, 0, 100, 1),
+}
+
+
+def read(path: Path, content: bytes) -> Profile:
+    path.write_bytes(content)
+    return read_profile(path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_figures_are_exact(tmp_path: Path, packed: bool) -> None:
+    content = LOG.encode()
+    if packed:
+        content = zstandard.ZstdCompressor().compress(content)
+    found = read(tmp_path / "heaptrack.shop.1.zst", content)
+    assert found.target.command == "shop"
+    assert found.elapsed_ns == 10**9
+    names = {
+        tuple("shop+0x3000" if f.symbol is None else frame_name(f) for f in sample.stack.frames): (
+            sample.stat.live_bytes, sample.stat.live_count,
+            sample.stat.allocated_bytes, sample.stat.allocated_count,
+        )
+        for sample in found.samples
+    }  # fmt: skip
+    assert names == STACKS
+    first = found.samples[0].stack.frames
+    assert [(f.file, f.line, f.inlined, f.module) for f in first] == [
+        ("shop.c", 4, True, "/opt/shop"),
+        ("shop.c", 42, False, "/opt/shop"),
+        ("shop.c", 16, False, "/opt/shop"),
+    ]
+    assert found.metrics == {Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("+ 1\n", "+ 9\n", "an allocation is not defined"),
+        ("t 2 1\n", "t 9 1\n", "line 13 is damaged"),
+        ("a 3e8 2\n", "a 3e8 7\n", "line 14 is damaged"),
+        ("i 3000 1\n", "i 3000 1 99\n", "line 19 is damaged"),
+        ("a 10 3\n", "a zz 3\n", "line 21 is damaged"),
+        ("v 10400 3", "v 10200 1", "convert it by a newer heaptrack"),
+    ],
+)
+def test_damage_is_one_line(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in LOG
+    with pytest.raises(TracellocError, match=said):
+        read(tmp_path / "damaged", LOG.replace(old, new).encode())
+
+
+def test_whatever_is_damaged_is_refused_or_read(tmp_path: Path) -> None:
+    chosen = random.Random(3)
+    packed = zstandard.ZstdCompressor().compress(LOG.encode())
+    for round_ in range(400):
+        content = bytearray(packed if round_ % 4 == 0 else LOG.encode())
+        for _ in range(3):
+            content[chosen.randrange(4, len(content))] = chosen.randrange(256)
+        said = ""
+        try:
+            read(tmp_path / "damaged", bytes(content))
+        except TracellocError as error:
+            said = str(error)
+        assert "\n" not in said
