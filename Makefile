@@ -17,7 +17,8 @@ help: ## list the targets
 install: $(VENV)/.installed ## make .venv with .venv/bin/tracelloc, and install the system's bcc
 
 demo: $(VENV)/.installed $(DEMO)/leaky ## trace a small leaking program for 15 seconds (DEMO_SECONDS=330: until the verdict)
-	@$(SUDO) env DEMO_SECONDS=$(DEMO_SECONDS) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc $(DEMO)/leaky.html
+	@$(SUDO) env DEMO_SECONDS=$(DEMO_SECONDS) tests/demo.sh $(DEMO)/leaky $(BIN)/tracelloc \
+	    $(DEMO)/leaky.html tests/data/demo/leaky.rec
 
 test: $(VENV)/.tools ## run all tests, those that trace real processes included
 	$(PYTEST) --numprocesses 2 --dist loadfile tests/unit tests/ui $(PYTEST_ARGS)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -99,19 +100,34 @@ def week(step_s: float, days: float) -> dict[str, Any]:
 
 def kill(count: int) -> dict[str, Any]:
     """Figures of recorders that are killed at random moments."""
-    lost_s = []
+    lost_s, apart_s, late = [], [], 0
     with tempfile.TemporaryDirectory(prefix="bench-kill-") as name:
         target = Target([Builder(Path(name)).c("lineage")])
         try:
             for number in range(count):
-                lost_s.append(_killed(target, Path(name) / f"{number}.rec"))
+                try:
+                    lost, apart = _killed(target, Path(name) / f"{number}.rec")
+                except TimeoutError:
+                    # The machine is too busy to attach in time.
+                    late += 1
+                    continue
+                lost_s.append(lost)
+                apart_s.append(apart)
+                print(f"{number}: {lost:.2f} s lost, moments {apart:.2f} s apart", file=sys.stderr)
         finally:
             target.end()
-    return {"killed": count, "lost_most_s": max(lost_s), "lost_median_s": statistics.median(lost_s)}
+    return {
+        "killed": len(lost_s),
+        "never_began": late,
+        "lost_most_s": max(lost_s),
+        "lost_median_s": statistics.median(lost_s),
+        "moments_apart_most_s": max(apart_s),
+        "lost_above_2_s": sum(lost > 2 for lost in lost_s),
+    }
 
 
-def _killed(target: Target, path: Path) -> float:
-    """Seconds before the kill of which nothing is recorded."""
+def _killed(target: Target, path: Path) -> tuple[float, float]:
+    """Seconds before the kill of which nothing is recorded, and how far moments are apart."""
     recorder = subprocess.Popen(
         tracelloc_command("record", "-p", target.pid, "-o", path),
         stdin=subprocess.DEVNULL,
@@ -119,8 +135,13 @@ def _killed(target: Target, path: Path) -> float:
         stderr=subprocess.PIPE,
         bufsize=0,
     )
-    while "recording to" not in read_line(recorder.stderr, "tracelloc"):
-        pass
+    try:
+        while "recording to" not in read_line(recorder.stderr, "tracelloc"):
+            pass
+    except TimeoutError:
+        recorder.kill()
+        recorder.communicate()
+        raise
     while not _has_moment(path):
         time.sleep(0.01)
     target.ask("alloc 10 100")
@@ -131,7 +152,9 @@ def _killed(target: Target, path: Path) -> float:
     recording = RecordedTrace(path)
     last = recording.trace_at(len(recording.moments) - 1).root
     recording.close()
-    return killed_s - last.now_ns / NS_PER_S
+    times_s = [moment.uptime_s for moment in recording.moments]
+    apart_s = max((b - a for a, b in pairwise(times_s)), default=0.0)
+    return killed_s - last.now_ns / NS_PER_S, apart_s
 
 
 def _has_moment(path: Path) -> bool:

@@ -43,6 +43,7 @@ NOT_RUN = {
 """Beginnings of lines, and why they are not run."""
 SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|objects)$")
 """Commands in running text that are forms, not examples."""
+DEMO_RECORDING = ROOT / "tests/data/demo/leaky.rec"
 AT_ONCE = 4
 DURATION = "1s"
 STARTED = ("server", "mydaemon", "integration-tests")
@@ -311,10 +312,13 @@ def test_the_demo_ends_and_writes_its_page(scene: Scene) -> None:
     place = scene.place()
     shutil.copy(place / "shop", place / "leaky")
     result = subprocess.run(
-        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html"],
+        [ROOT / "tests/demo.sh", "./leaky", "bin/tracelloc", "leaky.html", DEMO_RECORDING],
         cwd=place, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
         timeout=PATIENCE_S, env=os.environ | {"DEMO_SECONDS": "1"},
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "==> " in result.stdout
+    verdict = result.stdout.partition("This is one, from a recording")[2]
+    assert "suspect=leaking" in verdict
+    assert 'in="record_request ← handle_request" at=leaky.c:32' in verdict
     check_file(place / "leaky.html")
