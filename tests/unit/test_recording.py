@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,7 +19,9 @@ from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
 from tracelloc.errors import TracellocError
 from tracelloc.filters import Filters
+from tracelloc.recording import parts
 from tracelloc.recording.ladder import GROUP
+from tracelloc.recording.plain import to_plain
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.content import ReportStyle
@@ -129,6 +131,42 @@ def test_a_copy_is_whole_and_stays_as_it_is(tmp_path: Path) -> None:
     assert len(copy.moments) == 6
     assert_equal(copy.trace_at(5), every[5])
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.rec", "copy.rec"]
+
+
+def test_other_versions_have_other_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows and fields that were not there yet are empty, those that are not known are left out."""
+    every = traces(100.0)
+    for name in ("totals", "series", "findings"):
+        rows = [f"new_{row}" if row in ("remote_count", "rate_bytes_per_min") else row
+                for row in parts._ROWS[name]]  # fmt: skip
+        monkeypatch.setitem(parts._ROWS, name, rows)
+    monkeypatch.setattr(parts, "to_plain", lambda value: _without_confidence(to_plain(value)))
+    writer = RecordingWriter(tmp_path / "other.rec", max_bytes=200 << 20, max_s=1e9)
+    for trace in every:
+        writer.add(trace, namers(100.0))
+    writer.close()
+    monkeypatch.undo()
+    found = RecordedTrace(tmp_path / "other.rec").trace_at(len(every) - 1).root
+    wanted = every[-1].root
+    assert not found.totals.remote_count.any()
+    assert found.totals.remote_bytes.tolist() == wanted.totals.remote_bytes.tolist()
+    assert found.findings is not None
+    assert wanted.findings is not None
+    assert found.findings.suspects
+    assert not found.findings.sites.rate_bytes_per_min.any()
+    assert {suspect.judgement.confidence for suspect in found.findings.suspects} == {0.0}
+    stacks = [suspect.stack for suspect in wanted.findings.suspects]
+    assert [suspect.stack for suspect in found.findings.suspects] == stacks
+
+
+def _without_confidence(plain: Any) -> Any:
+    if isinstance(plain, list):
+        return [_without_confidence(each) for each in plain]
+    if isinstance(plain, dict):
+        kept = {name: _without_confidence(each) for name, each in plain.items()}
+        renamed = kept.pop("confidence", None)
+        return kept if renamed is None else kept | {"surety": renamed}
+    return plain
 
 
 _WRITE_ON = """

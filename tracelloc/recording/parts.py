@@ -5,7 +5,7 @@ Left out is what can be computed from the rest, single blocks but for the larges
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final
 
@@ -36,6 +36,13 @@ _SITE_TYPES: Final = {
     for field in fields(Sites)
 }  # fmt: skip
 _POINTS: Final = tuple(field.name for field in fields(Points))
+_RETRACTED: Final = "retracted"
+_ROWS: Final = {
+    "totals": list(COLUMNS),
+    "series": list(_POINTS),
+    "findings": [*_SITE_TYPES, _RETRACTED],
+}
+"""What rows of tables are: other versions of this program may have other ones."""
 
 HistorySample = Callable[[ProcessKey, int], I64]
 """What every stack held at a time of a process's history."""
@@ -70,6 +77,7 @@ class Dissector:
         facts["sample_bytes"] = one.totals.sample_bytes
         facts["book"] = self._book_of(one.stacks)
         facts["history"] = one.history.times_ns
+        facts["rows"] = _ROWS
         tables = {"totals": np.stack([getattr(one.totals, name) for name in COLUMNS])}
         if one.peak is not None:
             facts["peak"] = [int(one.peak.time_ns), int(one.peak.size_bytes)]
@@ -129,8 +137,9 @@ def _snapshot(
     facts, tables = parts.facts, parts.tables
     values = {name: from_plain(t, facts[name]) for name, t in _FACT_TYPES.items()}
     values["losses"].counters.update({c: 0 for c in Counter if c not in values["losses"].counters})
+    names = {name: from_plain(tuple[str, ...], each) for name, each in facts["rows"].items()}
     totals = Totals(
-        **dict(zip(COLUMNS, tables["totals"], strict=True)),
+        **_named(tables["totals"], names["totals"], COLUMNS),
         sample_bytes=from_plain(int | None, facts["sample_bytes"]),
     )
     stacks = stacks_of(from_plain(int, facts["book"]))
@@ -146,13 +155,24 @@ def _snapshot(
         **values,
         totals=totals,
         stacks=stacks,
-        series=Points(*_rows(tables["series"], 3)) if "series" in tables else None,
-        findings=_found(facts["findings"], tables["findings"]) if "findings" in facts else None,
+        series=Points(**_named(tables["series"], names["series"], _POINTS))
+        if "series" in tables
+        else None,
+        findings=_found(facts["findings"], tables["findings"], names["findings"])
+        if "findings" in facts
+        else None,
         growth_per_min=history.growth_per_min(values["now_ns"], totals.live_bytes),
         live_history=tuple((time_ns - values["started_ns"], size) for time_ns, size in held),
         history=history,
         peak=peak,
     )
+
+
+def _named(table: I64, names: Sequence[str], wanted: Iterable[str]) -> dict[str, I64]:
+    """Rows by name; zeros for what was not recorded yet."""
+    rows = dict(zip(names, _rows(table, len(names)), strict=True))
+    missing = np.zeros(table.shape[1], np.int64)
+    return {name: rows.get(name, missing) for name in wanted}
 
 
 def _rows(table: I64, count: int) -> I64:
@@ -161,13 +181,12 @@ def _rows(table: I64, count: int) -> I64:
     return table
 
 
-def _found(facts: dict[str, Any], table: I64) -> Findings:
-    *rows, retracted = _rows(table, len(_SITE_TYPES) + 1)
+def _found(facts: dict[str, Any], table: I64, names: Sequence[str]) -> Findings:
+    rows = _named(table, names, [*_SITE_TYPES, _RETRACTED])
     suspects = from_plain(tuple[Suspect, ...], facts["suspects"])
-    kinds = zip(_SITE_TYPES.items(), rows, strict=True)
     columns: dict[str, Any] = {
-        name: row.view(np.float64) if kind is np.float64 else row.astype(kind)
-        for (name, kind), row in kinds
+        name: rows[name].view(np.float64) if kind is np.float64 else rows[name].astype(kind)
+        for name, kind in _SITE_TYPES.items()
     }
     sites = Sites(**columns)
     stacks = [member.stack for suspect in suspects for member in suspect.members]
@@ -183,6 +202,6 @@ def _found(facts: dict[str, Any], table: I64) -> Findings:
         suspects_left_out=from_plain(int, facts["left_out"]),
         suspect_of={member.stack: each for each in suspects for member in each.members},
         sites=sites,
-        retracted=retracted,
+        retracted=rows[_RETRACTED],
         suppressed=from_plain(Suppressed | None, facts["suppressed"]),
     )

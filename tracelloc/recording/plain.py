@@ -2,7 +2,8 @@
 
 Reading is strict, as the file may be anybody's: a value that is not of its type raises
 MalformedError. Enumerations are written by name, dictionaries as pairs, dataclasses as
-dictionaries by field; fields that are missing take their defaults.
+dictionaries by field; fields that are missing take their defaults or are empty, and those that
+are not known are left out: other versions of this program may have other ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from typing import Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
@@ -18,6 +19,8 @@ import numpy as np
 
 from tracelloc.errors import MalformedError
 
+_EMPTY: Final[dict[Any, Any]] = {int: 0, float: 0.0, bool: False, str: ""}
+"""What a field is that was not there yet."""
 _MOST: Final = 1 << 64
 """No number is larger."""
 
@@ -92,10 +95,23 @@ def _instance(kind: type, plain: Any) -> Any:
     given = _checked(dict, plain)
     kinds = types_of(kind)
     values = {name: from_plain(kinds[name], each) for name, each in given.items() if name in kinds}
+    for name in _required(kind) - values.keys():
+        if kinds[name] in _EMPTY:
+            values[name] = _EMPTY[kinds[name]]
     try:
         return kind(**values)
     except TypeError as error:
         raise MalformedError(f"a {kind.__name__} is incomplete") from error
+
+
+@functools.cache
+def _required(kind: type) -> frozenset[str]:
+    """Fields without defaults."""
+    return frozenset(
+        field.name
+        for field in fields(kind)
+        if field.default is MISSING and field.default_factory is MISSING
+    )
 
 
 @functools.cache
