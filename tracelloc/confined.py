@@ -16,7 +16,7 @@ NOBODY: Final = 65534
 
 CONFINE: Final = f"""
 import ctypes, os, resource, struct
-def confine(memory_bytes, files=256):
+def confine(memory_bytes, files=256, opens=True):
     libc = ctypes.CDLL(None, use_errno=True)
     for kind, bound in (("AS", memory_bytes), ("CORE", 0), ("FSIZE", 0), ("NOFILE", files)):
         kind = getattr(resource, "RLIMIT_" + kind)
@@ -25,17 +25,26 @@ def confine(memory_bytes, files=256):
         resource.setrlimit(kind, (bound, bound))
     if os.geteuid() == 0:
         libc.unshare(0x40000000)  # CLONE_NEWNET: where that is refused, there is a network
-        os.setgroups([])
-        os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
-        os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+        try:
+            os.setgroups([])
+            os.setresgid({NOBODY}, {NOBODY}, {NOBODY})
+            os.setresuid({NOBODY}, {NOBODY}, {NOBODY})
+        except PermissionError:
+            pass  # root in name only, without CAP_SETUID: what it may do beyond is lost below
     libc.prctl(47, 4, 0, 0, 0)  # PR_CAP_AMBIENT, clear all
     libc.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24))
     if libc.prctl(38, 1, 0, 0, 0):  # PR_SET_NO_NEW_PRIVS
         raise OSError(ctypes.get_errno(), "no_new_privs")
+    if not opens:
+        # landlock(7), where the kernel has it: all rights on files of its first version.
+        rules = libc.syscall(ctypes.c_long(444), struct.pack("=Q", 0x1FFF), ctypes.c_long(8), 0)
+        if rules >= 0:
+            libc.syscall(ctypes.c_long(446), rules, 0)
+            os.close(rules)
 """
 """Python source of ``confine(memory_bytes)``, which gives all of that up. Raises OSError.
 
-``files``: so many may be open."""
+``files``: so many may be open. ``opens``: whether it is to open any by name."""
 
 _EXECUTE: Final = (
     CONFINE + "import sys\nconfine(int(sys.argv[1]))\nos.execv(sys.argv[2], sys.argv[2:])\n"

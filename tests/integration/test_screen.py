@@ -317,7 +317,10 @@ def terminal_export(terminal: Terminal, name: str, directory: Path, size: int) -
     terminal.type(name)
     terminal.wait_for(rf"{name}")
     terminal.press("Enter")
-    terminal.wait_for(rf"wrote .*{name}")
+    # Long names of directories take lines of their own.
+    terminal.wait_until(
+        lambda lines: name in " ".join(lines).partition("wrote ")[2], f"{name} written"
+    )
     terminal.press("Escape")
     terminal.wait_until(lambda lines: "Export:" not in "".join(lines), "the dialog closed")
     stacks = json.loads((directory / name).read_text())["stacks"]

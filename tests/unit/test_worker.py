@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -52,6 +53,10 @@ def pid_of(worker: FileWorker) -> int:
     return worker._process.pid
 
 
+def comm_of(worker: FileWorker) -> str:
+    return Path(f"/proc/{pid_of(worker)}/comm").read_text().strip()
+
+
 def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
     file, elf = opened(program), open_elf(program)
     addresses = addresses_in_functions(program, 300)
@@ -67,10 +72,14 @@ def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
     assert file.decoder(of_debug=True) == "it has no debug file"
 
 
+HAS_LANDLOCK = ctypes.CDLL(None).syscall(ctypes.c_long(444), None, ctypes.c_long(0), 1) > 0
+"""Whether this kernel can forbid to open any file."""
+
 TAKEN_OVER = """
-import ctypes, os, signal, socket
+import os, signal, socket
 attempts = [
     lambda: open("/etc/shadow"),
+    lambda: open("/etc/passwd" if %s else "/etc/shadow"),
     lambda: os.setuid(0),
     lambda: os.kill(os.getppid(), 0),
     lambda: open(f"/proc/{os.getppid()}/environ").read(),
@@ -96,16 +105,16 @@ def test_a_file_that_takes_it_over_has_gained_nothing(
     program: Path, opened: Open, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        code = TAKEN_OVER % server.getsockname()[1]
+        code = TAKEN_OVER % (HAS_LANDLOCK, server.getsockname()[1])
         code = code.replace("/tmp/planted", f"/tmp/planted-{os.getpid()}")
-        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * 10)
+        answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * 11)
     assert all(answer is not None for answer in answers)
     names = [answer.name for answer in answers if answer is not None]
     Path(f"/tmp/planted-{os.getpid()}").unlink(missing_ok=True)
     # Its own file is descriptor 3, which it may read.
-    assert names[:7] == ["refused"] * 7
-    assert names[8] == "(65534, 65534, 65534, 65534, 65534, 65534)[]"
-    assert int(names[9]) <= 2
+    assert names[:8] == ["refused"] * 8
+    assert names[9] == "(65534, 65534, 65534, 65534, 65534, 65534)[]"
+    assert int(names[10]) <= 2
 
 
 @pytest.mark.parametrize(
@@ -189,12 +198,7 @@ def test_it_is_not_started_for_ever(
 def test_it_may_be_closed_in_the_middle_of_an_answer(
     program: Path, worker: FileWorker, opened: Open, tmp_path: Path
 ) -> None:
-    ready = tmp_path / "ready"
-    os.mkfifo(ready, 0o666)
-    for each in (tmp_path, *tmp_path.parents[:3]):
-        each.chmod(0o755)
-    ready.chmod(0o666)
-    code = f"import time; open({str(ready)!r}, 'w').close(); time.sleep(600)"
+    code = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'asleep'); time.sleep(600)"
     file = opened(fault(program, tmp_path, code))
     failures: list[str] = []
 
@@ -205,13 +209,28 @@ def test_it_may_be_closed_in_the_middle_of_an_answer(
 
     asking = threading.Thread(target=ask)
     asking.start()
-    ready.open().close()
+    while worker._process is None or comm_of(worker) != "asleep":
+        time.sleep(0.01)
     worker.close()
     asking.join(60)
     assert len(failures) == 1
     assert (worker.ends, worker.unread_files) == (0, 0)
     # It is there again when it is needed.
     assert opened(program).symbols([0]) == [None]
+
+
+def test_a_file_of_another_machine(
+    builder: Builder, worker: FileWorker, opened: Open, tmp_path: Path
+) -> None:
+    """A 32-bit one: what reads those can't be imported there."""
+    data = bytearray(builder.c("chain").read_bytes())
+    data[4] = 1
+    (tmp_path / "foreign").write_bytes(data)
+    descriptor = os.open(tmp_path / "foreign", os.O_RDONLY)
+    with pytest.raises(FileReadError, match="another kind of machine"):
+        WorkerFile(worker, descriptor, "/foreign").symbols([1])
+    os.close(descriptor)
+    assert worker.ends == 0
 
 
 def test_files_are_closed(program: Path, worker: FileWorker, opened: Open) -> None:

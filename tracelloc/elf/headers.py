@@ -130,9 +130,12 @@ class Headers:
 
     def _read_foreign(self) -> None:
         """By pyelftools, which says what is wrong with a file in many ways."""
-        from elftools.common.exceptions import ELFError  # noqa: PLC0415 - slow to import, rarely used
-        from elftools.elf.elffile import ELFFile  # noqa: PLC0415 - slow to import, rarely used
-
+        try:
+            # Slow to import, rarely used.
+            from elftools.common.exceptions import ELFError  # noqa: PLC0415
+            from elftools.elf.elffile import ELFFile  # noqa: PLC0415
+        except (ImportError, PermissionError):  # where no file may be opened any more
+            raise HeaderError("it is of another kind of machine") from None
         try:
             elf = ELFFile(cast(BinaryIO, _Stream(self._read)))
             self.bits, self.machine = int(elf.elfclass), str(elf["e_machine"])

@@ -40,7 +40,7 @@ sys.path[:0] = sys.argv[2:]
 from tracelloc.worker.service import serve
 with open("/proc/self/statm") as file:
     own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-confine(own_bytes + int(sys.argv[1]), {_MOST_FILES})
+confine(own_bytes + int(sys.argv[1]), {_MOST_FILES}, opens=False)
 serve()
 """
 
