@@ -31,6 +31,12 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return opened_up(tmp_path_factory.mktemp("split"))
 
 
+@pytest.fixture(autouse=True)
+def still_open(directory: Path) -> None:
+    """Another run of tests beside this one closes the directory that they share."""
+    opened_up(directory)
+
+
 @pytest.fixture(scope="module")
 def cpp(directory: Path) -> Path:
     """A C++ program with its .dwo beside it, named relative to its directory."""
