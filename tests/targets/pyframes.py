@@ -293,12 +293,17 @@ def fork():
     print(json.dumps([child, json.loads(os.read(ends[0], 1 << 16))]), flush=True)
 
 
+names = [""]
+
+
 def short():
-    """A child that runs code of its own, and is gone."""
+    """A child that runs code of its own, and is gone. No two have names of one size."""
+    names.append("x" * 32 * len(names))
     ends = os.pipe()
     child = os.fork()
     if not child:
-        exec(f"def of_{os.getpid()}():\n  leak()\nof_{os.getpid()}()", globals())
+        name = f"of_{os.getpid()}_{names[-1]}"
+        exec(f"def {name}():\n  leak()\n{name}()", globals())
         os.write(ends[1], json.dumps(pyframes.truth[-1]).encode())
         os._exit(0)
     frames = json.loads(os.read(ends[0], 1 << 16))

@@ -6,10 +6,8 @@ Help and completions need no command's implementation: each imports its own.
 from __future__ import annotations
 
 import argparse
-import itertools
 import os
 import sys
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,7 +31,7 @@ from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.report.optional import REPORT_FORMATS
 from tracelloc.startup import import_numpy
-from tracelloc.text import Progress, printable, progress_of
+from tracelloc.text import Progress, printable
 from tracelloc.views.profile import METRICS
 
 
@@ -113,30 +111,19 @@ def _add_objects(parser: Parser) -> None:
     )  # fmt: skip
     add("--count", type=positive_type, metavar="N", help="end after N counts")
     add("--top", type=count_type, default=20, metavar="N", help="types to list (default 20)")
+    add(
+        "--holders", type=count_type, metavar="N",
+        help="show who keeps the objects of the N types that grow most, or are largest in the "
+        "first count (default 5 from the second count on, 0: of none)",
+    )  # fmt: skip
     add("--json", action="store_true", help="one line of JSON for each count, all types")
     _add_debug(parser)
 
 
 def _objects(given: argparse.Namespace) -> None:
-    from tracelloc.objects.census import Censuses  # noqa: PLC0415
-    from tracelloc.report.objects import json_census, text_census  # noqa: PLC0415
-    from tracelloc.target.processlist import open_target  # noqa: PLC0415
+    from tracelloc.command.objects import count_objects  # noqa: PLC0415
 
-    process = open_target(given.pid)
-    censuses = Censuses(process)
-    first = None
-    for number in itertools.count(1):
-        with progress_of("counting objects"):
-            now = censuses.take()
-        first = first or now
-        if given.json:
-            _print([json_census(process, now, first)])
-        else:
-            _print(text_census(process, now, first, given.top))
-        sys.stdout.flush()
-        if given.every is None or number == given.count:
-            break
-        time.sleep(max(0.0, now.time_s + given.every - time.time()))
+    count_objects(given)
 
 
 def _add_doctor(parser: Parser) -> None:

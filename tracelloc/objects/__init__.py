@@ -1,1 +1,1 @@
-"""What a running CPython program has in memory, read from outside: objects by their type."""
+"""What a running CPython program has in memory, read from outside: by type, and who keeps it."""

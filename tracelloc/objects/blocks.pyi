@@ -31,3 +31,33 @@ def find_objects(
     at: npt.NDArray[np.int64],
     type_: npt.NDArray[np.int32],
 ) -> int: ...
+
+class References:
+    def __init__(
+        self,
+        words: npt.NDArray[np.uint64],
+        pool_words: int,
+        pools: Addresses,
+        piece_starts: npt.NDArray[np.uint64],
+        piece_ends: npt.NDArray[np.uint64],
+        piece_at: npt.NDArray[np.int64],
+        kinds: npt.NDArray[np.uint8],
+        limits: npt.NDArray[np.uint16],
+    ) -> None: ...
+    def begin(self, word: int) -> int: ...
+    def size(self, start: int) -> int: ...
+    def target(self, address: int) -> int: ...
+    def trace(
+        self,
+        parents: npt.NDArray[np.uint32],
+        queue: npt.NDArray[np.uint32],
+        done: int,
+        end: int,
+    ) -> int: ...
+    def referrers(
+        self,
+        starts: npt.NDArray[np.int64],
+        parents: npt.NDArray[np.uint32],
+        counts: npt.NDArray[np.uint32],
+        last: npt.NDArray[np.uint32],
+    ) -> None: ...

@@ -5,7 +5,7 @@ In use (Objects/obmalloc.c of CPython): a pool has given out all blocks below `n
 back form a list: the header has the first one, the first word of each has the next.
 """
 
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 
@@ -201,3 +201,211 @@ def find_objects(const uint64_t[::1] words, const int64_t[::1] blocks,
                     count += 1
                     break
     return count
+
+
+cdef enum:
+    # What begins at each 16 bytes of the words: Kind in image.py.
+    FREE = 0
+    TABLE = 1  # all of its words may be references
+    OBJECT = 2  # and 1 or 2 more: that many pairs of words before it
+    WEAK_REFERENCE = 5  # likewise
+    LEAF = 8  # has no references
+    CLASS = 9  # likewise; only its dictionary counts
+    CODE = 12  # only its constants count
+    CLASS_DICT = 33
+    CODE_CONSTANTS = 3
+    WEAK_REFERENT = 2
+    WEAK_PREVIOUS = 5
+    WEAK_NEXT = 6
+
+cdef struct Memory:
+    const uint64_t* words
+    int64_t pool_words
+    const uint64_t* piece_starts  # addresses, ascending
+    const uint64_t* piece_ends
+    const int64_t* piece_at
+    Py_ssize_t piece_count
+    const uint8_t* kinds
+    const uint16_t* limits
+
+
+cdef inline int64_t begin_of_block(const Memory* memory, int64_t word) noexcept nogil:
+    """Where the block of a pool begins that a word is in."""
+    cdef int64_t pool = word // POOL_WORDS
+    cdef int64_t size = 2 * (<int64_t>(memory.words[pool * POOL_WORDS + 4] >> 32) + 1)
+    cdef int64_t first = pool * POOL_WORDS + HEADER_BYTES // 8
+    return first + (word - first) // size * size if word >= first else NOWHERE
+
+
+cdef inline Py_ssize_t piece_of(const uint64_t* starts, Py_ssize_t count,
+                                uint64_t value) noexcept nogil:
+    """The last piece that starts at or before a value; below 0: there is none."""
+    cdef Py_ssize_t low = 0, high = count, middle
+    while low < high:
+        middle = (low + high) // 2
+        if starts[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef inline int64_t target_of(const Memory* memory, Addresses pools,
+                              uint64_t address) noexcept nogil:
+    """Where what an address lies in begins, in words; below 0: nowhere that is known."""
+    cdef int32_t pool
+    cdef int64_t start
+    cdef Py_ssize_t piece
+    if address < 4096 or address >> 47:
+        return NOWHERE
+    pool = pools.get(address & ~<uint64_t>(POOL_BYTES - 1))
+    if pool >= 0:
+        start = begin_of_block(
+            memory, <int64_t>pool * POOL_WORDS + <int64_t>(address & (POOL_BYTES - 1)) // 8)
+    else:
+        piece = piece_of(memory.piece_starts, memory.piece_count, address)
+        if piece < 0 or address >= memory.piece_ends[piece]:
+            return NOWHERE
+        start = memory.piece_at[piece]
+    return start if start >= 0 and memory.kinds[start >> 1] != FREE else NOWHERE
+
+
+cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil:
+    """How many words of a block or piece are used."""
+    cdef Py_ssize_t piece
+    if memory.limits[start >> 1]:
+        return memory.limits[start >> 1]
+    if start < memory.pool_words:
+        return 2 * (<int64_t>(memory.words[start // POOL_WORDS * POOL_WORDS + 4] >> 32) + 1)
+    piece = piece_of(<const uint64_t*>memory.piece_at, memory.piece_count, <uint64_t>start)
+    return <int64_t>(memory.piece_ends[piece] - memory.piece_starts[piece]) // 8
+
+
+cdef inline bint is_reference(uint8_t kind, int64_t word) noexcept nogil:
+    """Whether a word of an object, counted from its block's start, keeps what it points to."""
+    cdef int64_t ahead
+    if kind == TABLE:
+        return True
+    if kind == CODE:
+        return word == CODE_CONSTANTS
+    if kind >= CLASS:
+        return word - 2 * (kind - CLASS) == CLASS_DICT
+    ahead = 2 * (kind - (WEAK_REFERENCE if kind >= WEAK_REFERENCE else OBJECT))
+    word -= ahead
+    if word == 0 or word == 1 or (ahead and (word == -1 or word == -2)):
+        return False  # a count, a type, or the collector's list
+    return not (kind >= WEAK_REFERENCE and (
+        word == WEAK_REFERENT or word == WEAK_PREVIOUS or word == WEAK_NEXT))
+
+
+cdef inline int64_t reference_of(const Memory* memory, Addresses pools, int64_t start,
+                                 int64_t word) noexcept nogil:
+    """What a word refers to; below 0: nothing. Small tables have objects only: what else seems to
+    be in them was left there by an earlier one."""
+    cdef int64_t target = target_of(memory, pools, memory.words[start + word])
+    if (target >= 0 and memory.kinds[start >> 1] == TABLE and memory.kinds[target >> 1] == TABLE
+            and start < memory.pool_words):
+        return NOWHERE
+    return target
+
+
+cdef inline bint is_exact(const Memory* memory, uint64_t address, int64_t target) noexcept nogil:
+    """Whether an address is that of the object in a block, and not within it."""
+    cdef int64_t ahead
+    cdef uint8_t kind = memory.kinds[target >> 1]
+    if target >= memory.pool_words or kind == TABLE or kind >= LEAF:
+        return True
+    ahead = 2 * (kind - (WEAK_REFERENCE if kind >= WEAK_REFERENCE else OBJECT))
+    return <int64_t>(address & (POOL_BYTES - 1)) // 8 == (target + ahead) % POOL_WORDS
+
+
+cdef class References:
+    """Who refers to whom in memory that was read."""
+
+    cdef const uint64_t[::1] words, piece_starts, piece_ends
+    cdef const int64_t[::1] piece_at
+    cdef const uint8_t[::1] kinds
+    cdef const uint16_t[::1] limits
+    cdef Addresses pools
+    cdef Memory memory
+
+    def __cinit__(self, const uint64_t[::1] words, int64_t pool_words, Addresses pools,
+                  const uint64_t[::1] piece_starts, const uint64_t[::1] piece_ends,
+                  const int64_t[::1] piece_at, const uint8_t[::1] kinds,
+                  const uint16_t[::1] limits):
+        """Pieces ascend by address, and in ``words``; there is at least one.
+
+        ``kinds``, ``limits``: by halves of where blocks begin; how many of its words are used, 0
+        for all.
+        """
+        self.words, self.pools, self.kinds, self.limits = words, pools, kinds, limits
+        self.piece_starts, self.piece_ends, self.piece_at = piece_starts, piece_ends, piece_at
+        self.memory = Memory(&words[0], pool_words, &piece_starts[0], &piece_ends[0],
+                             &piece_at[0], piece_starts.shape[0], &kinds[0], &limits[0])
+
+    def begin(self, uint64_t word):
+        """Where the block or piece begins that a word is in."""
+        if <int64_t>word < self.memory.pool_words:
+            return begin_of_block(&self.memory, <int64_t>word)
+        return self.memory.piece_at[piece_of(
+            <const uint64_t*>self.memory.piece_at, self.memory.piece_count, word)]
+
+    def size(self, int64_t start):
+        """How many words the block or piece has that begins there."""
+        return words_of(&self.memory, start)
+
+    def target(self, uint64_t address):
+        """Where what an address lies in begins, in words; below 0: nowhere that is known."""
+        return target_of(&self.memory, self.pools, address)
+
+    def trace(self, uint32_t[::1] parents, uint32_t[::1] queue, Py_ssize_t done, Py_ssize_t end):
+        """Follows references from what is in the queue from ``done`` on, nearest first.
+
+        ``queue``: halves of where blocks begin. ``parents``, by the same: the word from which
+        a block was reached first; 0: it was not. Returns the queue's new end.
+        """
+        cdef const Memory* memory = &self.memory
+        cdef int64_t start, word, size, target
+        cdef uint8_t kind
+        with nogil:
+            while done < end:
+                start = 2 * <int64_t>queue[done]
+                done += 1
+                kind = memory.kinds[start >> 1]
+                if kind == LEAF:
+                    continue
+                size = words_of(memory, start)
+                for word in range(size):
+                    if not is_reference(kind, word):
+                        continue
+                    target = reference_of(memory, self.pools, start, word)
+                    if target >= 0 and parents[target >> 1] == 0:
+                        parents[target >> 1] = <uint32_t>(start + word)
+                        queue[end] = <uint32_t>(target >> 1)
+                        end += 1
+        return end
+
+    def referrers(self, const int64_t[::1] starts, const uint32_t[::1] parents,
+                  uint32_t[::1] counts, uint32_t[::1] last):
+        """Counts references to what was not reached, from all blocks and pieces.
+
+        ``counts``, ``last``: by halves of where they begin: how many, and the last word.
+        """
+        cdef const Memory* memory = &self.memory
+        cdef int64_t start, word, target
+        cdef Py_ssize_t n
+        cdef uint8_t kind
+        with nogil:
+            for n in range(starts.shape[0]):
+                start = starts[n]
+                kind = memory.kinds[start >> 1]
+                if kind == LEAF or kind == FREE:
+                    continue
+                for word in range(words_of(memory, start)):
+                    if not is_reference(kind, word):
+                        continue
+                    target = reference_of(memory, self.pools, start, word)
+                    if target >= 0 and parents[target >> 1] == 0 and is_exact(
+                            memory, memory.words[start + word], target):
+                        counts[target >> 1] += 1
+                        last[target >> 1] = <uint32_t>(start + word)

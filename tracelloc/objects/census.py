@@ -16,11 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tracelloc.objects.large import TABLE, own_bytes, read_large, table_bytes
+from tracelloc.objects.large import TABLE, LargeObjects, own_bytes, read_large, table_bytes
 from tracelloc.objects.memory import U64, RemoteMemory
 from tracelloc.objects.names import TypeNames
-from tracelloc.objects.pools import I64, read_blocks
-from tracelloc.objects.types import Types
+from tracelloc.objects.pools import I64, PoolBlocks, read_blocks
+from tracelloc.objects.types import Objects, Types
 from tracelloc.target.procfs import Process
 
 
@@ -57,6 +57,18 @@ class ObjectCensus:
         return sum(found.count for found in self.types)
 
 
+@dataclass(frozen=True, slots=True)
+class FoundObjects:
+    """All objects at one time, with the memory of those in pools."""
+
+    memory: RemoteMemory
+    types: Types
+    names: TypeNames
+    blocks: PoolBlocks
+    objects: Objects
+    large: LargeObjects
+
+
 class Censuses:
     """Takes a process's census, as often as wanted: types are looked up once."""
 
@@ -64,19 +76,20 @@ class Censuses:
         self._memory = RemoteMemory(process)
         self._types = Types(self._memory)
         self._names = TypeNames(self._memory, self._types)
+        self._last: FoundObjects | None = None
 
-    def take(self) -> ObjectCensus:
-        """Counts all objects. Raises TargetError, PrivilegeError."""
+    def take(self, *, keep: bool = False) -> ObjectCensus:
+        """Counts all objects. ``keep``: for ``take_found``. Raises TargetError, PrivilegeError."""
         time_s, begin_s = time.time(), time.monotonic()
-        blocks = read_blocks(self._memory)
-        objects = self._types.find_objects(blocks)
-        large, large_words = read_large(self._memory, self._types, blocks, objects)
-        of = np.concatenate([objects.type, large])
+        found = self._find()
+        blocks, objects, large = found.blocks, found.objects, found.large
+        of = np.concatenate([objects.type, large.type])
         sizes = np.concatenate(
-            [blocks.size_bytes[objects.block], own_bytes(self._types, large, large_words)]
+            [blocks.size_bytes[objects.block], own_bytes(self._types, large.type, large.words)]
         )
-        table_words = np.concatenate([blocks.words[objects.at + TABLE], large_words[:, TABLE]])
+        table_words = np.concatenate([blocks.words[objects.at + TABLE], large.words[:, TABLE]])
         sizes += table_bytes(self._memory, self._types, blocks, of, table_words)
+        self._last = found if keep else None
         return ObjectCensus(
             time_s,
             time.monotonic() - begin_s,
@@ -85,6 +98,17 @@ class Censuses:
             int(blocks.size_bytes.sum()),
             blocks.changed,
         )
+
+    def _find(self) -> FoundObjects:
+        blocks = read_blocks(self._memory)
+        objects = self._types.find_objects(blocks)
+        large = read_large(self._memory, self._types, blocks, objects)
+        return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)
+
+    def take_found(self) -> FoundObjects:
+        """The objects of the last census, with their memory; nothing is kept of it here."""
+        found, self._last = self._last or self._find(), None
+        return found
 
     def _by_name(self, of: I64, sizes: U64) -> tuple[TypeCount, ...]:
         counts = np.bincount(of)

@@ -71,6 +71,31 @@ class RemoteMemory:
             at += whole + (whole < len(batch))
         return words, was_read
 
+    def read_pieces(self, pieces: U64, into: U64, at: npt.NDArray[np.int64]) -> Mask:
+        """Reads pieces of any size, each to its place among these words. Which could be read.
+
+        ``pieces``: rows of (address, bytes, a multiple of 8), of which each has its room behind
+        that of the one before. Raises TargetError, PrivilegeError.
+        """
+        was_read = np.zeros(len(pieces), np.bool_)
+        ends = np.cumsum(pieces[:, 1])
+        first = 0
+        while first < len(pieces):
+            batch = pieces[first : first + _MOST_PIECES]
+            try:
+                got = read_process(self.process.pid, batch, into[at[first] :])
+            except OSError as error:
+                if error.errno == errno.ESRCH:
+                    raise TargetError(f"process {self.process.pid} has ended") from error
+                if error.errno == errno.EPERM:
+                    raise _refused(self.process) from error
+                got = 0
+            before = ends[first] - pieces[first, 1]
+            whole = int(np.searchsorted(ends, before + np.uint64(got), side="right")) - first
+            was_read[first : first + whole] = True
+            first += whole + (whole < len(batch))
+        return was_read
+
     def text(self, address: int, most_bytes: int = 256) -> str:
         """The text up to a zero byte; empty if it can't be read."""
         text = self.process.read_memory(address, most_bytes)

@@ -47,12 +47,12 @@ class TypeNames:
 
     def _module(self, dictionary: int) -> str:
         """What a class's dictionary has for ``__module__``; empty if it can't be read."""
-        for key, value in self._entries(dictionary):
+        for key, value in self.entries(dictionary):
             if key == self._module_key or (not self._module_key and self._is_module_key(key)):
                 return self._string(value)
         return ""
 
-    def _entries(self, dictionary: int) -> list[tuple[int, int]]:
+    def entries(self, dictionary: int) -> list[tuple[int, int]]:
         """(key, value) of a dictionary's entries (``PyDictKeysObject``, pycore_dict.h)."""
         keys = self._words(dictionary, 5)[4:]
         header = self._words(keys[0], 4) if keys else []

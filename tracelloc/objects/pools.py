@@ -41,6 +41,8 @@ class PoolBlocks:
     """Pools that changed while they were read: their blocks are as good as known."""
     pools: Addresses
     """The numbers of the pools."""
+    addresses: U64
+    """Addresses of the pools, by their numbers."""
 
     def beyond(self, pointers: U64, seen: Addresses) -> U64:
         """Where these point to, out of pools, as far as that has not been seen before."""
@@ -67,7 +69,9 @@ def read_blocks(memory: RemoteMemory) -> PoolBlocks:
     count, changed = find_blocks(words, addresses, at, size_bytes)
     pools = Addresses()
     pools.add(addresses, 0)
-    return PoolBlocks(words, at[:count].copy(), size_bytes[:count].copy(), changed, pools)
+    return PoolBlocks(
+        words, at[:count].copy(), size_bytes[:count].copy(), changed, pools, addresses
+    )
 
 
 def _find_pools(memory: RemoteMemory) -> U64:

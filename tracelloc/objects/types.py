@@ -27,7 +27,7 @@ I32 = npt.NDArray[np.int32]
 
 _TYPE_BYTES: Final = 272
 """A type object up to and with tp_dict."""
-_FIELDS: Final = np.array([168, 8, 24, 264, 32, 40]) // 8
+_FIELDS: Final = np.array([168, 8, 24, 264, 32, 40, 256]) // 8
 """Where in it are those of ``TypeObject``, in words."""
 _PREHEADER: Final = 1 << 3 | 1 << 4
 """Py_TPFLAGS_MANAGED_WEAKREF (from 3.12 on), Py_TPFLAGS_MANAGED_DICT (from 3.11 on)."""
@@ -65,6 +65,8 @@ class TypeObject(NamedTuple):
     base_bytes: int
     item_bytes: int
     """What each item adds; 0: objects of this type have none."""
+    base: int
+    """The address of its base class."""
 
     @property
     def words_before(self) -> int:
@@ -79,6 +81,7 @@ class Types:
         self.memory = memory
         self.known: list[TypeObject] = []
         """All types, by their numbers."""
+        self._addresses: list[int] = []
         self.numbers = Addresses()
         """Numbers by address; below 0: what is there is no type."""
         self._by_address: dict[int, TypeObject] = {}
@@ -116,6 +119,20 @@ class Types:
         self.numbers.look_up(addresses, numbers)
         return numbers
 
+    def address(self, number: int) -> int:
+        """Where a type is."""
+        return self._addresses[number]
+
+    def number_of_type(self, address: int) -> int | None:
+        """The number of the type at an address; None: there is none."""
+        number = int(self.number(np.array([address], np.uint64))[0]) if address else -1
+        return None if number < 0 else number
+
+    def number_at(self, address: int) -> int | None:
+        """The number of the type of the object at an address; None: none is known."""
+        words, was_read = self.memory.read(np.array([address], np.uint64), 16)
+        return self.number_of_type(int(words[0, 1])) if was_read[0] else None
+
     def learn(self, blocks: PoolBlocks, pointers: U64) -> None:
         """Looks at what these point to, where that is not known: whether it is a type."""
         fresh = blocks.beyond(pointers, self.numbers)
@@ -132,6 +149,7 @@ class Types:
         self._by_address |= found
         self.numbers.add(np.array(list(found), np.uint64), len(self.known))
         self.known.extend(found.values())
+        self._addresses.extend(found)
 
     def _find_root(self, images: dict[int, TypeObject]) -> int:
         for address, image in images.items():

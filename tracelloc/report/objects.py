@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tracelloc.objects.census import ObjectCensus, TypeCount
+from tracelloc.objects.holders import Holders
+from tracelloc.objects.paths import UNKNOWN
 from tracelloc.target.procfs import Process
-from tracelloc.text import format_duration, format_size, plural, printable
+from tracelloc.text import format_duration, format_percent, format_size, plural, printable
 
 _SECONDS_PER_MINUTE: Final = 60
+_MOST_HOLDERS: Final = 4
+"""Holders of a type that are listed."""
+_LEAST_GROWTH: Final = 10
+"""Objects by which a type has to grow for its holders to be looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +42,20 @@ def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
     return sorted(found, key=lambda one: (-one.bytes_change, -one.now.size_bytes, one.now.name))
 
 
+def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]:
+    """Types whose holders are worth looking for: that have grown most, or are largest."""
+    rows = growths(now, first)
+    if now is not first:
+        rows = [row for row in rows if row.bytes_change > 0 and row.count_change >= _LEAST_GROWTH]
+    return [row.now.name for row in rows[:most]]
+
+
 def text_census(
-    process: Process, now: ObjectCensus, first: ObjectCensus, top: int
+    process: Process,
+    now: ObjectCensus,
+    first: ObjectCensus,
+    top: int,
+    holders: Mapping[str, Holders] | None = None,
 ) -> Iterator[str]:
     """A census's lines, the last one empty."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now.time_s))
@@ -71,14 +89,40 @@ def text_census(
             f"{plural(now.changed_pools, 'pool')} of 16 KiB changed while being read: "
             "counts may be off by that much"
         )
+    for name, found in (holders or {}).items():
+        yield from _text_holders(name, found, is_new=now is not first)
     yield ""
+
+
+def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
+    objects = plural(found.sample_count, "new object" if is_new else "object")
+    yield f"{printable(name)}: who keeps them ({objects} looked at)"
+    shown = found.holders[:_MOST_HOLDERS]
+    for one in shown:
+        kind = f" in {one.type_name}" if one.type_name else ""
+        file = f" ({one.file})" if one.file else ""
+        share = format_percent(one.count / found.sample_count)
+        yield f"{share:>10}  {printable(one.path)}{printable(kind)}{printable(file)}"
+    rest = found.sample_count - sum(one.count for one in shown)
+    if rest:
+        yield f"{format_percent(rest / found.sample_count):>10}  others"
+    unresolved = sum(one.count for one in found.holders if one.unresolved)
+    if unresolved:
+        yield f"{'':12}of {unresolved}, steps have no name ({UNKNOWN})"
+    if found.skipped_tables:
+        yield f"{'':12}{plural(found.skipped_tables, 'table')} could not be looked into"
 
 
 def _name(row: TypeGrowth) -> str:
     return printable(row.now.name)
 
 
-def json_census(process: Process, now: ObjectCensus, first: ObjectCensus) -> str:
+def json_census(
+    process: Process,
+    now: ObjectCensus,
+    first: ObjectCensus,
+    holders: Mapping[str, Holders] | None = None,
+) -> str:
     """A census as one line of JSON."""
     entry: dict[str, Any] = {
         "time": round(now.time_s, 3),
@@ -99,6 +143,24 @@ def json_census(process: Process, now: ObjectCensus, first: ObjectCensus) -> str
                 "bytes_change": row.bytes_change,
             }
             for row in growths(now, first)
+        ],
+        "holders": [
+            {
+                "type": name,
+                "samples": found.sample_count,
+                "skipped_tables": found.skipped_tables,
+                "holders": [
+                    {
+                        "path": one.path,
+                        "type": one.type_name or None,
+                        "samples": one.count,
+                        "unresolved_steps": one.unresolved,
+                        "file": one.file,
+                    }
+                    for one in found.holders
+                ],
+            }
+            for name, found in (holders or {}).items()
         ],
     }
     return json.dumps(entry, separators=(",", ":"))

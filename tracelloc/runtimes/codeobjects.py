@@ -135,6 +135,20 @@ class CodeObjects:
         line = function.lines.line(at)
         return RuntimeFrame(function.name, function.file, line, function.first_line)
 
+    def text(self, address: int) -> str | None:
+        """What a string says; None if it can't be read."""
+        return self._text(address, self._read)
+
+    def function(self, code: int) -> RuntimeFrame:
+        """What a code object is called, and where it begins."""
+        image, layout = self._read(code, _CODE_BYTES), self._layout
+        words = _words(image)
+        if len(image) < _CODE_BYTES or words[1] != self._type:
+            return RuntimeFrame(None)
+        name, file = (self.text(words[at // 8]) for at in (layout.name, layout.file))
+        first_line: int = struct.unpack_from("<i", image, layout.first_line)[0]
+        return RuntimeFrame(name, file, None, first_line)
+
     def _look_up(self, code: int, identity: int, read: ReadMemory) -> _Function:
         image = read(code, _CODE_BYTES)
         layout = self._layout

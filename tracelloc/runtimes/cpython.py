@@ -46,6 +46,8 @@ class PythonLayout:
     probes: Mapping[str, int]
     """By ``abi.PYTHON_OFFSETS``."""
     code: CodeLayout
+    locals: int
+    """In a frame: its local variables."""
 
 
 _CODE: Final = CodeLayout(112, 128, 136, 68, 192, 40, 56)
@@ -61,6 +63,7 @@ _LAYOUTS: Final = {
             _CODE, first_line=72, instructions=184, ascii_bytes=48, compact_bytes=72,
             has_versions=False,
         ),
+        72,
     ),
     (3, 12): PythonLayout(
         48,
@@ -70,18 +73,19 @@ _LAYOUTS: Final = {
             "has_shims": 1, "has_no_versions": 0,
         },
         _CODE,
+        72,
     ),
 }  # fmt: skip
 _PLACES: Final = {
     (3, 13): {
         "interpreters": 5, "threads": 9, "next": 21, "frame": 23, "thread_id": 25, "previous": 29,
-        "code": 30, "instruction": 31, "entry": 33, "file": 35, "name": 37, "lines": 38,
-        "first_line": 39, "instructions": 43,
+        "code": 30, "instruction": 31, "locals": 32, "entry": 33, "file": 35, "name": 37,
+        "lines": 38, "first_line": 39, "instructions": 43,
     },
     (3, 14): {
         "interpreters": 5, "threads": 9, "next": 24, "frame": 26, "thread_id": 28, "previous": 32,
-        "code": 33, "instruction": 34, "entry": 36, "file": 40, "name": 42, "lines": 43,
-        "first_line": 44, "instructions": 48,
+        "code": 33, "instruction": 34, "locals": 35, "entry": 36, "file": 40, "name": 42,
+        "lines": 43, "first_line": 44, "instructions": 48,
     },
 }  # fmt: skip
 """Which word of ``_Py_DebugOffsets`` has what."""
@@ -100,24 +104,24 @@ class CPython:
         self._space = space
         self._process = space.process
         self._module = module
-        self._runtime = runtime
-        self._version = self._find_version()
-        self._layout = self._find_layout()
+        self.address = runtime
+        self.version = self._find_version()
+        self.layout = self._find_layout()
         code_type = space.object(module, "PyCode_Type")
-        self._codes = CodeObjects(self._layout.code, code_type or 0, self._read)
+        self._codes = CodeObjects(self.layout.code, code_type or 0, self.read)
         self._loop = function_parts(module.elf, space.files.cfi(module), _LOOP)
         self._is_loop: dict[int, bool] = {}
 
     @property
     def title(self) -> str:
         """Name and version, for people."""
-        return f"Python {self._version[0]}.{self._version[1]}"
+        return f"Python {self.version[0]}.{self.version[1]}"
 
     def publish(self, words: SpaceWords) -> None:
         """Tells the probes where its frames are."""
-        place = self._runtime + self._layout.interpreter
+        place = self.address + self.layout.interpreter
         namespace = other_pid_namespace(self._process) or (0, 0)
-        words.set_python(place, namespace, self._layout.probes)
+        words.set_python(place, namespace, self.layout.probes)
 
     def groups(self, words: Sequence[int]) -> list[list[RuntimeFrame]]:
         """See ``seam.MergedRuntime``; ``words`` as in ``struct python_stack``."""
@@ -161,13 +165,22 @@ class CPython:
 
     def trouble(self) -> str | None:
         """What of it can't be followed now, for people."""
-        at = self._runtime + self._layout.interpreter
-        image = self._read(at - 8, 16)
+        at = self.address + self.layout.interpreter
+        image = self.read(at - 8, 16)
         if len(image) == 16 and image[:8] != image[8:]:
             return "stacks of its sub-interpreters have no frames of Python"
         return None
 
-    def _read(self, address: int, size_bytes: int) -> bytes:
+    def text(self, address: int) -> str | None:
+        """What a string says; None if it can't be read."""
+        return self._codes.text(address)
+
+    def function(self, code: int) -> RuntimeFrame:
+        """What a code object is called, and where it begins."""
+        return self._codes.function(code)
+
+    def read(self, address: int, size_bytes: int) -> bytes:
+        """Bytes at an address, as many as can be read of those that are wanted."""
         into = np.empty(-(-size_bytes // 8), np.uint64)
         pieces = np.array([[address & (1 << 64) - 1, size_bytes]], np.uint64)
         try:
@@ -178,7 +191,7 @@ class CPython:
 
     def _find_version(self) -> tuple[int, int]:
         at = self._space.object(self._module, "Py_Version")
-        image = self._read(at, 8) if at is not None else b""
+        image = self.read(at, 8) if at is not None else b""
         if at is None:
             raise UnsupportedPython("Python 3.10 or older")
         if len(image) < 8:
@@ -187,13 +200,13 @@ class CPython:
         return number >> 24 & 0xFF, number >> 16 & 0xFF
 
     def _find_layout(self) -> PythonLayout:
-        known = _LAYOUTS.get(self._version)
+        known = _LAYOUTS.get(self.version)
         if known is not None:
             return known
-        places = _PLACES.get(self._version)
+        places = _PLACES.get(self.version)
         if places is None:
             raise UnsupportedPython(f"{self.title}, which is not known yet")
-        image = self._read(self._runtime, 8 * _WORDS)
+        image = self.read(self.address, 8 * _WORDS)
         if len(image) < 8 * _WORDS or not image.startswith(_COOKIE):
             raise UnsupportedPython(f"{self.title} without its table of offsets")
         words = struct.unpack(f"<{_WORDS}Q", image)
@@ -211,7 +224,8 @@ class CPython:
                                                     "instructions")},
         )  # fmt: skip
         interpreter = offsets.pop("interpreters") + 8
-        return PythonLayout(interpreter, offsets | _SHIMS, code)
+        first_local = offsets.pop("locals")
+        return PythonLayout(interpreter, offsets | _SHIMS, code, first_local)
 
 
 def find_cpython(space: AddressSpace) -> CPython | None:

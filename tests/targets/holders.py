@@ -1,0 +1,150 @@
+"""A Python program that keeps objects in many ways.
+
+Each line is a kind and a number: so many more Items are kept so. Answered when that is done.
+"""
+
+import asyncio
+import collections
+import ctypes
+import functools
+import gc
+import sys
+
+
+class Item:
+    """What is kept."""
+
+
+class Cache:
+    """Keeps them in an attribute of the class, of an instance, and in slots."""
+
+    entries = []  # noqa: RUF012
+
+    def __init__(self):
+        self.rows = []
+
+
+class Slotted:
+    __slots__ = ("first", "second")
+
+    def __init__(self):
+        self.first, self.second = None, []
+
+
+class Cycle:
+    """Keeps itself, with an item."""
+
+    def __init__(self):
+        self.me, self.item = self, Item()
+
+    def __del__(self):
+        pass
+
+
+def make_adder():
+    kept = []
+
+    def add(item):
+        kept.append(item)
+
+    return add
+
+
+@functools.cache
+def cached(number):
+    return Item()
+
+
+async def worker(event):
+    item = Item()
+    await event.wait()
+    return item
+
+
+def generate():
+    item = Item()
+    yield
+    return item
+
+
+UNBOUNDED = {}
+DEQUE = collections.deque()
+SET = set()
+GENERATORS = []
+CACHE = Cache()
+SLOTTED = Slotted()
+add = make_adder()
+scratch = []
+
+
+async def main():
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    pending, tasks = [], []
+    print("ready", flush=True)
+    while line := await loop.run_in_executor(None, sys.stdin.readline):
+        kind, count = line.split()
+        for _ in range(int(count)):
+            if kind == "local":
+                pending.append(Item())
+            elif kind == "task":
+                tasks.append(loop.create_task(worker(event)))
+            else:
+                globals()[f"keep_{kind}"]()
+        await asyncio.sleep(0)
+        print("done", flush=True)
+
+
+def keep_dict():
+    UNBOUNDED["key", len(UNBOUNDED)] = Item()
+
+
+def keep_class():
+    Cache.entries.append(Item())
+
+
+def keep_instance():
+    CACHE.rows.append(Item())
+
+
+def keep_slots():
+    SLOTTED.second.append(Item())
+
+
+def keep_deque():
+    DEQUE.append(Item())
+
+
+def keep_set():
+    SET.add(Item())
+
+
+def keep_closure():
+    add(Item())
+
+
+def keep_lru():
+    cached(cached.cache_info().currsize)
+
+
+def keep_generator():
+    GENERATORS.append(generate())
+    next(GENERATORS[-1])
+
+
+def keep_cycle():
+    Cycle()
+
+
+def keep_native():
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(Item()))
+
+
+def keep_cleared():
+    scratch.append(Item())
+    if len(scratch) == 200:
+        scratch.clear()
+
+
+gc.disable()
+asyncio.run(main())

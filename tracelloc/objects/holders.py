@@ -1,0 +1,253 @@
+"""Who keeps objects: paths to them from modules, classes and running functions.
+
+References are followed from these roots on, nearest first, through everything that was read:
+each word that points to an object counts, but for weak references and the collector's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc.objects.census import FoundObjects
+from tracelloc.objects.frames import FrameCodes, RunningFrame, running_frames
+from tracelloc.objects.image import HeapImage
+from tracelloc.objects.memory import U64
+from tracelloc.objects.paths import PathNames
+from tracelloc.objects.pools import POOL_BYTES
+from tracelloc.runtimes.cpython import CPython, UnsupportedPython, find_cpython
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+
+SAMPLES: Final = 200
+"""Objects of a type whose holders are looked for."""
+_POOL_WORDS: Final = POOL_BYTES // 8
+_ROOT: Final = 0xFFFFFFFF
+_TYPE: Final = 1 << 31
+_MOST_CYCLE: Final = 1 << 12
+CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
+NATIVE: Final = "C code"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who keeps some of the objects of a type."""
+
+    path: str
+    """From a root: ``app.handlers.CACHE[…]``."""
+    type_name: str
+    """What refers to them directly; empty: that is not known."""
+    count: int
+    """How many of the samples."""
+    unresolved: int
+    """Steps that have no name."""
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who keeps the objects of one type."""
+
+    sample_count: int
+    holders: tuple[Holder, ...]
+    """Most first."""
+    skipped_tables: int
+    """Memory that could not be read, or was too much: paths through it are missing."""
+
+
+class HolderSearch:
+    """Finds holders in a process, by what a census has found."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+        self._space = AddressSpace(process)
+
+    def python(self) -> CPython | None:
+        """The interpreter; None: its version is not known."""
+        self._space.refresh()
+        try:
+            return find_cpython(self._space)
+        except UnsupportedPython:
+            return None
+
+    def find(
+        self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
+    ) -> dict[str, Holders]:
+        """Holders of objects, by the names of types.
+
+        ``before``: those that were there before are not meant, as long as there are others. Empty
+        if the interpreter's version is not known. Raises TargetError, PrivilegeError.
+        """
+        python = self.python()
+        if python is None:
+            return {}
+        frames = running_frames(python, FrameCodes(python))
+        graph = _Graph(found, frames, python)
+        return {name: graph.holders(name, before) for name in wanted}
+
+    def close(self) -> None:
+        """Closes the process's files."""
+        self._space.close()
+
+
+class ObjectAddresses:
+    """Where the objects in pools are, by type: to tell those that are there later from new ones."""
+
+    def __init__(self, found: FoundObjects) -> None:
+        self._types = found.objects.type
+        self._names = found.names
+        at, addresses = found.objects.at, found.blocks.addresses
+        in_pool = (at % _POOL_WORDS * 8).astype(np.uint64)
+        self._addresses: U64 = addresses[at // _POOL_WORDS] + in_pool
+
+    def of(self, name: str) -> U64:
+        """Addresses of objects of this type, ascending."""
+        numbers = range(int(self._types.max(initial=-1)) + 1)
+        of = [number for number in numbers if self._names.of(number) == name]
+        return self._addresses[np.isin(self._types, of)]
+
+
+class _Graph:
+    """Everything that was reached from roots."""
+
+    def __init__(self, found: FoundObjects, frames: list[RunningFrame], python: CPython) -> None:
+        self._found = found
+        self._image = HeapImage(found, frames)
+        self._names = PathNames(self._image, python)
+        self._python = python
+        self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
+        self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
+        self._roots: dict[int, str | RunningFrame] = {}
+        self._files: dict[str, str] = {}
+        self._end = 0
+        self._addresses = ObjectAddresses(found)
+        self._counts: npt.NDArray[np.uint32] | None = None
+        self._last = self._parents
+        self._follow(self._modules())
+        self._follow(self._frames(frames))
+
+    def _follow(self, roots: dict[int, str] | dict[int, RunningFrame]) -> None:
+        begin = self._end
+        for start, root in roots.items():
+            if not self._parents[start >> 1] or isinstance(root, str):
+                self._roots[start] = root
+                self._parents[start >> 1] = _ROOT
+                self._queue[self._end] = start >> 1
+                self._end += 1
+        self._end = self._image.references.trace(self._parents, self._queue, begin, self._end)
+
+    def _modules(self) -> dict[int, str]:
+        """Modules and classes: where they begin, and what they are called."""
+        found, names = self._found, self._names
+        roots: dict[int, str] = {}
+        numbers = [n for n in range(len(found.types.known)) if found.names.of(n) == "module"]
+        rows = np.flatnonzero(np.isin(found.objects.type, numbers))
+        for row in rows.tolist():
+            start = int(found.blocks.at[found.objects.block[row]])
+            dictionary = int(self._image.words[int(found.objects.at[row]) + 2])
+            attributes = dict(names.texts(dictionary, ("__name__", "__file__")))
+            name = attributes.get("__name__") or "?"
+            roots[start] = name
+            if "__file__" in attributes:
+                self._files[name] = attributes["__file__"]
+        classes = found.types.with_flag(_TYPE)
+        for piece in np.flatnonzero(self._image.piece_type >= 0).tolist():
+            if classes[self._image.piece_type[piece]]:
+                start = int(self._image.piece_at[piece])
+                begin = self._image.object_in(start)
+                number = begin and found.types.number_of_type(self._image.address(begin[0]))
+                if number is not None:
+                    roots[start] = found.names.of(number)
+        return roots
+
+    def _frames(self, frames: list[RunningFrame]) -> dict[int, RunningFrame]:
+        target = self._image.references.target
+        starts = ((target(frame.locals_address), frame) for frame in frames)
+        return {start: frame for start, frame in starts if start >= 0}
+
+    def holders(self, name: str, before: ObjectAddresses | None) -> Holders:
+        """Who keeps objects of this type."""
+        fresh = addresses = self._addresses.of(name)
+        if before is not None:
+            fresh = addresses[~np.isin(addresses, before.of(name))]
+        if not len(fresh):
+            fresh = addresses
+        step = max(1, len(fresh) // SAMPLES)
+        samples = fresh[::step][:SAMPLES]
+        sums: Counter[tuple[str, str, int, str | None]] = Counter()
+        for address in samples.tolist():
+            start = self._image.references.target(address)
+            if start >= 0:
+                sums[self._holder(start)] += 1
+        holders = tuple(
+            Holder(path, kind, count, unresolved, file)
+            for (path, kind, unresolved, file), count in sums.most_common()
+        )
+        return Holders(sum(sums.values()), holders, self._image.skipped_count)
+
+    def _holder(self, start: int) -> tuple[str, str, int, str | None]:
+        words: list[int] = []
+        at = start
+        while (word := int(self._parents[at >> 1])) != _ROOT:
+            if not word:
+                return self._unreached(start)
+            words.append(word)
+            at = self._image.references.begin(word)
+        words.reverse()
+        root = self._roots[at]
+        file = None
+        if isinstance(root, str):
+            text, unresolved = self._names.path(root, words)
+            file = self._files.get(root)
+        else:
+            local = self._names.local(root, self._image.address(words[0])) if words else "?"
+            function = root.function
+            text, unresolved = self._names.path(f"{function.function}() {local}", words[1:])
+            file = function.file
+        return text, self._keeper(words), unresolved, file
+
+    def _keeper(self, words: list[int]) -> str:
+        """The type of the last object on the way."""
+        for word in reversed(words):
+            found = self._image.object_in(self._image.references.begin(word))
+            if found is not None:
+                return self._names.type_name(found[1])
+        return ""
+
+    def _unreached(self, start: int) -> tuple[str, str, int, str | None]:
+        """What keeps an object to which no path leads: others like it, or C code."""
+        counts, last = self._referrers()
+        seen, waiting = {start}, [start]
+        missing = 0
+        while waiting and len(seen) < _MOST_CYCLE:
+            at = waiting.pop()
+            found = self._image.object_in(at)
+            if found is not None:
+                held = int(self._image.words[found[0]]) & 0xFFFFFFFF
+                if held > int(counts[at >> 1]):
+                    missing = at
+                    break
+            word = int(last[at >> 1])
+            before = self._image.references.begin(word) if word else 0
+            if before and before not in seen:
+                seen.add(before)
+                waiting.append(before)
+        if not missing:
+            return CYCLE, "", 0, None
+        found = self._image.object_in(missing)
+        through = self._names.type_name(found[1]) if found and missing != start else ""
+        return NATIVE + (f", through {through}" if through else ""), through, 0, None
+
+    def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+        """How many references there are to what was not reached, and the last of each."""
+        if self._counts is None:
+            self._counts = np.zeros(len(self._parents), np.uint32)
+            self._last = np.zeros(len(self._parents), np.uint32)
+            starts = np.concatenate([self._found.blocks.at, self._image.piece_at])
+            self._image.references.referrers(starts, self._parents, self._counts, self._last)
+        return self._counts, self._last
