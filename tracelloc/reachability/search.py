@@ -58,6 +58,8 @@ def search(
     PrivilegeError.
     """
     began_ns = time.thread_time_ns()
+    # A main thread that has ended has no memory.
+    process = Process(process.thread_id, process.root)
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
     ends = blocks.address + np.maximum(blocks.size, 1)
     # Where a free was lost, two blocks may overlap: the later one is there.

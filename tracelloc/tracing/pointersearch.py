@@ -41,6 +41,10 @@ class Searched(Protocol):
     heap: Heap
 
     @property
+    def is_paused(self) -> bool:
+        """Whether its probes are off for now: what is freed meanwhile is not seen."""
+
+    @property
     def is_growing(self) -> bool:
         """Whether a site seems to pile up blocks."""
 
@@ -70,8 +74,11 @@ class PointerSearches:
             return
         if self._is_over or now_ns < self._not_before_ns:
             return
-        if self._searching is not None and not self._searching.done():
-            return
+        if self._searching is not None:
+            if not self._searching.done():
+                return
+            self._searching.result()
+            self._searching = None
         known = self._searched_ns
         self._searched_ns = {each.heap: known.get(each.heap, 0) for each in processes}
         due = [each for each in processes if self._is_due(each, now_ns)]
@@ -81,9 +88,11 @@ class PointerSearches:
             self._searching = self._pool.submit(self._search, one.process, one.heap, now_ns)
 
     def _is_due(self, one: Searched, now_ns: int) -> bool:
-        began_ns = one.heap.table.cohorts.start_ns or now_ns
+        began_ns = one.heap.table.cohorts.start_ns
         pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
-        return now_ns - began_ns > _OLD_NS and now_ns - self._searched_ns[one.heap] >= pause_ns
+        if one.is_paused or began_ns is None or now_ns - began_ns <= _OLD_NS:
+            return False
+        return now_ns - self._searched_ns[one.heap] >= pause_ns
 
     def _search(self, process: Process, heap: Heap, now_ns: int) -> None:
         began_ns = time.thread_time_ns()
@@ -91,9 +100,10 @@ class PointerSearches:
             found = search(process, self._old_blocks(heap, now_ns - _OLD_NS), self._may_go_on)
         except TargetError:
             return
-        except PrivilegeError as error:
+        except (PrivilegeError, OSError, MemoryError) as error:
             self._is_refused = True
-            self._say(f"warning: unreachable blocks can't be told from others: {error}")
+            why = str(error) or type(error).__name__
+            self._say(f"warning: unreachable blocks can't be told from others: {why}")
             return
         if found is not None:
             with self._lock:

@@ -1,0 +1,102 @@
+"""When processes' memory is searched for pointers, and what happens if it can't be."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.heap import Heap
+from tracelloc.reachability.search import PointerSearch
+from tracelloc.target.procfs import Process
+from tracelloc.text import NS_PER_S
+from tracelloc.tracing import pointersearch
+from tracelloc.tracing.pointersearch import PointerSearches
+
+
+@dataclass
+class Traced:
+    """A process of which nothing is real."""
+
+    number: int
+    process: Process = field(default_factory=lambda: Process(1))
+    heap: Heap = field(default_factory=lambda: Heap(0))
+    is_paused: bool = False
+    is_growing: bool = True
+
+
+class Lab:
+    """Searches that find what they are told to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, failure: Exception | None = None) -> None:
+        self.said: list[str] = []
+        self.asked: list[Blocks] = []
+        self._failure = failure
+        self.searches = PointerSearches(threading.RLock(), self.said.append)
+        monkeypatch.setattr(pointersearch, "search", self._search)
+        monkeypatch.setattr(pointersearch, "_SHARE", 1e9)
+
+    def _search(self, process: Process, blocks: Blocks, _may_go_on: object) -> PointerSearch:
+        del process
+        self.asked.append(blocks)
+        if self._failure is not None:
+            raise self._failure
+        return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0, 0, 0)
+
+    def look(self, at_s: float, *processes: Traced) -> int:
+        """How many searches that has made."""
+        before = len(self.asked)
+        self.searches.look(processes, int(at_s * NS_PER_S))
+        if self.searches._searching is not None:
+            self.searches._searching.result(10)
+        return len(self.asked) - before
+
+
+def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch), Traced(1)
+    made = np.zeros(2, EVENT_DTYPE)
+    made["address"], made["time_ns"] = (0x10, 0x20), (1 * NS_PER_S, 15 * NS_PER_S)
+    made["size_tag"], made["stack_id"] = 5 | EventKind.ALLOC << EVENT_SIZE_BITS, 1
+    one.heap.table.apply(made)
+    assert [lab.look(at_s, one) for at_s in (5, 11, 12, 20, 21, 31)] == [0, 1, 0, 0, 1, 1]
+    assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
+    assert len(one.heap.unreachable.blocks) == 1
+    lab.searches.close()
+    assert lab.look(50, one) == 0
+
+
+def test_rarely_where_nothing_grows_and_never_while_probes_are_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lab, one = Lab(monkeypatch), Traced(1, is_growing=False)
+    assert [lab.look(at_s, one) for at_s in (61, 72, 120, 122)] == [1, 0, 0, 1]
+    one.is_paused = True
+    assert lab.look(500, one) == 0
+
+
+def test_processes_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2)
+    for at_s in (20, 21, 22, 31, 32):
+        lab.look(at_s, one, two)
+    assert one.heap.unreachable.searches == two.heap.unreachable.searches == 2
+
+
+def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch, PrivilegeError("memory of process 1 may not be read")), Traced(1)
+    assert [lab.look(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
+    assert one.heap.unreachable.is_refused
+    assert lab.said == [
+        "warning: unreachable blocks can't be told from others: memory of process 1 may not be read"
+    ]
+
+
+def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch, TargetError("process 1 has ended")), Traced(1)
+    assert [lab.look(at_s, one) for at_s in (20, 31)] == [1, 1]
+    assert not lab.said
+    assert not one.heap.unreachable.is_refused
