@@ -49,16 +49,18 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     counts = [{one.name: one.count for one in each.types} for each in (first, now)]
     assert counts[1][ITEM] - counts[0].get(ITEM, 0) == 300
     holder = found.holders[0]
+    same = [holder]
+    if kind == "task":
+        # The event loop leads to a coroutine in several ways.
+        same = [each for each in found.holders if each.path.endswith(".worker() item")]
     # What a place had before may still be seen in memory that is used again.
-    assert holder.count > 0.9 * found.sample_count > 0
+    assert sum(each.count for each in same) > 0.9 * found.sample_count > 0
     assert found.skipped_tables == 0
     if kind == "local":
         # By the function that has the coroutine, while that waits.
         assert holder.path.endswith("main() pending[…]")
         assert holder.type_name == "list"
-    elif kind == "task":
-        assert holder.path.endswith(".worker() item")
-    else:
+    elif kind != "task":
         assert (holder.path, holder.type_name) == PATHS[kind]
         assert holder.unresolved == 0
 
