@@ -19,7 +19,7 @@ from tracelloc.verdict.judgement import Suspect, Verdict
 pytestmark = pytest.mark.bpf
 
 VERDICT_S = 300.0
-"""Some 125 s after its onset a leak is called so; the machine may be busy."""
+"""Some 65 s after its onset a leak is called so; the machine may be busy."""
 
 
 def leaking(report: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -57,9 +57,8 @@ def test_a_leak_is_the_first_suspect(
         )
         assert names[0].symbol == "leak_request"
         judgement = suspect.judgement
-        assert judgement.verdict is Verdict.GROWING
-        assert judgement.never_freed
-        assert judgement.verdict_in_s > 200
+        assert judgement.verdict in (Verdict.GROWING, Verdict.LEAKING)
+        assert judgement.unreachable >= 2
         assert judgement.rate_bytes_per_min == pytest.approx(20 * 160 * 60, rel=0.3)
         assert session.root.started_ns <= judgement.since_ns
         cohorts, totals = session.root.heap.table.cohorts, session.root.heap.table.totals
