@@ -93,7 +93,7 @@ class Judge:
         circumstances = replace(
             self._circumstances(census, moment, losses),
             searched=unreachable is not None and not unreachable.is_refused,
-            material_bytes_per_min=max(P.material_least_bytes, P.material_per_min * resident_bytes),
+            resident_bytes=resident_bytes,
         )
         sites = yield from judge_in_parts(count, census.population, circumstances)
         # So may stacks that nothing but the id is known of yet.

@@ -122,8 +122,8 @@ class Circumstances:
     """Blocks are samples: counts are of samples, bytes are scaled."""
     searched: bool = False
     """The process's memory is searched for pointers to its blocks."""
-    material_bytes_per_min: float = 0.0
-    """Growth of what is still pointed to that is worth to be listed soon."""
+    resident_bytes: int = 0
+    """Memory of the process."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""

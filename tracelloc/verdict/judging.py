@@ -81,8 +81,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     )
     if circumstances.searched:
         proof = find_proof(population, loss_share, circumstances.clean_from_s)
-        least = circumstances.material_bytes_per_min
-        sites = heed_pointers(sites, proof, watched_s, least)
+        sites = heed_pointers(sites, proof, watched_s, circumstances.resident_bytes)
     # No more can have piled up since than is there.
     most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60
     return replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))

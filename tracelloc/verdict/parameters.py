@@ -104,6 +104,10 @@ class VerdictParameters:
     """Seconds: younger blocks have not been asked about often enough."""
     referenced_watch_s: float = 3600.0
     """Seconds to watch before growth is called a leak where blocks are still pointed to."""
+    referenced_share: float = 0.5
+    """Share of the process's memory that has piled up since the onset: the process has doubled."""
+    referenced_doubled_s: float = 300.0
+    """Seconds to watch then."""
     referenced_confidence: float = 0.3
     """Factor of the confidence there, until then."""
     referenced_listed_s: float = 1800.0

@@ -90,24 +90,24 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
     return Proof(count, listed, proven, since_s, rate, pace)
 
 
-def heed_pointers(
-    sites: Sites, proof: Proof, watched_s: F64, material_bytes_per_min: float
-) -> Sites:
-    """Calls a leak what is lost, and for long nothing else.
+def heed_pointers(sites: Sites, proof: Proof, watched_s: F64, resident_bytes: int) -> Sites:
+    """Calls a leak what is lost, and what is still pointed to only if it goes on for long.
 
-    ``watched_s``: for how long each site has been growing. Less than ``material_bytes_per_min``
-    of what is still pointed to need not be listed at first.
+    ``watched_s``: for how long each site has been growing. ``resident_bytes``: of the process.
     """
+    rate = sites.rate_bytes_per_min
+    has_doubled = rate * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
+    called_s = np.where(has_doubled, P.referenced_doubled_s, P.referenced_watch_s)
     leaks = sites.code == CODE_OF[Verdict.LEAKING]
     grew = sites.confidence > 0
-    waits = leaks & ~proof.proven & (watched_s < P.referenced_watch_s)
+    waits = leaks & ~proof.proven & (watched_s < called_s)
     code = np.select(
         [proof.proven, waits | (proof.listed & ~leaks)],
         [CODE_OF[Verdict.LEAKING], CODE_OF[Verdict.GROWING]],
         sites.code,
     ).astype(np.uint8)
     listed_s = np.where(
-        sites.rate_bytes_per_min < material_bytes_per_min,
+        rate < max(P.material_least_bytes, P.material_per_min * resident_bytes),
         P.referenced_listed_s,
         P.material_listed_s,
     )
@@ -120,7 +120,7 @@ def heed_pointers(
         sites,
         code=code,
         confidence=np.where(proof.listed, np.maximum(by_proof, sites.confidence), unproven),
-        rate_bytes_per_min=np.where(only_lost, proof.rate_bytes_per_min, sites.rate_bytes_per_min),
+        rate_bytes_per_min=np.where(only_lost, proof.rate_bytes_per_min, rate),
         blocks_per_min=np.where(only_lost, proof.blocks_per_min, sites.blocks_per_min),
         since_s=np.where(only_lost, proof.since_s, sites.since_s),
         survivors=np.where(only_lost, proof.lost, sites.survivors),

@@ -1,0 +1,120 @@
+"""Verdicts where it is known which blocks nothing points to: virtual programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.corpus.replay import START_NS, events_of, looks, stacks_of
+from tests.corpus.streams import Stream, churn, every, leak, poisson, some_leak
+from tracelloc.heap.table import LiveTable
+from tracelloc.heap.unreachable import UnreachableBlocks
+from tracelloc.text import NS_PER_S
+from tracelloc.verdict.findings import Findings
+from tracelloc.verdict.judgement import Verdict
+
+LARGE = 1 << 30
+"""Bytes of a process in which nothing here matters."""
+SITE, OTHER = 1, 2
+
+
+def course(
+    site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int
+) -> list[tuple[float, Findings]]:
+    """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable."""
+    random = np.random.default_rng(1)
+    other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
+    unreachable = UnreachableBlocks()
+
+    def search(time_s: float, table: LiveTable) -> UnreachableBlocks:
+        if time_s % 10 == 0:
+            blocks = table.blocks()
+            births_s = (blocks.birth_ns.astype(np.int64) - START_NS) / NS_PER_S
+            old = births_s <= time_s - 10
+            lost = (blocks.stack == SITE) & is_lost(births_s)
+            unreachable.note(blocks.select(old), ~lost[old])
+        return unreachable
+
+    return [
+        (time_s, findings)
+        for time_s, _, findings in looks(
+            events_of([site, other], end_s), stacks_of(["site/main", "other/main"]), end_s,
+            search=search, resident=lambda _: resident_bytes,
+        )
+    ]  # fmt: skip
+
+
+def first(looked: list[tuple[float, Findings]], verdict: Verdict) -> float | None:
+    """When the site was first listed with a verdict; nothing else ever is."""
+    for time_s, findings in looked:
+        for suspect in findings.suspects:
+            assert {member.stack for member in suspect.members} == {SITE}
+            if suspect.judgement.verdict is verdict:
+                return time_s
+    return None
+
+
+def all_of_them(births_s: np.ndarray) -> np.ndarray:
+    return np.ones(len(births_s), np.bool_)
+
+
+def none_of_them(births_s: np.ndarray) -> np.ndarray:
+    return np.zeros(len(births_s), np.bool_)
+
+
+def test_one_in_a_thousand_is_lost() -> None:
+    """Four blocks a minute of 4,000: the others are freed within seconds."""
+    random = np.random.default_rng(2)
+    births = poisson(random, 66, 0, 240)
+    site = some_leak(random, churn(random, births, 0.5, 64), 0.001)
+    called_s = first(course(site, lambda births_s: births_s >= 0, 240, LARGE), Verdict.LEAKING)
+    assert called_s is not None
+    assert called_s <= 180
+
+
+def test_the_evidence_has_the_figures() -> None:
+    random = np.random.default_rng(3)
+    site = leak(random, every(0.5, 0, 120), 100)
+    looked = course(site, all_of_them, 120, LARGE)
+    called_s = first(looked, Verdict.LEAKING)
+    assert called_s is not None
+    assert called_s <= 70
+    _, last = looked[-1]
+    (suspect,) = last.suspects
+    judged = suspect.judgement
+    assert judged.unreachable == 201, "born by the last but one search, ten seconds old"
+    assert judged.searched == 221
+    assert "points to 201 of its 221 old blocks any more" in judged.evidence
+    assert judged.rate_bytes_per_min == pytest.approx(2 * 100 * 60, rel=0.1)
+    assert judged.confidence > 0.9
+
+
+def test_lost_at_the_start_is_no_leak() -> None:
+    random = np.random.default_rng(4)
+    site = leak(random, np.append(every(0.01, 0, 1), every(50, 20, 240)), 100)
+    looked = course(site, lambda births_s: births_s < 2, 240, LARGE)
+    assert first(looked, Verdict.LEAKING) is None
+    assert first(looked, Verdict.GROWING) is None
+
+
+def test_what_is_pointed_to_is_no_leak_for_long() -> None:
+    random = np.random.default_rng(5)
+    site = leak(random, every(0.2, 0, 600), 1000)
+    looked = course(site, none_of_them, 600, LARGE)
+    assert first(looked, Verdict.LEAKING) is None
+    assert first(looked, Verdict.GROWING) is None, "of 1 GiB, 300 kB a minute are nothing"
+    assert looked[-1][1].verdict(SITE) is Verdict.GROWING
+
+
+def test_until_it_has_doubled_the_process() -> None:
+    """Five minutes make 1.5 MB."""
+    random = np.random.default_rng(6)
+    site = leak(random, every(0.2, 0, 700), 1000)
+    called_s = first(course(site, none_of_them, 700, 4_000_000), Verdict.LEAKING)
+    assert called_s is not None
+    assert 400 <= called_s <= 440, "half of 4 MB"
+    called_s = first(course(site, none_of_them, 700, 1_000_000), Verdict.LEAKING)
+    assert called_s is not None
+    assert 300 <= called_s <= 340, "not before"
