@@ -93,7 +93,7 @@ def test_the_evidence_has_the_figures() -> None:
 
 def test_lost_at_the_start_is_no_leak() -> None:
     random = np.random.default_rng(4)
-    site = leak(random, np.append(every(0.01, 0, 1), every(50, 20, 240)), 100)
+    site = leak(random, np.append(every(0.01, 0, 2), every(50, 20, 240)), 100)
     looked = course(site, lambda births_s: births_s < 2, 240, LARGE)
     assert first(looked, Verdict.LEAKING) is None
     assert first(looked, Verdict.GROWING) is None
