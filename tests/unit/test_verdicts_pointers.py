@@ -91,12 +91,29 @@ def test_the_evidence_has_the_figures() -> None:
     assert judged.confidence > 0.9
 
 
-def test_lost_at_the_start_is_no_leak() -> None:
+def test_lost_at_one_time_is_no_leak() -> None:
     random = np.random.default_rng(4)
-    site = leak(random, np.append(every(0.01, 0, 2), every(50, 20, 240)), 100)
-    looked = course(site, lambda births_s: births_s < 2, 240, LARGE)
+    site = leak(random, np.append(every(0.01, 3, 5), every(50, 20, 240)), 100)
+    looked = course(site, lambda births_s: births_s < 6, 240, LARGE)
     assert first(looked, Verdict.LEAKING) is None
     assert first(looked, Verdict.GROWING) is None
+
+
+def test_two_times_are_not_yet_a_leak() -> None:
+    random = np.random.default_rng(7)
+    site = leak(random, np.array([20.0, 20.1, 20.2, 60.0, 60.1, 60.2]), 100)
+    looked = course(site, all_of_them, 150, LARGE)
+    assert first(looked, Verdict.LEAKING) is None
+    assert first(looked, Verdict.GROWING) is not None
+
+
+def test_what_was_lost_for_a_while_is_a_leak_for_a_while() -> None:
+    random = np.random.default_rng(8)
+    looked = course(leak(random, every(1, 20, 60), 100), all_of_them, 300, LARGE)
+    called_s = first(looked, Verdict.LEAKING)
+    assert called_s is not None
+    assert called_s <= 100
+    assert looked[-1][1].suspects == ()
 
 
 def test_what_is_pointed_to_is_no_leak_for_long() -> None:
