@@ -85,6 +85,11 @@ def test_old_name_of_an_option() -> None:
         assert parse_options(["-p", "1", option, "jemalloc"]).trace.selection.only == "jemalloc"
 
 
+def test_memory_is_searched_unless_told_otherwise() -> None:
+    assert parse_options(["-p", "1"]).trace.search_pointers
+    assert not parse_options(["-p", "1", "--no-search"]).trace.search_pointers
+
+
 def test_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     assert main(["help"]) == 0
     assert capsysbinary.readouterr().out.decode() == manual.contents()
