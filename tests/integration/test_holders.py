@@ -66,7 +66,7 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
 
 
 def test_the_command(program: Target) -> None:
-    """As text and JSON; what comes and goes has no holders."""
+    """Text and JSON; what comes and goes has no holders."""
     done = run_tracelloc(
         "objects", "-p", program.pid, "--every", "100ms", "--count", 2, "--json", "--holders", 3
     )

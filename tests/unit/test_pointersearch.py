@@ -46,7 +46,7 @@ class Lab:
         self.asked.append(blocks)
         if self._failure is not None:
             raise self._failure
-        return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0, 0, 0)
+        return PointerSearch(blocks, np.zeros(len(blocks), np.bool_), 0)
 
     def look(self, at_s: float, *processes: Traced) -> int:
         """How many searches that has made."""

@@ -45,6 +45,21 @@ class RemoteMemory:
         found[: len(words)] = (words & _PRESENT) != 0
         return found
 
+    def fetch(self, pieces: U64, into: U64) -> int:
+        """Reads pieces one behind the other, up to the first that can't be read.
+
+        ``pieces``: rows of (address, bytes), at most 1,024. Returns how many bytes were read.
+        Raises TargetError, PrivilegeError.
+        """
+        try:
+            return read_process(self.process.pid, pieces, into)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise TargetError(f"process {self.process.pid} has ended") from error
+            if error.errno == errno.EPERM:
+                raise _refused(self.process) from error
+            return 0
+
     def read(self, addresses: U64, size_bytes: int) -> tuple[U64, Mask]:
         """(a row of 8-byte words for each address, which of them could be read).
 
@@ -57,14 +72,7 @@ class RemoteMemory:
         at = 0
         while at < len(pieces):
             batch = pieces[at : at + _MOST_PIECES]
-            try:
-                got = read_process(self.process.pid, batch, words[at : at + len(batch)])
-            except OSError as error:
-                if error.errno == errno.ESRCH:
-                    raise TargetError(f"process {self.process.pid} has ended") from error
-                if error.errno == errno.EPERM:
-                    raise _refused(self.process) from error
-                got = 0
+            got = self.fetch(batch, words[at : at + len(batch)])
             whole = got // size_bytes
             was_read[at : at + whole] = True
             # What follows can't be read: it is passed over.
@@ -82,14 +90,7 @@ class RemoteMemory:
         first = 0
         while first < len(pieces):
             batch = pieces[first : first + _MOST_PIECES]
-            try:
-                got = read_process(self.process.pid, batch, into[at[first] :])
-            except OSError as error:
-                if error.errno == errno.ESRCH:
-                    raise TargetError(f"process {self.process.pid} has ended") from error
-                if error.errno == errno.EPERM:
-                    raise _refused(self.process) from error
-                got = 0
+            got = self.fetch(batch, into[at[first] :])
             before = ends[first] - pieces[first, 1]
             whole = int(np.searchsorted(ends, before + np.uint64(got), side="right")) - first
             was_read[first : first + whole] = True

@@ -7,7 +7,7 @@ given piece by piece, in any order, once each; what is in no block is a root. A 
 to block is kept until all has been seen, and then followed.
 """
 
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 
 cdef enum:

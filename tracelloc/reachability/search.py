@@ -7,8 +7,6 @@ so, and only old blocks are asked about; the memory of all others is a root.
 
 from __future__ import annotations
 
-import errno
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -16,12 +14,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.errors import TargetError
 from tracelloc.heap.blocks import Blocks
 from tracelloc.objects.memory import PAGE_BYTES, RemoteMemory
 from tracelloc.reachability.areas import Area, searched_areas
 from tracelloc.reachability.marking import Marks
-from tracelloc.syscalls import read_process
 from tracelloc.target.procfs import Process
 
 Mask = npt.NDArray[np.bool_]
@@ -42,9 +38,6 @@ class PointerSearch:
     """What was asked about, by address."""
     reachable: Mask
     """A row per block."""
-    searched_bytes: int
-    cpu_ns: int
-    """Time of this thread that it took."""
     edges_left_out: int
     """Pointers between blocks that were not kept: their targets count as reachable."""
 
@@ -57,7 +50,6 @@ def search(
     None if ``may_go_on`` said no, which is asked after each MiB. Raises TargetError,
     PrivilegeError.
     """
-    began_ns = time.thread_time_ns()
     # A main thread that has ended has no memory.
     process = Process(process.thread_id, process.root)
     blocks = blocks.select(np.argsort(blocks.address, kind="stable"))
@@ -67,26 +59,19 @@ def search(
     marks = Marks(blocks.address, ends, _MOST_EDGES)
     memory = RemoteMemory(process)
     words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
-    searched_bytes = 0
     for area in searched_areas(process.maps_text()):
         for first, last in _present_runs(memory, area):
             for address in range(first, last, _PIECE_BYTES):
                 if not may_go_on():
                     return None
-                size_bytes = _read(process, address, min(_PIECE_BYTES, last - address), words)
+                piece = np.array([[address, min(_PIECE_BYTES, last - address)]], np.uint64)
+                size_bytes = memory.fetch(piece, words)
                 for shift in range(8 if area.is_code else 1):
                     shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
                     marks.scan(shifted.view(np.uint64), address)
-                searched_bytes += size_bytes
     reachable = np.zeros(len(blocks), np.uint8)
     marks.finish(reachable)
-    return PointerSearch(
-        blocks,
-        reachable.view(np.bool_),
-        searched_bytes,
-        time.thread_time_ns() - began_ns,
-        marks.edges_left_out,
-    )
+    return PointerSearch(blocks, reachable.view(np.bool_), marks.edges_left_out)
 
 
 def _present_runs(memory: RemoteMemory, area: Area) -> Iterator[tuple[int, int]]:
@@ -96,16 +81,3 @@ def _present_runs(memory: RemoteMemory, area: Area) -> Iterator[tuple[int, int]]
         present = np.concatenate([[False], pages, [False]])
         turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
         yield from zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True)
-
-
-def _read(process: Process, address: int, size_bytes: int, words: npt.NDArray[np.uint64]) -> int:
-    """Reads contiguous memory. Returns how many bytes could be read."""
-    pieces = np.array([[address, size_bytes]], np.uint64)
-    try:
-        return read_process(process.pid, pieces, words)
-    except OSError as error:
-        if error.errno == errno.ESRCH:
-            raise TargetError(f"process {process.pid} has ended") from error
-        if error.errno in (errno.EFAULT, errno.EIO):
-            return 0
-        raise

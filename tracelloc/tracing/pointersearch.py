@@ -26,6 +26,8 @@ _PAUSE_NS: Final = 10 * NS_PER_S
 """From one search to the next, at least."""
 _QUIET_NS: Final = 60 * NS_PER_S
 """From one to the next in processes in which nothing grows."""
+_LOOK_NS: Final = NS_PER_S
+"""How often it is asked whether a search is due."""
 _SHARE: Final = 1 / 64
 """Most of this machine's time (of one processor) that searches take."""
 _AT_ONCE: Final = 8192
@@ -79,6 +81,7 @@ class PointerSearches:
                 return
             self._searching.result()
             self._searching = None
+        self._not_before_ns = now_ns + _LOOK_NS
         known = self._searched_ns
         self._searched_ns = {each.heap: known.get(each.heap, 0) for each in processes}
         due = [each for each in processes if self._is_due(each, now_ns)]
@@ -116,7 +119,8 @@ class PointerSearches:
 
     def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
         parts: list[Blocks] = []
-        count, at = 0, 0 if self._may_go_on() else None
+        count = 0
+        at: int | None = 0
         while at is not None and count < _MOST:
             with self._lock:
                 at, some = heap.table.some_blocks(at, born_by_ns, _AT_ONCE)

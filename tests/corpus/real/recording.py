@@ -61,7 +61,7 @@ class RealRecording:
     lost_search: Column
     """Which of these searches found no pointer to a block: a row per block and search."""
     lost_row: Column
-    """And the row of that block's allocation."""
+    """Row of that block's allocation."""
 
     @classmethod
     def events_of(cls, events: Events, started_ns: int) -> dict[str, Column]:
