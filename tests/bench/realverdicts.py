@@ -192,6 +192,7 @@ def replay(recording: RealRecording, name: str, seed: int) -> RunResult | None:
     for time_s, table, findings in looks(
         events, recording.known_stacks(), recording.seconds, judge=judge, start_ns=START_NS,
         search=recording.searches(events), resident=recording.resident_bytes,
+        collects=recording.collects,
     ):  # fmt: skip
         run.note(time_s, findings, table, result)
     if truth is not None:

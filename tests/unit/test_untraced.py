@@ -13,7 +13,7 @@ from tests.unit.test_memory import MIB, with_memory
 from tracelloc.abi import Counter
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.allocators import Module
-from tracelloc.target.runtimes import Runtime, runtimes_of
+from tracelloc.target.runtimes import Runtime, collects_garbage, runtimes_of
 from tracelloc.views.alerts import alert_of, implausible_sizes
 from tracelloc.views.untraced import untraced_growth
 
@@ -28,6 +28,24 @@ def runtimes(*paths: str, is_go: bool = False) -> tuple[Runtime, ...]:
     return runtimes_of(
         Module(("0", n), path, path, cast("object", elf)) for n, path in enumerate(paths)
     )  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("path", "collects"),
+    [
+        ("/opt/java/lib/server/libjvm.so", True),
+        ("/usr/bin/node", True),
+        ("/usr/bin/lua5.4", True),
+        ("/usr/lib/x86_64-linux-gnu/libluajit-5.1.so.2", True),
+        ("/usr/lib/x86_64-linux-gnu/libgc.so.1", True),
+        ("/usr/lib/x86_64-linux-gnu/libgcc_s.so.1", False),
+        ("/usr/bin/python3.11", False),
+        ("/usr/bin/php8.2", False),
+        ("/usr/sbin/nginx", False),
+    ],
+)
+def test_who_collects_garbage(path: str, collects: bool) -> None:
+    assert collects_garbage(["/usr/lib/libc.so.6", path]) is collects
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ SITE, OTHER = 1, 2
 
 
 def course(
-    site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int
-) -> list[tuple[float, Findings]]:
+    site: Stream, is_lost: Callable[[np.ndarray], np.ndarray], end_s: float, resident_bytes: int,
+    *, collects: bool = False,
+) -> list[tuple[float, Findings]]:  # fmt: skip
     """All looks. ``is_lost``: of blocks of the site by birth, in seconds, which are unreachable."""
     random = np.random.default_rng(1)
     other = churn(random, poisson(random, 20, 0, end_s), 1.0, 200)
@@ -41,7 +42,7 @@ def course(
         (time_s, findings)
         for time_s, _, findings in looks(
             events_of([site, other], end_s), stacks_of(["site/main", "other/main"]), end_s,
-            search=search, resident=lambda _: resident_bytes,
+            search=search, resident=lambda _: resident_bytes, collects=collects,
         )
     ]  # fmt: skip
 
@@ -89,6 +90,30 @@ def test_the_evidence_has_the_figures() -> None:
     assert "points to 201 of its 221 old blocks any more" in judged.evidence
     assert judged.rate_bytes_per_min == pytest.approx(2 * 100 * 60, rel=0.1)
     assert judged.confidence > 0.9
+
+
+@pytest.mark.parametrize(("collects", "rate"), [(False, 120_000), (True, 6000)])
+def test_what_is_left_to_a_collector_is_no_part_of_the_rate(collects: bool, rate: float) -> None:
+    """A block of 1,000 bytes is lost every ten seconds; the 19 others are kept, too.
+
+    Where nothing collects garbage, something that looks like a pointer keeps them.
+    """
+    random = np.random.default_rng(9)
+    site = leak(random, every(0.5, 0, 420), 1000)
+    looked = course(site, lambda births_s: births_s % 10 < 0.1, 420, LARGE, collects=collects)
+    (suspect,) = looked[-1][1].suspects
+    assert suspect.judgement.verdict is Verdict.LEAKING
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(rate, rel=0.1)
+
+
+def test_large_blocks_that_are_lost_count_in_full() -> None:
+    """One in forty has 100 times the bytes of the others: it is lost, too."""
+    random = np.random.default_rng(10)
+    births = every(1, 0, 240)
+    sizes = np.where(np.arange(len(births)) % 40 == 39, 10_000, 100)
+    site = leak(random, births, lambda *_: sizes)
+    (suspect,) = course(site, all_of_them, 240, LARGE)[-1][1].suspects
+    assert suspect.judgement.rate_bytes_per_min == pytest.approx(sizes.mean() * 60, rel=0.15)
 
 
 def test_lost_at_one_time_is_no_leak() -> None:

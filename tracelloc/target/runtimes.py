@@ -25,6 +25,8 @@ class Runtime:
     """The advice in a few words."""
     naming: str = ""
     """What gives names to the code that it generates; empty: it generates none, or nothing does."""
+    collects: bool = True
+    """A garbage collector frees blocks late: references are not counted."""
 
 
 _JVM: Final = Runtime(
@@ -47,6 +49,7 @@ _PHP: Final = Runtime(
     "PHP's Zend allocator takes memory in chunks of 2 MiB",
     "start PHP with USE_ZEND_ALLOC=0 in its environment: each block then comes from malloc",
     "start it with USE_ZEND_ALLOC=0",
+    collects=False,
 )
 _PYTHON: Final = Runtime(
     "Python",
@@ -54,6 +57,7 @@ _PYTHON: Final = Runtime(
     "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
     "in its environment, each comes from malloc and has a stack",
     "tracelloc objects -p PID",
+    collects=False,
 )
 _KNOWN: Final = (
     (r"libjvm\.so", _JVM),
@@ -103,6 +107,13 @@ _GO: Final = Runtime(
 )
 
 
+_COLLECTORS: Final = re.compile(
+    r"(?:lib)?(?:lua|luajit)[-\d.]*(?:\.so[.\d]*)?|lib(?:guile|mono|monosgen|gc|ecl|mozjs)"
+    r"(?:-[-\d.]+)?\.so[.\d]*|guile[\d.]*|mono(?:-sgen)?"
+)
+"""Others whose blocks come from malloc and are freed by a collector."""
+
+
 def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
     """The runtimes of a process, by the files it has mapped."""
     found: dict[Runtime, None] = {}
@@ -113,6 +124,15 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
         if runtime is not None:
             found[runtime] = None
     return tuple(found)
+
+
+def collects_garbage(paths: Iterable[str]) -> bool:
+    """Whether a garbage collector frees blocks in a process, by the files it has mapped."""
+    names = [base_name(path) for path in paths]
+    runtimes = map(_by_name, names)
+    return any(each is not None and each.collects for each in runtimes) or any(
+        map(_COLLECTORS.fullmatch, names)
+    )
 
 
 @functools.lru_cache(maxsize=1 << 12)

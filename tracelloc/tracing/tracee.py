@@ -21,7 +21,7 @@ from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import FileId, is_runtime
 from tracelloc.target.residency import MemoryUsage, Residency
-from tracelloc.target.runtimes import Runtime, runtimes_of
+from tracelloc.target.runtimes import Runtime, collects_garbage, runtimes_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
@@ -313,6 +313,7 @@ class Tracee:
             table.cohorts, table.totals, self.heap.stacks, now_ns, losses,
             unreachable=self.heap.unreachable,
             resident_bytes=self.process.rss_bytes() or 0,
+            collects=collects_garbage(module.path for module in self.space.modules),
         )  # fmt: skip
 
     def _is_in_runtime(self, address: int) -> bool:

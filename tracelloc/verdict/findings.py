@@ -20,6 +20,7 @@ from tracelloc.verdict.growth import Rows
 from tracelloc.verdict.judgement import (
     CODE_OF,
     VERDICTS,
+    Circumstances,
     Codes,
     Judgement,
     Member,
@@ -160,13 +161,15 @@ class Group:
         return float(self.sites.rate_bytes_per_min[0])
 
     @classmethod
-    def of(
-        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int
-    ) -> Group:
+    def of(  # noqa: PLR0917
+        cls, census: Census, stacks: Rows, sites: Sites, frame: int | None, retracted: int,
+        circumstances: Circumstances,
+    ) -> Group:  # fmt: skip
         """Stacks with their judgement as one.
 
         A stack with too few survivors to grow by itself counts as if its blocks were as large as
-        the group's usually are: one large block is no leak of its size.
+        the group's usually are: one large block is no leak of its size, unless it is lost. Where
+        a collector frees blocks late, a stack counts by what it has lost.
         """
         # The share of each slice that is newer than the onset; births count as evenly distributed.
         begin, end = census.edges_s[:-1], census.edges_s[1:]
@@ -177,7 +180,12 @@ class Group:
         order = np.argsort(size)
         middle = np.searchsorted(np.cumsum(count[order]), count.sum() / 2)
         usual = count * size[order[min(int(middle), len(order) - 1)]]
-        kept = np.where(count < P.least_survivors, np.minimum(whole, usual), whole)
+        lost, lost_bytes, asked = census.unreachable.of(stacks, len(since))
+        few = (count < P.least_survivors) & (lost.sum(axis=1) == 0)
+        kept = np.where(few, np.minimum(whole, usual), whole)
+        if circumstances.collects and sites.unreachable[0] > 0:
+            mostly = lost.sum(axis=1) >= P.unreachable_mostly * asked
+            kept = np.where(mostly, whole, lost_bytes @ since)
         most = kept.sum() / np.maximum(census.now_s - sites.since_s, 1e-3) * 60
         sites = replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))
         return cls(sites, stacks, kept, frame, retracted, len(stacks))

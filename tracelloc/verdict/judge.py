@@ -70,11 +70,12 @@ class Judge:
         *,
         unreachable: UnreachableBlocks | None = None,
         resident_bytes: int = 0,
+        collects: bool = False,
     ) -> Iterator[Findings | None]:
         """Looks at all stacks, a part at a time, so that events need not wait.
 
         ``unreachable``: blocks that nothing points to; None if that is not known.
-        ``resident_bytes``: of the process.
+        ``resident_bytes``: of the process. ``collects``: a garbage collector frees blocks in it.
 
         All of it is about the moment of the first part. The last one brings the findings; None
         while nothing has happened.
@@ -94,6 +95,7 @@ class Judge:
             self._circumstances(census, moment, losses),
             searched=unreachable is not None and not unreachable.is_refused,
             resident_bytes=resident_bytes,
+            collects=collects,
         )
         sites = yield from judge_in_parts(count, census.population, circumstances)
         # So may stacks that nothing but the id is known of yet.
@@ -152,7 +154,7 @@ class Judge:
             together = replace(together, code=sites.code[rows[:1]])
             frame = shared_caller(stacks, rows.tolist())
             retracted = int(self._stacks.retracted[rows].max())
-            found.append(Group.of(census, rows, together, frame, retracted))
+            found.append(Group.of(census, rows, together, frame, retracted, circumstances))
         return found
 
 

@@ -124,6 +124,8 @@ class Circumstances:
     """The process's memory is searched for pointers to its blocks."""
     resident_bytes: int = 0
     """Memory of the process."""
+    collects: bool = False
+    """A garbage collector frees blocks of the process, some of them late."""
 
     def select(self, rows: Rows) -> Circumstances:
         """The circumstances of some sites."""

@@ -81,7 +81,7 @@ def judge_sites(population: Population, circumstances: Circumstances) -> Sites:
     )
     if circumstances.searched:
         proof = find_proof(population, loss_share, circumstances.clean_from_s)
-        sites = heed_pointers(sites, proof, watched_s, circumstances.resident_bytes)
+        sites = heed_pointers(sites, population, proof, watched_s, circumstances)
     # No more can have piled up since than is there.
     most = sites.alive_bytes / np.maximum(population.now_s - sites.since_s, 1e-3) * 60
     return replace(sites, rate_bytes_per_min=np.minimum(sites.rate_bytes_per_min, most))

@@ -217,7 +217,9 @@ class _Sums:
             members = np.sort(groups.members(at))
             frame = frame_of(look.stacks, members.tolist())
             one = judged.select(np.array([at]))
-            group = Group.of(look.census, members, one, frame, int(retracted[at]))
+            group = Group.of(
+                look.census, members, one, frame, int(retracted[at]), look.circumstances
+            )
             found.append(replace(group, sharing=int(sizes[at])))
             yield None
         leaking = judged.code == CODE_OF[Verdict.LEAKING]

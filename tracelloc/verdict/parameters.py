@@ -88,6 +88,9 @@ class VerdictParameters:
     unreachable_mostly: float = 0.25
     """Lost blocks, as a share of those that are kept, from which on all of these are the leak:
     old contents of memory may look like pointers to the others."""
+    unreachable_collected: float = 0.5
+    """Lost bytes, as a share of those that are kept, in the older half, that this takes as well
+    where a garbage collector frees blocks late."""
     unreachable_parts: int = 6
     """Parts of the time since the first loss."""
     unreachable_least_parts: int = 3

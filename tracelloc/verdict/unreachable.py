@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tracelloc.heap.cohorts import F64, Population
-from tracelloc.verdict.growth import CumulativeCurve
-from tracelloc.verdict.judgement import CODE_OF, Sites, Verdict
+from tracelloc.verdict.growth import CumulativeCurve, Rows
+from tracelloc.verdict.judgement import CODE_OF, Circumstances, Sites, Verdict
 from tracelloc.verdict.parameters import P
 from tracelloc.verdict.survivaltail import Mask
 
@@ -31,9 +31,6 @@ class Proof:
     """Enough of them, from enough generations, to call it a leak."""
     since_s: F64
     """When the first of them was born, seconds since tracing began; one-off losses left out."""
-    rate_bytes_per_min: F64
-    """Rate of what is old and was allocated since, if enough of it is lost; else of what is."""
-    blocks_per_min: F64
 
 
 def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> Proof:
@@ -46,13 +43,12 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
     lost = np.where(population.edges_s[:-1] >= clean_from_s, population.unreachable, 0.0)
     count = lost.sum(axis=1)
     sites = len(count)
-    since_s, rate, pace = np.zeros((3, sites))
+    since_s = np.zeros(sites)
     listed, proven = np.zeros((2, sites), np.bool_)
     rows = np.flatnonzero(count >= np.maximum(P.unreachable_least, unseen))
     if len(rows):
         edges = population.edges_s
-        tables = lost, population.unreachable_bytes, population.alive, population.alive_bytes
-        curve = CumulativeCurve(edges, np.stack([table[rows] for table in tables]))
+        curve = CumulativeCurve(edges, lost[rows])
         end_s = edges[-1] - P.unreachable_unseen_s
         # From the first lost block on; then the later ones alone.
         for share in P.unreachable_fractions:
@@ -61,9 +57,9 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
             length_s = np.maximum(end_s - start_s, 1e-3)
             steps = np.arange(P.unreachable_parts + 1) / P.unreachable_parts
             parts = curve.between(start_s[:, None] + length_s[:, None] * steps)
-            blocks, size, kept_blocks, kept_size = parts.sum(axis=2)
-            generations = np.count_nonzero(parts[0] >= 0.5, axis=1)
-            recent = parts[0, :, P.unreachable_parts // 2 :].sum(axis=1)
+            blocks = parts.sum(axis=1)
+            generations = np.count_nonzero(parts >= 0.5, axis=1)
+            recent = parts[:, P.unreachable_parts // 2 :].sum(axis=1)
             spread_s = _last_edge(edges, lost[rows]) - start_s
             again = (
                 (blocks >= P.unreachable_least)
@@ -78,23 +74,21 @@ def find_proof(population: Population, loss_share: F64, clean_from_s: float) -> 
                 & (spread_s >= P.unreachable_watch_s)
             )
             better = (again & ~listed[rows]) | (enough & ~proven[rows])
-            mostly = blocks >= P.unreachable_mostly * kept_blocks
-            since_s[rows] = np.where(better, start_s, since_s[rows])
-            per_min = np.where(better, 60 / length_s, 0.0)
-            rate[rows] = np.where(better, np.where(mostly, kept_size, size) * per_min, rate[rows])
-            pace[rows] = np.where(
-                better, np.where(mostly, kept_blocks, blocks) * per_min, pace[rows]
-            )
+            began_s = _beginning(edges, lost[rows], reached.argmax(axis=1), end_s)
+            since_s[rows] = np.where(better, began_s, since_s[rows])
             listed[rows] |= again
             proven[rows] |= enough
-    return Proof(count, listed, proven, since_s, rate, pace)
+    return Proof(count, listed, proven, since_s)
 
 
-def heed_pointers(sites: Sites, proof: Proof, watched_s: F64, resident_bytes: int) -> Sites:
+def heed_pointers(
+    sites: Sites, population: Population, proof: Proof, watched_s: F64, around: Circumstances
+) -> Sites:
     """Calls a leak what is lost, and what is still pointed to only if it goes on for long.
 
-    ``watched_s``: for how long each site has been growing. ``resident_bytes``: of the process.
+    ``watched_s``: for how long each site has been growing.
     """
+    resident_bytes = around.resident_bytes
     rate = sites.rate_bytes_per_min
     has_doubled = rate * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
     called_s = np.where(has_doubled, P.referenced_doubled_s, P.referenced_watch_s)
@@ -116,19 +110,68 @@ def heed_pointers(sites: Sites, proof: Proof, watched_s: F64, resident_bytes: in
     unproven = np.where(code == CODE_OF[Verdict.LEAKING], 1.0, referenced) * sites.confidence
     by_proof = P.most_confidence * (1 - np.exp(-proof.lost / 2))
     only_lost = proof.listed & ~grew
+    by_loss = proof.proven | only_lost
+    first_lost_s = np.maximum(sites.since_s, proof.since_s) if around.collects else sites.since_s
+    since_s = np.where(grew, first_lost_s, proof.since_s)
+    lost_rate, lost_pace = _rates(population, since_s, grew, by_loss, collects=around.collects)
     return replace(
         sites,
         code=code,
         confidence=np.where(proof.listed, np.maximum(by_proof, sites.confidence), unproven),
-        rate_bytes_per_min=np.where(only_lost, proof.rate_bytes_per_min, rate),
-        blocks_per_min=np.where(only_lost, proof.blocks_per_min, sites.blocks_per_min),
-        since_s=np.where(only_lost, proof.since_s, sites.since_s),
+        rate_bytes_per_min=np.where(by_loss, lost_rate, rate),
+        blocks_per_min=np.where(by_loss, lost_pace, sites.blocks_per_min),
+        since_s=np.where(by_loss, since_s, sites.since_s),
         survivors=np.where(only_lost, proof.lost, sites.survivors),
         born_in_window=np.where(only_lost, sites.born, sites.born_in_window),
         verdict_in_s=np.where(waits & (sites.asked == 0), P.unreachable_first_s, 0.0),
         rising_only=sites.rising_only & ~proof.listed,
         replaces_old=sites.replaces_old & ~proof.listed,
     )
+
+
+def _rates(
+    population: Population, since_s: F64, grew: Mask, by_loss: Mask, *, collects: bool
+) -> tuple[F64, F64]:
+    """(bytes, blocks) a minute that some sites have lost since then; 0 of the others.
+
+    Where blocks are lost and the site grows, all that is kept counts: the pointers to the rest
+    may be old contents of memory. What a collector has not yet freed is kept, too; there, most
+    of what is old has to be lost.
+    """
+    rate, pace = np.zeros((2, len(since_s)))
+    rows = np.flatnonzero(by_loss)
+    tables = (
+        population.unreachable, population.unreachable_bytes,
+        population.alive, population.alive_bytes,
+    )  # fmt: skip
+    curve = CumulativeCurve(population.edges_s, np.stack([table[rows] for table in tables]))
+    end_s = population.edges_s[-1] - P.unreachable_unseen_s
+    length_s = np.maximum(end_s - since_s[rows], 1e-3)
+    halves = curve.between(since_s[rows, None] + length_s[:, None] * np.array([0, 0.5, 1]))
+    lost, lost_bytes, kept, kept_bytes = halves
+    mostly = lost.sum(axis=1) >= P.unreachable_mostly * kept.sum(axis=1)
+    all_blocks, all_bytes = kept.sum(axis=1), kept_bytes.sum(axis=1)
+    if collects:
+        mostly &= lost_bytes[:, 0] >= P.unreachable_collected * kept_bytes[:, 0]
+        # Of the newer half it isn't known what is left to the collector.
+        all_blocks = kept[:, 0] * lost.sum(axis=1) / np.maximum(lost[:, 0], 1.0)
+        all_bytes = kept_bytes[:, 0] * lost_bytes.sum(axis=1) / np.maximum(lost_bytes[:, 0], 1.0)
+    else:
+        mostly |= grew[rows]
+    rate[rows] = np.where(mostly, all_bytes, lost_bytes.sum(axis=1)) / length_s * 60
+    pace[rows] = np.where(mostly, all_blocks, lost.sum(axis=1)) / length_s * 60
+    return rate, pace
+
+
+def _beginning(edges_s: F64, lost: F64, first: Rows, end_s: float) -> F64:
+    """When each site began to lose blocks, within its slice ``first``, if it has kept its pace."""
+    at = np.arange(len(first))
+    begin, end = edges_s[first], edges_s[first + 1]
+    later = lost[:, ::-1].cumsum(axis=1)[:, ::-1][at, first] - lost[at, first]
+    pace = later / np.maximum(end_s - end, 1e-3)
+    filled = lost[at, first] / np.maximum((end - begin) * pace, 1e-9)
+    began: F64 = end - (end - begin) * np.minimum(filled, 1.0)
+    return began
 
 
 def _last_edge(edges_s: F64, lost: F64) -> F64:

@@ -101,7 +101,7 @@ def real_leak(recording: RealRecording) -> InjectedLeak | None:
     if not len(rows):
         return None
     stacks = frozenset(np.unique(recording.stack[rows]).tolist())
-    first_s = float(recording.time_ms[rows].min()) / 1000
+    first_s = recording.leaks_from_s
     own = np.isin(recording.stack, sorted(stacks)) & (recording.time_ms >= first_s * 1000)
     rate = float(recording.size[rows].sum()) / (recording.seconds - first_s) * 60
     never_freed = len(rows) >= 0.9 * np.count_nonzero(own)

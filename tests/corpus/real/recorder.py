@@ -228,15 +228,15 @@ def lost_rows(events: Events, searches: list[Blocks]) -> tuple[I64, I64]:
     return np.concatenate(numbers), np.concatenate(rows)
 
 
-def leaked_rows(events: Events, pid: int, skipped: Path) -> I64:
-    """The rows of allocations whose frees were left out."""
+def leaked_rows(events: Events, pid: int, skipped: Path) -> tuple[I64, I64]:
+    """The rows of allocations whose frees were left out, and when, CLOCK_MONOTONIC in ms."""
     if not skipped.exists():
-        return np.empty(0, np.int64)
+        return np.empty(0, np.int64), np.empty(0, np.int64)
     words = [line.split() for line in skipped.read_text().splitlines()]
     order = np.argsort(events["address"], kind="stable")
     addresses = events["address"][order]
-    rows = []
-    for number, address, _ in words:
+    when_ms: dict[int, int] = {}
+    for number, address, time_s in words:
         if int(number) != pid:
             continue
         low, high = np.searchsorted(addresses, [int(address, 16), int(address, 16) + 1])
@@ -245,12 +245,13 @@ def leaked_rows(events: Events, pid: int, skipped: Path) -> I64:
         # It was never given out again.
         made = mine[np.isin(kind, (EventKind.ALLOC, EventKind.LATE_ALLOC))]
         # Blocks from before tracing began are in no row.
-        rows += made[-1:].tolist()
-    return np.unique(np.array(rows, np.int64))
+        when_ms |= dict.fromkeys(made[-1:].tolist(), round(float(time_s) * 1000))
+    rows = sorted(when_ms)
+    return np.array(rows, np.int64), np.array([when_ms[row] for row in rows], np.int64)
 
 
 def _recording(
-    session: Session, events: Events, samples: I64, leaked: I64, searched_ms: I64,
+    session: Session, events: Events, samples: I64, leaked: tuple[I64, I64], searched_ms: I64,
     lost: tuple[I64, I64],
 ) -> RealRecording:  # fmt: skip
     root = session.root
@@ -279,7 +280,8 @@ def _recording(
         anonymous_ms=samples[:, 0],
         anonymous_bytes=samples[:, 1],
         lost=np.array([session.snapshot().root.losses.events]),
-        leaked=leaked,
+        leaked=leaked[0],
+        skipped_ms=leaked[1] - root.started_ns // 1_000_000,
         searched_ms=searched_ms,
         lost_search=lost[0],
         lost_row=lost[1],

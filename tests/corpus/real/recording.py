@@ -16,6 +16,7 @@ from tracelloc.capture.ring import Events
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.unreachable import UnreachableBlocks, keys_of
+from tracelloc.target.runtimes import collects_garbage
 from tracelloc.text import NS_PER_S
 
 Column = npt.NDArray[Any]
@@ -56,6 +57,8 @@ class RealRecording:
     """One number: events lost."""
     leaked: Column
     """Rows of allocations that the program was made to leak (``tests/targets/skipfree.c``)."""
+    skipped_ms: Column
+    """When the free of each was left out."""
     searched_ms: Column
     """When its memory was searched for pointers to blocks that were ``ASKED_AGE_S`` old."""
     lost_search: Column
@@ -90,7 +93,7 @@ class RealRecording:
             read = {
                 field.name: columns[field.name] for field in fields(cls) if field.name in columns
             }
-        for name in ("leaked", "searched_ms", "lost_search", "lost_row"):
+        for name in ("leaked", "skipped_ms", "searched_ms", "lost_search", "lost_row"):
             read.setdefault(name, np.empty(0, np.int64))
         read["time_ms"] = np.cumsum(read["time_ms"], dtype=np.int64)
         return cls(**read)
@@ -138,6 +141,17 @@ class RealRecording:
         """Anonymous memory at some second."""
         at = int(np.searchsorted(self.anonymous_ms, time_s * 1000, side="right")) - 1
         return int(self.anonymous_bytes[max(at, 0)])
+
+    @property
+    def leaks_from_s(self) -> float:
+        """When the first of what leaked did so: when its free was left out, as far as known."""
+        times = self.skipped_ms if len(self.skipped_ms) else self.time_ms[self.leaked]
+        return float(times.min()) / 1000
+
+    @property
+    def collects(self) -> bool:
+        """Whether a garbage collector is among the files that frames are in."""
+        return collects_garbage({str(name).rpartition(" ")[2] for name in self.name})
 
     def known_stacks(self) -> Stacks:
         """The stacks of the session under their old indices; ids are the indices."""
