@@ -27,7 +27,16 @@ from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
 from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
-from tracelloc.ui.view import BASIC, Settings, Sorting, Source, View, ViewSelection, is_live
+from tracelloc.ui.view import (
+    BASIC,
+    Settings,
+    Sorting,
+    Source,
+    View,
+    ViewSelection,
+    has_blocks,
+    is_live,
+)
 from tracelloc.views.processfacts import waste_line
 
 MOST_SIZES: Final = 32
@@ -200,7 +209,7 @@ SIZES: Final = View(
     widget=lambda: Table(columns("size")),
     choose=_only_sizes,
     sorting=_BY_BYTES,
-    exists=is_live,
+    exists=has_blocks,
 )
 AGES: Final = View(
     name="ages",
@@ -210,7 +219,7 @@ AGES: Final = View(
     widget=lambda: Table(columns("age")),
     choose=_only_ages,
     sorting=_BY_BYTES,
-    exists=is_live,
+    exists=has_blocks,
 )
 
 

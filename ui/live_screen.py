@@ -22,7 +22,7 @@ from tracelloc.ui.lineview import LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
-from tracelloc.ui.player import LIVE_ONLY, PLAYER_KEYS
+from tracelloc.ui.player import PLAYER_KEYS
 from tracelloc.ui.plot import curves_of
 from tracelloc.ui.processview import PROCESSES
 from tracelloc.ui.spanplot import SpanPlot, flags_of
@@ -359,7 +359,8 @@ def live_keys(state: State) -> list[Binding]:
     keys = [*view_keys(state.views)]
     if state.player is None:
         return [*LIVE_KEYS, *keys]
-    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in LIVE_ONLY), *keys]
+    missing = state.player.missing_keys
+    return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in missing), *keys]
 
 
 def _order_of(picture: Picture) -> Settings:

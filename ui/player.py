@@ -45,10 +45,10 @@ PLAYER_KEYS: Final = bindings(
     shown={"left_square_bracket", "right_square_bracket", "at", "space", "x"},
 )
 # fmt: on
-LIVE_ONLY: Final = frozenset(
-    {"b", "L", "m", "A", "P", "space", "x", "greater_than_sign", "less_than_sign"}
-)
-"""Keys of a live trace that need its blocks, or the process."""
+LIVE_ONLY: Final = frozenset({"b", "m", "P", "space", "x", "greater_than_sign", "less_than_sign"})
+"""Keys of a live trace that need the process."""
+BLOCK_KEYS: Final = frozenset({"L", "A"})
+"""Keys that need single blocks."""
 
 
 class Player:
@@ -61,6 +61,11 @@ class Player:
         self._uptime_s: float | None = None
         """The moment that was asked for last, which may not be shown yet."""
         self._timer: Timer | None = None
+
+    @property
+    def missing_keys(self) -> frozenset[str]:
+        """Keys of a live trace that a recording has no use for."""
+        return LIVE_ONLY if self._recorded.has_blocks else LIVE_ONLY | BLOCK_KEYS
 
     @property
     def line(self) -> TimeLine:

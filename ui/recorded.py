@@ -8,6 +8,7 @@ import math
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from tracelloc.errors import TracellocError
 from tracelloc.filters import NamedStack, load_filters
+from tracelloc.heap.blocks import Blocks
 from tracelloc.invoker import invoker
 from tracelloc.recording.joined import AnyRecording, open_recordings
 from tracelloc.recording.running import recording_of
@@ -59,6 +61,7 @@ class RecordedSource:
         self.filters = namers.filters
         self.invoker = invoker()
         self.recorded = self
+        self.has_blocks = recording.has_events
         self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
         self.facts = _facts_of(recording, self._newest.root)
         self._files = SourceFiles()
@@ -72,7 +75,10 @@ class RecordedSource:
         return self._recording.trace_as_of(uptime_s)
 
     def take(self, wanted: Wanted) -> TraceSnapshot:
-        """The moment that was gone to."""
+        """The moment that was gone to.
+
+        Of a moment that events do not reach back to, no block is known.
+        """
         recording, uptime_s = self._recording, self._uptime_s
         self._look_for_newest()
         index = recording.find_uptime(uptime_s)
@@ -81,7 +87,16 @@ class RecordedSource:
         # Names are those of the trace that was asked for last.
         trace = recording.trace_as_of(uptime_s)
         self.line = self._line(recording.find_uptime(trace.root.now_ns / NS_PER_S + _ROUNDING_S))
-        return trace
+        return self._with_blocks(trace) if wanted.blocks and self.has_blocks else trace
+
+    def _with_blocks(self, trace: TraceSnapshot) -> TraceSnapshot:
+        found = self._recording.with_blocks(self.line.index, trace).processes
+        return replace(
+            trace,
+            processes=tuple(
+                replace(one, blocks=Blocks.empty()) if one.blocks is None else one for one in found
+            ),
+        )
 
     def _look_for_newest(self) -> None:
         """Reads what has come; the curves take longer and are made now and then."""
@@ -106,7 +121,7 @@ class RecordedSource:
         return self._namers.of(target)
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot as it is: single blocks are not recorded."""
+        """The snapshot as it is: usable sizes are not recorded."""
         return snapshot
 
     def ring_share(self) -> float:

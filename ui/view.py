@@ -63,6 +63,11 @@ class RecordedMoments(Protocol):
         """The moment before the one that was taken last, for rates."""
         ...
 
+    @property
+    def has_blocks(self) -> bool:
+        """Whether single blocks are known, at least of the last moments."""
+        ...
+
     def go_to(self, uptime_s: float) -> None:
         """Which moment is taken from now on: the last one that is not later."""
         ...
@@ -337,6 +342,9 @@ class ViewSelection:
     @property
     def _why_all_empty(self) -> str:
         """Why there are no rows where nothing was narrowed down."""
+        blocks = self.snapshot.blocks
+        if blocks is not None and not len(blocks) and self.snapshot.totals.live_count.any():
+            return "single blocks of this moment are not known: events do not reach back so far"
         alert = alert_of(self.snapshot)
         if alert is not None:
             return f"no traced block is live: {alert.sentence}"
@@ -348,8 +356,13 @@ class ViewSelection:
 
 
 def is_live(source: Source) -> bool:
-    """Whether there are single blocks and threads to look at: they are not recorded."""
+    """Whether there are threads to look at: they are not recorded."""
     return source.recorded is None
+
+
+def has_blocks(source: Source) -> bool:
+    """Whether there are single blocks to look at: not in every recording."""
+    return source.recorded is None or source.recorded.has_blocks
 
 
 def difference(snapshot: Snapshot, settings: Settings) -> I64 | None:

@@ -16,6 +16,7 @@ from tests.unit.test_views import FakeSymbolizer
 from tracelloc.abi import Counter
 from tracelloc.capture.overhead import Overhead
 from tracelloc.filters import Filters
+from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.history import History
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
@@ -29,6 +30,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.views.naming import Namers
 
 START_S = 1_700_000_000.0
+_FIVE = Wanted(top=5)
 
 
 class FakeNames:
@@ -68,13 +70,20 @@ def traces(end_s: float) -> list[TraceSnapshot]:
     return list(_traces(end_s))
 
 
-def _traces(end_s: float) -> Iterator[TraceSnapshot]:
+def traces_with_events(end_s: float) -> list[TraceSnapshot]:
+    """The same, with every event, and all blocks to compare with."""
+    return list(_traces(end_s, Wanted(top=5, blocks=True, events=True), EventLog()))
+
+
+def _traces(
+    end_s: float, wanted: Wanted = _FIVE, log: EventLog | None = None
+) -> Iterator[TraceSnapshot]:
     """The program at each look, beside a child that has ended."""
     events, stacks, _ = program(end_s)
     history, series = History(START_NS), Series(START_NS)
     found = FoundLibrary(LIBC.name, "/lib/libc.so.6", ("malloc", "free"), (), MallocLibrary.GLIBC)
     resident = Resident(1 << 20, 2 << 20, 0, 0)
-    for time_s, table, findings in looks(events, stacks, end_s):
+    for time_s, table, findings in looks(events, stacks, end_s, log=log):
         now_ns = START_NS + int(time_s * NS_PER_S)
         if history.is_due(now_ns):
             history.sample(now_ns, table.totals.live_bytes)
@@ -82,7 +91,7 @@ def _traces(end_s: float) -> Iterator[TraceSnapshot]:
         one = snapshot_of(
             table,
             now_ns,
-            Wanted(top=5),
+            wanted,
             history=history,
             lost={Counter.LOST_FREES: int(time_s)},
             time_s=START_S + time_s,

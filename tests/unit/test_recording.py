@@ -286,7 +286,7 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     watch = SimpleNamespace(has_rules=True, leak_count=0)
     run = SimpleNamespace(
         session=SimpleNamespace(root=SimpleNamespace(target=Target(42, "server"))),
-        snapshots=SimpleNamespace(take=lambda _patience_s: next(every)),
+        snapshots=SimpleNamespace(take=lambda *_: next(every)),
         namers=namers(100.0),
         watch=watch,
         look=lambda _trace: False,

@@ -7,6 +7,7 @@ version is made by ``python -m tests.unit.test_recording_golden``.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator, Sequence
@@ -15,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.recordedtraces import namers, traces
+from tests.unit.recordedtraces import namers, traces, traces_with_events
 from tracelloc.filters import Filters
-from tracelloc.recording.container import VERSION
+from tracelloc.recording.container import VERSION, VERSION_WITH_EVENTS
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.snapshots.snapshot import Snapshot
@@ -25,14 +26,16 @@ from tracelloc.views.naming import Namer, Namers, frame_name
 
 RECORDINGS = Path(__file__).parents[1] / "data" / "recordings"
 END_S = 640.0
+EVENTS_END_S = 120.0
 
 
-def write(path: Path, max_bytes: int) -> None:
+def write(path: Path, max_bytes: int, *, events: bool = False) -> None:
     """The made-up program."""
-    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=1e9)
+    writer = RecordingWriter(path, max_bytes=max_bytes, max_s=1e9, events=events)
     writer.describe({"command": "server", "version": "0", "host": "here", "pid": "42"})
-    for trace in traces(END_S):
-        writer.add(trace, namers(END_S))
+    end_s = EVENTS_END_S if events else END_S
+    for trace in traces_with_events(end_s) if events else traces(end_s):
+        writer.add(trace, namers(end_s))
     writer.close()
 
 
@@ -48,6 +51,7 @@ def shown(recording: RecordedTrace, uptimes_s: Sequence[float]) -> str:
     lines = []
     for uptime_s in uptimes_s:
         trace = recording.trace_as_of(uptime_s)
+        trace = recording.with_blocks(recording.find_uptime(uptime_s), trace)
         assert trace.follow is not None
         lines.append(f"{uptime_s}: {trace.follow.forks} forks, {trace.untraced_count} not traced")
         for one in trace.processes:
@@ -73,6 +77,10 @@ def figures(one: Snapshot, namer: Namer) -> Iterator[str]:
         yield f"  {' < '.join(names)}: {astuple(stat)} {held}"
     for block in one.top_blocks.largest:
         yield f"  {block.address:x} {block.size_bytes} {block.age_ns} {block.stack}"
+    if one.blocks is not None:
+        columns = zip(*(column.tolist() for column in one.blocks.columns()), strict=True)
+        digest = hashlib.sha256(repr(sorted(columns)).encode()).hexdigest()
+        yield f"  {len(one.blocks)} blocks {digest}"
     for suspect in () if one.findings is None else one.findings.suspects:
         found, members = suspect.judgement, [member.stack for member in suspect.members]
         rate, sure = f"{found.rate_bytes_per_min:.6g}", f"{found.confidence:.4f}"
@@ -110,4 +118,8 @@ def test_the_same_program_gives_the_same_figures(tmp_path: Path) -> None:
 if __name__ == "__main__":
     RECORDINGS.mkdir(exist_ok=True)
     # Its first moments are folded.
-    write(RECORDINGS / f"v{VERSION}.rec", 100 << 10)
+    versions = {VERSION: 100 << 10, VERSION_WITH_EVENTS: 200 << 10}
+    for version, max_bytes in versions.items():
+        path = RECORDINGS / f"v{version}.rec"
+        if not path.exists():
+            write(path, max_bytes, events=version == VERSION_WITH_EVENTS)

@@ -185,6 +185,8 @@ def _add_recording(group: Any) -> None:
     add("-o --output FILE", "the recording, a new file (default tracelloc-%%p-%%t.rec; %%p is the "
         "PID, %%t the time)", dest="recording", default="tracelloc-%p-%t.rec")
     _add_bounds(group)
+    add("--events", "keep every event in half of the file at most, the newest: single blocks are "
+        "known of each moment then")
     add("--duration S", "end after this time (default: when the process ends, or on Ctrl-C)",
         type=duration_type)
     add("--sources OLD=NEW", "look in directory NEW for source files that were compiled in OLD "
@@ -199,7 +201,8 @@ def add_report(group: Any, formats: Sequence[str]) -> None:
     add("--format", f"what is written to standard output: {', '.join(formats)} (default text)",
         choices=formats, default=formats[0])
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
-    add("--show LIST", "add sections to text and JSON: peak, temporary",
+    add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "
+        "--events",
         type=type_of(parse_sections), default=frozenset())
     add_output(group, "to FILE instead")
     _add_names(group)

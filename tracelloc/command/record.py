@@ -22,6 +22,7 @@ from tracelloc.recording.running import noted
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.trace import progress_line
 from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
 from tracelloc.target.byname import find_target
 from tracelloc.text import format_size, plural, printable
@@ -58,6 +59,7 @@ class Recorder:
             max_bytes=wanted.max_bytes,
             max_s=wanted.max_s,
             owner=sudo_caller(os.environ),
+            events=wanted.events,
         )
         writer.describe(
             {
@@ -90,7 +92,7 @@ class Recorder:
 
     def _tick(self, run: Run, writer: RecordingWriter) -> bool:
         """Writes a moment. Whether tracing ends."""
-        trace = run.snapshots.take(0.0)
+        trace = run.snapshots.take(0.0, self._wanted_of(run))
         run.say_what_is_traced()
         writer.add(trace, run.namers)
         size = format_size(writer.size_bytes())
@@ -101,6 +103,10 @@ class Recorder:
             self._leaks = run.watch.leak_count
             self._copy(run, writer)
         return ends
+
+    def _wanted_of(self, run: Run) -> Wanted | None:
+        """None: what reports want."""
+        return run.options.wanted | Wanted(events=True) if self._wanted.events else None
 
     def _copy(self, run: Run, writer: RecordingWriter) -> None:
         """Keeps what is recorded by now, whatever is folded and forgotten later."""
@@ -121,6 +127,8 @@ class Recorder:
         if writer is None:
             return
         try:
+            if self._wanted.events:
+                trace = run.snapshots.take(0.0, self._wanted_of(run))
             writer.add(trace, run.namers, run.namers.patience_s)
         finally:
             writer.close()
@@ -136,6 +144,7 @@ def record(line: CommandLine, wanted: RecordOptions) -> int:
         options = options_of(line)
         if options.name is not None:
             options = replace(options, pid=find_target(options.name))
-        return trace(options, start_of(options), Recorder(wanted))
+        config = replace(options.trace, log_events=wanted.events)
+        return trace(replace(options, trace=config), start_of(options), Recorder(wanted))
     finally:
         STARTUP.end()

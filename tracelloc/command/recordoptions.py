@@ -25,6 +25,8 @@ class RecordOptions:
     max_bytes: int
     max_s: float
     """How far it may reach back."""
+    events: bool = False
+    """Every event is kept, too."""
 
 
 def check_bounds(given: argparse.Namespace) -> None:
@@ -47,4 +49,4 @@ def record_options(
         raise UsageError(f"{path} exists already", hint="recordings are not extended")
     if not path.parent.is_dir():
         raise UsageError(f"{path} cannot be written: there is no directory {path.parent}")
-    return line, RecordOptions(path, given.recording_bytes, given.max_time)
+    return line, RecordOptions(path, given.recording_bytes, given.max_time, events=given.events)

@@ -27,8 +27,9 @@ from tracelloc.views.profile import METRICS
 
 def report(given: argparse.Namespace) -> None:
     """Writes what the command line asks for. Raises TracellocError."""
-    if wanted_by(given.show).blocks or wanted_by(given.show).threads:
-        raise UsageError("a recording has no sizes and no threads", hint="--show peak,temporary")
+    wanted = wanted_by(given.show)
+    if wanted.threads:
+        raise UsageError("a recording has no threads", hint="--show peak,temporary,sizes")
     outputs = outputs_of(given)
     messages = Messages()
     filters, warnings = load_filters(
@@ -44,6 +45,8 @@ def report(given: argparse.Namespace) -> None:
         raise UsageError("--since must be before the moment that is shown")
     marks = {} if since is None else _by_number(recording.trace_at(since))
     trace = _cut(recording.trace_at(at), given.top)
+    if wanted.blocks:
+        trace = _with_blocks(recording, at, trace)
     messages.say(_moment_line(recording, at))
     if outputs:
         failures: list[TracellocError] = []
@@ -56,6 +59,15 @@ def report(given: argparse.Namespace) -> None:
         _print(given, trace, namers, marks)
     else:
         _export(EXPORTERS[suffix], given, trace, namers, marks)
+
+
+def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
+    if not recording.has_events:
+        raise UsageError("this recording has no sizes", hint="record --events keeps single blocks")
+    found = recording.with_blocks(at, trace)
+    if all(one.blocks is None for one in found.processes):
+        raise UsageError("events do not reach back so far", hint="a later --at, or none")
+    return found
 
 
 def _cut(trace: TraceSnapshot, top: int) -> TraceSnapshot:

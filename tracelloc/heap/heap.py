@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tracelloc.heap.eventlog import EventLog
 from tracelloc.heap.history import History
 from tracelloc.heap.ranges import RangeTable
 from tracelloc.heap.stacks import Stacks
@@ -22,10 +23,13 @@ class Heap:
         stacks: Stacks | None = None,
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
+        *,
+        logs: bool = False,
     ) -> None:
         """Nothing is outstanding at ``now_ns``, CLOCK_MONOTONIC. See ``LiveTable``."""
         self.stacks = Stacks() if stacks is None else stacks
-        self.table = LiveTable(self.stacks, sample_bytes, temporary)
+        log = EventLog() if logs else None
+        self.table = LiveTable(self.stacks, sample_bytes, temporary, log)
         self.table.cohorts.begin(now_ns)
         self.ranges = RangeTable(self.stacks)
         self.history = History(now_ns)
@@ -46,7 +50,9 @@ class Heap:
 
     def renewed(self, now_ns: int, stacks: Stacks) -> Heap:
         """An empty heap, of what the process begins at ``now_ns``, with these call stacks."""
-        return Heap(now_ns, stacks, self.table.totals.sample_bytes, self.table.temporary)
+        table = self.table
+        logs = table.log is not None
+        return Heap(now_ns, stacks, table.totals.sample_bytes, table.temporary, logs=logs)
 
     @property
     def live_bytes(self) -> int:

@@ -19,6 +19,7 @@ from tracelloc.capture.ring import Events
 from tracelloc.heap import core, threads
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.cohorts import SHORTEST_NS, Cohorts
+from tracelloc.heap.eventlog import EventLog, LoggedEvents
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.threads import Flow, ThreadTotals
@@ -75,18 +76,20 @@ class LiveTable:
         stacks: Stacks,
         sample_bytes: int | None = None,
         temporary: TemporaryPolicy = DEFAULT_POLICY,
+        log: EventLog | None = None,
         like: LiveTable | None = None,
     ) -> None:
         """``sample_bytes``: mean distance of samples if not every block is reported.
 
-        ``temporary``: which blocks are. ``like``: of the process that this one was
-        forked off.
+        ``temporary``: which blocks are. ``log``: keeps what is applied. ``like``: of the process
+        that this one was forked off.
         """
         self.stacks = stacks
         self.temporary = temporary
         self.events = 0
         """Events applied since the start."""
         self._newest_ns = 0
+        self.log = log
         if like is None:
             self.totals = Totals.empty(max(len(stacks), 1), sample_bytes)
             self.cohorts = Cohorts()
@@ -110,6 +113,8 @@ class LiveTable:
         ``in_order``: no others are missing that came between them, and they are in the order
         of time; without it what depends on that is counted as unknown.
         """
+        if self.log is not None:
+            self.log.add(events)
         for start in range(0, len(events), _AT_ONCE):
             some = events[start : start + _AT_ONCE]
             records = some.view(np.uint8)
@@ -135,10 +140,13 @@ class LiveTable:
 
         What came and went before is not the child's.
         """
-        return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, self)
+        log = None if self.log is None else EventLog()
+        return LiveTable(self.stacks, self.totals.sample_bytes, self.temporary, log, self)
 
     def drop_blocks(self) -> None:
         """Forgets what the totals are made of: nothing more will happen to it."""
+        if self.log is not None:
+            self.log.last_blocks = self.blocks()
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
@@ -214,6 +222,11 @@ class LiveTable:
         blocks = Blocks.empty(self.count)
         self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
         return blocks
+
+    def take_logged(self) -> LoggedEvents:
+        """What was applied since this was called last. There must be a log."""
+        assert self.log is not None
+        return self.log.take(self.stacks, self.count, self.blocks)
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
         """Blocks born by then, from a place on: where to go on from (None: that is all), a copy.

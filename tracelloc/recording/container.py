@@ -21,6 +21,8 @@ from tracelloc.invoker import create_file
 APPLICATION_ID: Final = 0x74726C63
 """What file(1) and we know a recording by: "trlc"."""
 VERSION: Final = 1
+VERSION_WITH_EVENTS: Final = 2
+"""Has one more table."""
 _LARGEST_ROW: Final = 1 << 28
 _LOG_PAGES: Final = 256
 """Pages of the write-ahead log before it is moved into the file: 1 MiB."""
@@ -39,6 +41,11 @@ TABLES: Final = (
     ("CREATE TABLE names (number INTEGER PRIMARY KEY, process INTEGER NOT NULL, "
     "programs INTEGER NOT NULL, crc INTEGER NOT NULL, data BLOB NOT NULL)"),
 )  # fmt: skip
+EVENTS_TABLE: Final = (
+    "CREATE TABLE events (moment INTEGER NOT NULL, process INTEGER NOT NULL, "
+    "programs INTEGER NOT NULL, is_whole INTEGER NOT NULL, crc INTEGER NOT NULL, "
+    "data BLOB NOT NULL, PRIMARY KEY (moment, process, programs))"
+)
 
 
 def checksum(data: bytes, *key: int) -> int:
@@ -64,15 +71,18 @@ def _create_file(path: Path, owner: tuple[int, int] | None, mode: int) -> None:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
 
 
-def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Connection:
+def create(
+    path: Path, owner: tuple[int, int] | None, mode: int, *, events: bool = False
+) -> sqlite3.Connection:
     """A new recording, which may be read meanwhile. Raises TracellocError."""
+    version = VERSION_WITH_EVENTS if events else VERSION
     _create_file(path, owner, mode)
     with failing(path, "written"):
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         for pragma in (
             f"application_id={APPLICATION_ID}",
-            f"user_version={VERSION}",
+            f"user_version={version}",
             "journal_mode=WAL",
             "synchronous=NORMAL",
             f"wal_autocheckpoint={_LOG_PAGES}",
@@ -80,7 +90,7 @@ def create(path: Path, owner: tuple[int, int] | None, mode: int) -> sqlite3.Conn
         ):
             connection.execute(f"PRAGMA {pragma}")
         with transaction(connection):
-            for table in TABLES:
+            for table in _tables(version):
                 connection.execute(table)
     return connection
 
@@ -151,12 +161,23 @@ def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
     return connection, has_log
 
 
+def _tables(version: int) -> tuple[str, ...]:
+    return (*TABLES, EVENTS_TABLE) if version == VERSION_WITH_EVENTS else TABLES
+
+
+def has_events(connection: sqlite3.Connection) -> bool:
+    """Whether every event is kept, at least of the last moments."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return bool(version == VERSION_WITH_EVENTS)
+
+
 def _check_tables(connection: sqlite3.Connection) -> None:
     (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if version != VERSION:
-        raise MalformedError(f"it has version {version}, this program reads {VERSION}")
+    if version not in (VERSION, VERSION_WITH_EVENTS):
+        newest = VERSION_WITH_EVENTS
+        raise MalformedError(f"it has version {version}, this program reads up to {newest}")
     found = connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    if {row[0] for row in found} != set(TABLES):
+    if {row[0] for row in found} != set(_tables(version)):
         raise MalformedError("its tables are not those of a recording")
 
 

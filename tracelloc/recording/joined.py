@@ -48,6 +48,9 @@ class JoinedTraces:
         self.moments: list[RecordedMoment] = []
         self._join()
 
+    has_events = False
+    """Single blocks are known of one recording alone."""
+
     @property
     def is_growing(self) -> bool:
         """Whether one of them may still be written to."""
@@ -92,6 +95,10 @@ class JoinedTraces:
     def trace_at(self, index: int) -> TraceSnapshot:
         """All processes as they were at a moment. Raises TracellocError."""
         return self.trace_as_of(self.moments[index].uptime_s)
+
+    def with_blocks(self, _index: int, trace: TraceSnapshot) -> TraceSnapshot:
+        """The trace as it is."""
+        return trace
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """All processes as of a time. Raises TracellocError."""

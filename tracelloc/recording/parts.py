@@ -26,7 +26,7 @@ from tracelloc.verdict.judgement import VERDICTS, Sites, Suspect
 
 _NOT_FACTS: Final = {
     "totals", "growth_per_min", "stacks", "series", "findings", "live_history", "history", "peak",
-    "blocks", "usable", "threads",
+    "blocks", "usable", "threads", "logged",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
 _SITE_TYPES: Final = {

@@ -6,6 +6,7 @@ import bisect
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Final
@@ -26,8 +27,9 @@ from tracelloc.recording.changes import (
     decode,
 )
 from tracelloc.recording.container import checked
+from tracelloc.recording.events import blocks_at
 from tracelloc.recording.ladder import RecordedMoment
-from tracelloc.recording.parts import trace_of
+from tracelloc.recording.parts import key_of, trace_of
 from tracelloc.recording.recordednames import RecordedSymbols
 from tracelloc.snapshots.snapshot import TraceSnapshot
 
@@ -62,6 +64,8 @@ class RecordedTrace:
         self._data_version = -1
         self._connection, self.is_growing = container.open_recorded(path)
         """Whether it may still be written to."""
+        self.has_events = container.has_events(self._connection)
+        """Whether single blocks are known, at least of the last moments."""
         try:
             self.reload()
             if not self.moments:
@@ -138,6 +142,18 @@ class RecordedTrace:
         """The trace as it was at a moment. Raises TracellocError if that part is damaged."""
         with self._reading():
             return self._trace(self.moments[index])
+
+    def with_blocks(self, index: int, trace: TraceSnapshot) -> TraceSnapshot:
+        """The trace of a moment with its outstanding blocks, where events reach back so far."""
+        if not self.has_events:
+            return trace
+        moment = self.moments[index].number
+        with self._reading():
+            processes = [
+                replace(one, blocks=blocks_at(self._connection, moment, key_of(one), one))
+                for one in trace.processes
+            ]
+        return replace(trace, processes=tuple(processes))
 
     def trace_as_of(self, uptime_s: float) -> TraceSnapshot:
         """The trace as of a time, see ``find_uptime``, of what is written by now.

@@ -20,6 +20,7 @@ from tracelloc.recording.changes import (
     encode,
 )
 from tracelloc.recording.container import checksum, transaction
+from tracelloc.recording.events import EventWriter
 from tracelloc.recording.ladder import GROUP, STEPS_S, Folder, RecordedMoment, insert
 from tracelloc.recording.parts import Dissector, key_of
 from tracelloc.recording.recordednames import NamesWriter, addresses_of
@@ -68,12 +69,17 @@ class RecordingWriter:
         max_s: float,
         owner: tuple[int, int] | None = None,
         mode: int = 0o600,
+        events: bool = False,
     ) -> None:
-        """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back."""
+        """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
+
+        ``events``: every event that snapshots bring is kept, too.
+        """
         self.path = path
         self._owner, self._mode = owner, mode
-        self._connection = container.create(path, owner, mode)
+        self._connection = container.create(path, owner, mode, events=events)
         self._max_bytes = max_bytes
+        self._events = EventWriter(self._connection, max_bytes) if events else None
         self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
         self._dissector = Dissector(lambda stacks: self._book(stacks).number)
         self._books: dict[int, _Book] = {}
@@ -105,6 +111,7 @@ class RecordingWriter:
                     self._add_samples(one)
                     self._add_names(one, namers, patience_s)
                 self._add_moment(trace.root, parts)
+                self._add_events(trace)
             if self._whole == self._count - 1 or self._is_folding:
                 self._is_folding = self._folder.fold(trace.root.now_ns / NS_PER_S)
                 self._check_size()
@@ -120,6 +127,12 @@ class RecordingWriter:
         self._group_bytes += len(data)
         self._chain.add(parts)
         self._count += 1
+
+    def _add_events(self, trace: TraceSnapshot) -> None:
+        if self._events is not None:
+            for one in trace.processes:
+                if one.logged is not None:
+                    self._events.add(self._count - 1, key_of(one), one.logged)
 
     def size_bytes(self) -> int:
         """Size of what is recorded."""

@@ -16,6 +16,7 @@ from tracelloc.abi import (
 )
 from tracelloc.capture.overhead import Overhead
 from tracelloc.heap.blocks import Blocks
+from tracelloc.heap.eventlog import LoggedEvents
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.history import History
 from tracelloc.heap.ranges import Mappings
@@ -181,6 +182,8 @@ class Snapshot(ProcessStatus):
     unordered_count: int = 0
     """Blocks of which it is not known whether they were temporary."""
     threads: ThreadActivity | None = None
+    logged: LoggedEvents | None = None
+    """Every event since the last snapshot, if they were asked for."""
     """If wanted."""
     merged: ProcessSum | None = None
     """None: it is of one process."""
@@ -309,6 +312,7 @@ def take_snapshot(
         temporary=table.temporary,
         unordered_count=totals.whole_number(table.unordered_count),
         threads=activity_of(table, totals, process.thread_names) if wanted.threads else None,
+        logged=table.take_logged() if wanted.events else None,
     )
 
 

@@ -20,6 +20,8 @@ class Wanted:
     """Who allocated and who freed."""
     usable: bool = False
     """What the allocator gives for each block; needs the blocks."""
+    events: bool = False
+    """Every event since the last snapshot that wanted them: for one who asks on and on."""
 
     def __or__(self, other: Wanted) -> Wanted:
         """Combines two wishes. They may differ in the age only if one has none."""
@@ -29,6 +31,7 @@ class Wanted:
             self.blocks or other.blocks,
             self.threads or other.threads,
             self.usable or other.usable,
+            self.events or other.events,
         )
 
 

@@ -33,6 +33,8 @@ class TraceConfig:
     """What the probes may cost the target; None: whatever they do."""
     search_pointers: bool = True
     """Whether the processes' memory is searched for pointers to old blocks."""
+    log_events: bool = False
+    """Every event is kept until a snapshot is taken that wants them."""
     debug: bool = False
 
     @property

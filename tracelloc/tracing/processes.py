@@ -76,9 +76,8 @@ class Processes:
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
-        return Heap(
-            self._clock_ns(), None, self._config.capture.sample_bytes, self._config.temporary
-        )
+        logs, sample_bytes = self._config.log_events, self._config.capture.sample_bytes
+        return Heap(self._clock_ns(), None, sample_bytes, self._config.temporary, logs=logs)
 
     @property
     def living(self) -> Sequence[Tracee]:
