@@ -18,7 +18,8 @@ from tracelloc.errors import TracellocError
 from tracelloc.filters import NamedStack, load_filters
 from tracelloc.heap.blocks import Blocks
 from tracelloc.invoker import invoker
-from tracelloc.recording.joined import AnyRecording, open_recordings
+from tracelloc.reading.recordings import open_recordings
+from tracelloc.recording.joined import AnyRecording
 from tracelloc.recording.running import recording_of
 from tracelloc.recording.times import find_moment
 from tracelloc.snapshots.snapshot import Snapshot, Target, TraceSnapshot
@@ -141,10 +142,11 @@ def _facts_of(recording: AnyRecording, root: Snapshot) -> Facts:
     about = recording.about
     moments = plural(len(recording.moments), "moment")
     version, host = about.get("version", "?"), about.get("host", "?")
+    tool = f"{about.get('tool', 'tracelloc')} {version}"
     return Facts(
         allocators=tuple(dict.fromkeys(base_name(each.file) for each in root.allocators)),
         functions=tuple(found_lines(root.allocators)),
-        method=f"tracelloc {version} on {host} in {recording.path}, {moments}",
+        method=f"{tool} on {host} in {recording.path}, {moments}",
         ring_slots=0,
     )
 

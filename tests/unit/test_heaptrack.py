@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from tests.harness import run_tracelloc
 from tracelloc.errors import TracellocError
+from tracelloc.filters import Filters
 from tracelloc.reading import read_profile
-from tracelloc.views.naming import frame_name
+from tracelloc.reading.recordings import open_recording
+from tracelloc.views.naming import Namers, frame_name
 from tracelloc.views.profile import Metric, Profile
 
 LOG = """v 10400 3
 X ./shop --port 80
++ 1
+
 I 1000 5e298d
 # a comment
 s 9 /opt/shop
@@ -82,10 +87,10 @@ def test_figures_are_exact(tmp_path: Path, packed: bool) -> None:
     ("old", "new", "said"),
     [
         ("+ 1\n", "+ 9\n", "an allocation is not defined"),
-        ("t 2 1\n", "t 9 1\n", "line 13 is damaged"),
-        ("a 3e8 2\n", "a 3e8 7\n", "line 14 is damaged"),
-        ("i 3000 1\n", "i 3000 1 99\n", "line 19 is damaged"),
-        ("a 10 3\n", "a zz 3\n", "line 21 is damaged"),
+        ("t 2 1\n", "t 9 1\n", "line 15 is damaged"),
+        ("a 3e8 2\n", "a 3e8 7\n", "line 16 is damaged"),
+        ("i 3000 1\n", "i 3000 1 99\n", "line 21 is damaged"),
+        ("a 10 3\n", "a zz 3\n", "line 23 is damaged"),
         ("v 10400 3", "v 10200 1", "convert it by a newer heaptrack"),
     ],
 )
@@ -108,3 +113,57 @@ def test_whatever_is_damaged_is_refused_or_read(tmp_path: Path) -> None:
         except TracellocError as error:
             said = str(error)
         assert "\n" not in said
+
+
+def test_a_file_is_played_as_a_recording(tmp_path: Path) -> None:
+    """A second and a half: two moments, each with exact figures per call stack."""
+    path = tmp_path / "heaptrack.shop.4242.zst"
+    path.write_bytes((LOG + "+ 0\n+ 2\nc 5dc\nR 20\n").encode())
+    recording = open_recording(path)
+    assert recording.about["command"] == "./shop --port 80"
+    assert recording.about["version"] == "1.4.0"
+    assert not list(tmp_path.glob("*.rec"))
+    namers = Namers(recording, Filters(), short_names=False)
+    totals, rss = [], []
+    for index in range(len(recording.moments)):
+        one = recording.trace_at(index).root
+        rss.append(one.rss_bytes)
+        namer = namers.of(one.target)
+        totals.append({
+            tuple(frame_name(f) for f in namer.stack(one, stat.index).frames): (
+                stat.live_bytes, stat.live_count, stat.allocated_bytes, stat.allocated_count
+            )
+            for stat in one.top_stacks(freed=True)
+        })  # fmt: skip
+    assert (one.target.pid, one.target.command) == (4242, "shop")
+    assert recording.moments[-1].time_s == pytest.approx(path.stat().st_mtime)
+    assert rss == [0x12 * 4096, 0x20 * 4096]
+    unnamed = next(names for names in STACKS if len(names) == 2)
+    named = {names: figures for names, figures in STACKS.items() if names != unnamed}
+    assert totals[0].items() >= named.items()
+    assert STACKS[unnamed] in totals[0].values()
+    named["inner", "keep", "main"] = 3000, 3, 4000, 4
+    named["main",] = 100, 1, 200, 2
+    assert totals[-1].items() >= named.items()
+    recording.close()
+    run = run_tracelloc("report", path, "--at", "+0s")
+    assert run.returncode == 0, run.stderr
+    assert "live=1.97KiB blocks=3" in run.stdout
+
+
+def test_damaged_files_are_played_or_refused(tmp_path: Path) -> None:
+    chosen = random.Random(4)
+    played = 0
+    for _ in range(100):
+        content = bytearray((LOG + "+ 0\nc 5dc\n").encode())
+        for _ in range(chosen.randint(1, 3)):
+            content[chosen.randrange(12, len(content))] = chosen.choice(b"0123456789abcdef\n +-ct")
+        (tmp_path / "damaged").write_bytes(bytes(content))
+        said = ""
+        try:
+            open_recording(tmp_path / "damaged").close()
+            played += 1
+        except TracellocError as error:
+            said = str(error)
+        assert "\n" not in said
+    assert 10 < played < 90

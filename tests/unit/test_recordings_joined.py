@@ -11,7 +11,8 @@ import pytest
 from tests.harness import run_tracelloc
 from tests.unit.recordedtraces import assert_equal, namers, traces
 from tracelloc.filters import Filters
-from tracelloc.recording.joined import JoinedTraces, _by_clock, open_recordings
+from tracelloc.reading.recordings import open_recordings
+from tracelloc.recording.joined import JoinedTraces, _by_clock
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.snapshots.merge import TraceMerger

@@ -9,7 +9,7 @@ from tracelloc.command.recordoptions import check_bounds
 from tracelloc.command.special import sudo_caller
 from tracelloc.errors import UsageError
 from tracelloc.filters import Filters
-from tracelloc.recording.joined import open_recordings
+from tracelloc.reading.recordings import open_recordings
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.text import Progress, format_percent, format_size, plural, printable
 from tracelloc.views.naming import Namers

@@ -13,6 +13,7 @@ from tracelloc.command.outputs import Messages, write_files
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import EXPORTERS, Exporter
 from tracelloc.filters import load_filters
+from tracelloc.reading.recordings import open_recording
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.times import find_moment, shown_time
 from tracelloc.report.content import ReportStyle
@@ -37,7 +38,7 @@ def report(given: argparse.Namespace) -> None:
     )
     for warning in warnings:
         messages.say(f"warning: {warning}")
-    recording = RecordedTrace(given.file)
+    recording = open_recording(given.file)
     namers = Namers(recording, filters, short_names=given.short_names)
     since = None if given.since is None else find_moment(recording, given.since)
     at = find_moment(recording, given.at)

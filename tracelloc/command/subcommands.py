@@ -208,7 +208,7 @@ def _record(given: argparse.Namespace) -> int:
 
 
 def _add_report(parser: Parser) -> None:
-    parser.add_argument("file", type=Path, metavar="FILE", help="recording")
+    parser.add_argument("file", type=Path, metavar="FILE", help="recording, or file of heaptrack's")
     add_report(parser, list(REPORT_FORMATS))
     _add_debug(parser)
 

@@ -49,7 +49,7 @@ def read_profile(path: Path, time_text: str | None = None) -> Profile:
             return _recorded(path, time_text)
         if time_text is not None:
             raise UsageError(f"{path} is no recording: it has one moment only")
-        content = _content(path)
+        content = content_of(path)
         if content.lstrip()[:1] == b"{":
             profile = read_json(content)
         elif heaptrack.is_heaptrack(content):
@@ -90,7 +90,8 @@ def _check(profile: Profile) -> None:
             raise MalformedError(f"its {figure.name} are implausibly large")
 
 
-def _content(path: Path) -> bytes:
+def content_of(path: Path) -> bytes:
+    """What is in a file, unpacked. Raises OSError and MalformedError."""
     with path.open("rb") as stream:
         packed = stream.read(LARGEST_BYTES + 1)
     if packed[:4] == _ZSTD:

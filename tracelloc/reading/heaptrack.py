@@ -8,7 +8,9 @@ one of them was made or freed. The format was learned from files.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Final
 
 from tracelloc.errors import MalformedError
@@ -22,6 +24,7 @@ from tracelloc.views.profile import Metric, Profile, Sample
 _HEAD: Final = b"v "
 _OLDEST: Final = 3
 """Version of the format in which strings have lengths."""
+_AFTER_COMMAND: Final = re.compile(rb"I [0-9a-f]+ [0-9a-f]+")
 _DEEPEST: Final = 4096
 _METRICS: Final = frozenset({Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED})
 
@@ -32,15 +35,18 @@ def is_heaptrack(content: bytes) -> bool:
     return content.startswith(_HEAD) and len(words) == 3
 
 
-class _Log:
+class Log:
     """What has been read so far."""
 
     def __init__(self) -> None:
-        self.command = "unknown"
+        self.command = self.version = "unknown"
         self.elapsed_ms = 0
+        self.page_bytes = 4096
+        self.rss_bytes = 0
         self.strings: list[str] = [""]
         self.places: list[list[Frame]] = [[]]
         """Frames by number: the innermost inlined one first."""
+        self.by_address: dict[int, list[Frame]] = {}
         self.stacks: list[tuple[int, int]] = [(0, 0)]
         """(place, stack of the caller) by number."""
         self.allocations: list[tuple[int, int]] = []
@@ -53,21 +59,22 @@ class _Log:
         """Reads one line. Raises ValueError or IndexError."""
         kind, rest = line[:1], line[2:]
         if kind == b"+":
-            self.made[int(rest, 16)] += 1
+            self.made[numbers_in(line)[0]] += 1
         elif kind == b"-":
-            self.freed[int(rest, 16)] += 1
+            self.freed[numbers_in(line)[0]] += 1
         elif kind == b"s":
             _, _, text = rest.partition(b" ")
             self.strings.append(text.decode(errors="replace"))
         elif kind == b"X":
             self.command = rest.decode(errors="replace")
         else:
-            self._define(kind, [int(word, 16) for word in rest.split()])
+            self._define(kind, numbers_in(line))
 
     def _define(self, kind: bytes, numbers: list[int]) -> None:
         if kind == b"i":
             address, module, *names = numbers
             self.places.append(self._frames(address, module, names))
+            self.by_address[address] = self.places[-1]
         elif kind == b"t":
             place, caller = numbers
             if not (0 < place < len(self.places) and 0 <= caller < len(self.stacks)):
@@ -80,8 +87,16 @@ class _Log:
             self.allocations.append((size, stack))
         elif kind == b"c":
             self.elapsed_ms = numbers[0]
-        elif kind == b"v" and numbers[1] < _OLDEST:
-            raise MalformedError("heaptrack before 1.3 wrote it: convert it by a newer heaptrack")
+        elif kind == b"R":
+            self.rss_bytes = numbers[0] * self.page_bytes
+        elif kind == b"I":
+            self.page_bytes = numbers[0]
+        elif kind == b"v":
+            if numbers[1] < _OLDEST:
+                raise MalformedError(
+                    "heaptrack before 1.3 wrote it: convert it by a newer heaptrack"
+                )
+            self.version = ".".join(str(numbers[0] >> shift & 0xFF) for shift in (16, 8, 0))
 
     def _frames(self, address: int, module: int, names: list[int]) -> list[Frame]:
         """One place in code: its function, and those inlined there from the inside out."""
@@ -107,6 +122,14 @@ class _Log:
             )
         return frames
 
+    def addresses(self, number: int) -> list[int]:
+        """Return addresses of a call stack, innermost first."""
+        found: list[int] = []
+        while number and len(found) < _DEEPEST:
+            place, number = self.stacks[number]
+            found.append(self.places[place][0].address)
+        return found
+
     def stack(self, number: int) -> list[Frame]:
         """All frames of a call stack, innermost first."""
         frames: list[Frame] = []
@@ -116,12 +139,26 @@ class _Log:
         return frames
 
 
+def numbers_in(line: bytes) -> list[int]:
+    """What follows the letter. Raises ValueError."""
+    return [int(word, 16) for word in line[2:].split()]
+
+
+def lines_of(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """(number, line) of all lines that say something."""
+    in_command = False
+    for number, line in enumerate(content.split(b"\n"), 1):
+        # Arguments of the command may have line breaks.
+        in_command = in_command and not _AFTER_COMMAND.fullmatch(line)
+        if line and not in_command and not line.startswith(b"#"):
+            yield number, line
+        in_command = in_command or line.startswith(b"X ")
+
+
 def read(content: bytes, time_s: float) -> Profile:
     """The profile at the end of what was recorded. Raises MalformedError."""
-    log = _Log()
-    for number, line in enumerate(content.splitlines(), 1):
-        if not line or line.startswith(b"#"):
-            continue
+    log = Log()
+    for number, line in lines_of(content):
         try:
             log.take(line)
         except (ValueError, IndexError) as error:
@@ -131,7 +168,7 @@ def read(content: bytes, time_s: float) -> Profile:
     return _profile(log, time_s)
 
 
-def _profile(log: _Log, time_s: float) -> Profile:
+def _profile(log: Log, time_s: float) -> Profile:
     made: dict[int, int] = defaultdict(int)
     live: dict[int, int] = defaultdict(int)
     made_bytes: dict[int, int] = defaultdict(int)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import attrgetter
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -125,12 +124,6 @@ class JoinedTraces:
 
 
 AnyRecording = RecordedTrace | JoinedTraces
-
-
-def open_recordings(paths: Sequence[Path]) -> AnyRecording:
-    """One recording, or several as one. Raises TracellocError."""
-    recordings = [RecordedTrace(path) for path in paths]
-    return recordings[0] if len(recordings) == 1 else JoinedTraces(recordings)
 
 
 def _added(one: FollowCounts, other: FollowCounts) -> FollowCounts:
