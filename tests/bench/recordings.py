@@ -1,7 +1,8 @@
 """Recordings at length: a week of a service, and recorders that are killed.
 
 ``python -m tests.bench.recordings week [STEP_S]`` writes a simulated week, a moment each ``STEP_S``
-seconds (older ones are further apart anyway) and each second at the end, and opens it.
+seconds, each ten in the last day and each second at the end (older ones are further apart anyway),
+and opens it.
 ``python -m tests.bench.recordings kill [COUNT]`` kills real recorders at random moments (as root).
 Both print one JSON object.
 """
@@ -49,15 +50,22 @@ def leaks_in(recording: RecordedTrace, index: int) -> set[str]:
 
 
 def write_week(
-    path: Path, service: Service, max_bytes: int, days: float = 7, last_s: float = LAST_S
+    path: Path,
+    service: Service,
+    max_bytes: int,
+    days: float = 7,
+    last_s: float = LAST_S,
+    last_day_step_s: float = 10.0,
 ) -> float:
     """Records some days of a service. Returns the CPU seconds that a moment took."""
     writer = RecordingWriter(path, max_bytes=max_bytes, max_s=7 * DAY_S)
     namers, spent_s = service_namers(), 0.0
     end_ns = service.now_ns + round(days * DAY_S * NS_PER_S)
     while service.now_ns < end_ns:
-        if end_ns - service.now_ns <= last_s * NS_PER_S:
-            service.step_s = min(service.step_s, 1.0)
+        left_s = (end_ns - service.now_ns) / NS_PER_S
+        if left_s <= DAY_S + last_s:
+            # What lies further back has a moment a minute at most in the end.
+            service.step_s = min(service.step_s, 1.0 if left_s <= last_s else last_day_step_s)
         service.advance()
         trace = service.trace()
         began_s = time.process_time()

@@ -13,7 +13,7 @@ def test_a_week_is_small_and_has_the_leak(tmp_path: Path) -> None:
     """With fewer call stacks, in longer steps; ``tests.bench.recordings`` has it whole."""
     path, most_bytes = tmp_path / "week.rec", 1 << 20
     service = Service(sites=20, per_s=0.3, step_s=900.0, leak_every=20)
-    write_week(path, service, most_bytes, last_s=1000.0)
+    write_week(path, service, most_bytes, last_s=1000.0, last_day_step_s=900.0)
     assert path.stat().st_size <= most_bytes
     recording = RecordedTrace(path)
     last = recording.moments[-1]
