@@ -108,6 +108,8 @@ def _short_part(parts: list[_Part], i: int, part: _Part) -> str:
         return f"operator {_generics(text[9:], 0)}" if text[8] == " " else text
     if kind != "<":
         return kind + _generics(text, 0) + _OPENING[kind]
+    if before.kind == "" and before.text.endswith("."):
+        return f"<{text}>"  # a constructor of Java's, "Deflater.<init>"
     starts = not before.text or (before.kind == "" and before.text.endswith("::"))
     if before.kind in ("", "o") and starts:
         if text.startswith("impl ") or (not before.text and after.text.startswith("::")):
