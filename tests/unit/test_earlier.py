@@ -116,5 +116,7 @@ def test_json_has_frames_once_per_stack() -> None:
     earlier.begin()
     line = trace_json(TraceSnapshot((first,)), namers, STYLE, {}, ended=False, earlier=earlier)
     assert "null" not in line
-    assert [list(s["group"]) for s in json.loads(line)["suspects"] if "group" in s] == [["stacks"]]
+    (group,) = (s["group"] for s in json.loads(line)["suspects"] if "group" in s)
+    assert list(group) == ["stacks"]
+    assert len(group["stacks"]) == 3
     assert all(stacks(is_last=True))

@@ -302,12 +302,16 @@ def report_facts(given: Request) -> dict[str, Any]:
     return report if given.earlier.is_full else _shortened(report)
 
 
+_REPEATED: Final = 3
+"""Stacks of a group that are said again in every report."""
+
+
 def _shortened(report: dict[str, Any]) -> dict[str, Any]:
     """The report without nulls and what earlier ones said of suspects' groups and memory."""
     report["memory"].pop("explanation", None)
     for suspect in report["suspects"]:
         if suspect["group"] is not None and "stack" not in suspect:
-            suspect["group"] = {"stacks": suspect["group"]["stacks"]}
+            suspect["group"] = {"stacks": suspect["group"]["stacks"][:_REPEATED]}
     return {key: _without_nulls(value) for key, value in report.items() if value is not None}
 
 
