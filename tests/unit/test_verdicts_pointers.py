@@ -160,3 +160,6 @@ def test_until_it_has_doubled_the_process() -> None:
     called_s = first(course(site, none_of_them, 700, 1_000_000), Verdict.LEAKING)
     assert called_s is not None
     assert 300 <= called_s <= 340, "not before"
+    collected = course(site, none_of_them, 700, 1_000_000, collects=True)
+    assert first(collected, Verdict.LEAKING) is None, "it may be garbage"
+    assert first(collected, Verdict.GROWING) is not None

@@ -90,7 +90,9 @@ def heed_pointers(
     """
     resident_bytes = around.resident_bytes
     rate = sites.rate_bytes_per_min
+    # A collector may leave garbage until there is twice as much.
     has_doubled = rate * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
+    has_doubled &= not around.collects
     called_s = np.where(has_doubled, P.referenced_doubled_s, P.referenced_watch_s)
     leaks = sites.code == CODE_OF[Verdict.LEAKING]
     grew = sites.confidence > 0
