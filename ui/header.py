@@ -24,7 +24,6 @@ from tracelloc.text import (
 )
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.spanplot import span_note
-from tracelloc.ui.stackviews import VERDICT_STYLES
 from tracelloc.ui.tableview import (
     clean,
     crop,
@@ -34,9 +33,11 @@ from tracelloc.ui.tableview import (
     signed_size,
     trend,
 )
+from tracelloc.ui.verdictcells import VERDICT_STYLES
 from tracelloc.ui.view import Facts, View
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.cost import tracing_cost
+from tracelloc.views.objects import type_suspects
 from tracelloc.views.processfacts import Forecast
 from tracelloc.views.profile import Metric
 from tracelloc.views.suspects import suspects_of, unsure_growth
@@ -185,8 +186,10 @@ def _ended(snapshot: Snapshot) -> Text | None:
 def _leaks(snapshot: Snapshot) -> Text | None:
     """How many leaks there are and how fast; None without any suspect."""
     judgements = [suspect.judgement for suspect in suspects_of(snapshot)]
+    types = type_suspects(snapshot)
     for verdict, words in ((Verdict.LEAKING, "leaking"), (Verdict.GROWING, "growing")):
         rates = [j.rate_bytes_per_min for j in judgements if j.verdict is verdict]
+        rates += [each.bytes_per_min for each in types if each.verdict is verdict]
         if verdict is Verdict.GROWING:
             rates += unsure_growth(snapshot)[1].tolist()
         if rates:

@@ -25,8 +25,8 @@ from tracelloc.snapshots.histograms import (
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow
 from tracelloc.text import NS_PER_S, about_of, format_duration, format_percent, format_size
-from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Bar, Cell, Column, Heading, Table, TableRows, crop
+from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import (
     BASIC,
     Settings,

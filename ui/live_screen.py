@@ -20,6 +20,7 @@ from tracelloc.ui.header import HeaderLines, TabLine, notes_of
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LineView
 from tracelloc.ui.livekeys import LIVE_KEYS, view_keys
+from tracelloc.ui.objectview import TypeKey, type_words
 from tracelloc.ui.output import OutputView
 from tracelloc.ui.picture import Picture
 from tracelloc.ui.player import PLAYER_KEYS
@@ -141,7 +142,8 @@ class LiveScreen(Screen[None]):
         pane = self.query_one("#pane", Table)
         details = picture.details
         if details is None:
-            pane.show(TableRows((), lambda _key, _column: ""), at_once=True)
+            pane.border_title, words = type_words(self.view.key, picture.snapshot)
+            pane.show(TableRows((), lambda _key, _column: "", empty=words), at_once=True)
             return
         verdict = verdict_text(details, picture.snapshot)
         pane.border_title = verdict if verdict.plain else "stack of the selected row"
@@ -219,7 +221,7 @@ class LiveScreen(Screen[None]):
         key = self.query_one(f"#{view.name}", LineView).key
         if isinstance(key, GroupKey):
             return key.stack
-        return None if key is None else view.choose(key, self.settings)
+        return None if key is None or isinstance(key, TypeKey) else view.choose(key, self.settings)
 
     @on(LineView.Chosen)
     def _row_chosen(self, message: LineView.Chosen) -> None:

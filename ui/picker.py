@@ -17,8 +17,8 @@ from tracelloc.target.processlist import ProcessInfo, ProcessScan, matching
 from tracelloc.text import format_size, plural
 from tracelloc.ui.keyfooter import KeyFooter
 from tracelloc.ui.lineview import LIST_KEYS
-from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean, crop, signed_size, trend
+from tracelloc.ui.verdictcells import growth_cell
 
 _COLUMNS: Final = (
     Column("pid", "pid", 7, sorts=False),

@@ -11,8 +11,8 @@ from rich.text import Text
 from tracelloc.snapshots.analysis import ALL
 from tracelloc.snapshots.snapshot import ALL_PROCESSES, RUNNING_PROCESSES, Snapshot, TraceSnapshot
 from tracelloc.text import about_of, format_size
-from tracelloc.ui.stackviews import growth_cell
 from tracelloc.ui.tableview import Cell, Column, Table, TableRows, clean
+from tracelloc.ui.verdictcells import growth_cell
 from tracelloc.ui.view import Settings, Sorting, View
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.profile import Metric

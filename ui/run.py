@@ -48,6 +48,9 @@ class LiveSource:
         self.invoker = invoker
         self.terminal = terminal
         self.has_many = run.options.trace.follow
+        self.has_python = self.has_many or any(
+            runtime.is_python for runtime in run.session.root.runtimes()
+        )
         self.writes_files = bool(run.options.outputs)
         self._advice = SymbolAdvice()
         self._files = SourceFiles()

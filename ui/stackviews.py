@@ -23,6 +23,7 @@ from tracelloc.text import (
 )
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
+from tracelloc.ui.objectview import OBJECTS, TypeKey, growing_types, type_cell
 from tracelloc.ui.picture import Details
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import (
@@ -35,10 +36,10 @@ from tracelloc.ui.tableview import (
     short_count,
     signed_size,
     sparkline,
-    trend,
 )
-from tracelloc.ui.view import Sorting, Source, View, ViewSelection
-from tracelloc.verdict.judgement import VERDICTS, Verdict
+from tracelloc.ui.verdictcells import VERDICT_STYLES, growth_cell, verdict_cell
+from tracelloc.ui.view import Settings, Sorting, Source, View, ViewSelection
+from tracelloc.verdict.judgement import VERDICTS
 from tracelloc.views.suspects import headline, sentences, suspect_ranks
 
 _REASON_LINES: Final = 2
@@ -57,31 +58,7 @@ STACK_COLUMNS: Final = (
     Column("history", "history", 8, from_width=146, sorts=False),
     Column("name", "allocated in", 0, right=False, descending=False),
 )
-GROWING: Final = "bold red"
-SHRINKING: Final = "green"
 FOUND: Final = "bold reverse"
-VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
-"""Styles of verdicts; others are dim."""
-_SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
-_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
-
-
-def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
-    """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't.
-
-    What is known to be no leak does not look like one while it fills.
-    """
-    style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
-    if bytes_per_min > 0 and verdict in _HARMLESS:
-        style = "dim"
-    return Text(f"{signed_size(bytes_per_min)} {trend(bytes_per_min)}", style)
-
-
-def verdict_cell(verdict: Verdict | None) -> Text:
-    """The verdict in one word."""
-    if verdict is None:
-        return Text("-", "dim")
-    return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
 
 
 def name_cell(name: str, search: str) -> Cell:
@@ -128,11 +105,14 @@ def stack_rows(selection: ViewSelection) -> TableRows:
 
     # Stacks of a later moment of a recording may wait for the next order.
     def cell(key: Hashable, column: str) -> Cell:
+        if isinstance(key, TypeKey):
+            return type_cell(types.get(key), column)
         if isinstance(key, GroupKey):
             return group_cell(key, column) if max(key.members) < stacks else ""
         assert isinstance(key, int)
-        if key >= stacks:
-            return ""
+        return "" if key >= stacks else stack_cell(key, column)
+
+    def stack_cell(key: int, column: str) -> Cell:
         if column == "name":
             mark = "  └ " if key in grouping.inside else ""
             return name_cell(mark + labels.shown(key), settings.search)
@@ -159,10 +139,13 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     order = rows[:MOST_ROWS].tolist()
     by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
-    why = "" if order else selection.why_empty
+    types = growing_types(selection) if by_verdict else {}
+    why = "" if order or types else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
     ages = ("age",) if snapshot.blocks is None else ()
-    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without + ages)
+    return TableRows(
+        [*types, *grouping.order], cell, sorting.column, sorting.descending, why, without + ages
+    )
 
 
 def _history_cell(held: list[int], now: int) -> Text:
@@ -195,13 +178,23 @@ def _columns(
     }
 
 
+def _choose_stack(key: Hashable, settings: Settings) -> int | Settings:
+    """Opens a stack, expands or collapses a group, or shows all types of objects."""
+    if isinstance(key, TypeKey):
+        return replace(settings, view=OBJECTS)
+    if isinstance(key, GroupKey):
+        return toggled(key, settings)
+    assert isinstance(key, int)
+    return key
+
+
 STACKS: Final = View(
     name="stacks",
     title="Allocators",
     key="1",
     maker=lambda _source: stack_rows,
     widget=lambda: Table(STACK_COLUMNS),
-    choose=lambda key, settings: toggled(key, settings) if isinstance(key, GroupKey) else key,
+    choose=_choose_stack,
     sorting=Sorting("verdict"),
     shows_stack=True,
 )

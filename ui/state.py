@@ -32,6 +32,7 @@ from tracelloc.ui.frames import first_line, lines_of, stack_text
 from tracelloc.ui.functions import FUNCTIONS, FunctionKey
 from tracelloc.ui.helpscreen import HelpScreen
 from tracelloc.ui.histogramviews import AGES, SIZES, THREADS
+from tracelloc.ui.objectview import OBJECTS
 from tracelloc.ui.output import LOG, OUTPUT
 from tracelloc.ui.picker import PickerScreen
 from tracelloc.ui.picture import Picture
@@ -48,8 +49,8 @@ from tracelloc.views.profile import Metric
 from tracelloc.views.sourcelisting import ListedFunction, listed_function
 
 VIEWS: Final[tuple[View[Any], ...]] = (
-    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, FUNCTIONS,
-    CHART,
+    STACKS, BLOCKS, FLAME, TREE, SIZES, AGES, THREADS, LOG, PROCESSES, OUTPUT, OBJECTS,
+    FUNCTIONS, CHART,
 )  # fmt: skip
 """All views, in the order of their tabs."""
 

@@ -84,6 +84,8 @@ class Source(Protocol):
     """Whether there may be several processes."""
     writes_files: bool
     """Whether files are written at the end."""
+    has_python: bool
+    """Whether Python programs are among what may be traced."""
     terminal: ProgramTerminal | None
     """Terminal of a program that was started; None for a running process."""
     filters: Filters

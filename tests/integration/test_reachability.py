@@ -41,7 +41,7 @@ def by_function(session: Session, blocks: Blocks) -> Counter[str]:
 def test_each_block_that_nothing_points_to(builder: Builder, targets: list[Target]) -> None:
     target = Target([builder.c("lost")])
     targets.append(target)
-    session = attach_to(Process(target.pid), TraceConfig(search_pointers=False))
+    session = attach_to(Process(target.pid), TraceConfig(reads_memory=False))
     try:
         assert target.ask(f"{ROUNDS} 0") == "done"
         session.snapshot()

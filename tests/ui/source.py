@@ -120,6 +120,7 @@ class FakeSource:
     others: tuple[Snapshot, ...] = ()
     """Other processes."""
     has_many: bool = False
+    has_python: bool = False
     writes_files: bool = True
     advice: str | None = None
     terminal: ProgramTerminal | None = None

@@ -33,10 +33,11 @@ from tracelloc.ui.dialogs import ExportDialog, QuitDialog
 from tracelloc.ui.lineview import LIST_KEYS
 from tracelloc.ui.live_screen import LIVE_KEYS, LiveScreen, view_keys
 from tracelloc.ui.picker import PickerScreen
-from tracelloc.ui.stackviews import BLOCKS, GROWING, STACKS, growth_cell
+from tracelloc.ui.stackviews import BLOCKS, STACKS
 from tracelloc.ui.state import MOST_MARKS
 from tracelloc.ui.tableview import Table
 from tracelloc.ui.tree import TREE
+from tracelloc.ui.verdictcells import GROWING, growth_cell
 from tracelloc.verdict.judgement import Verdict
 
 

@@ -86,8 +86,8 @@ def test_old_name_of_an_option() -> None:
 
 
 def test_memory_is_searched_unless_told_otherwise() -> None:
-    assert parse_options(["-p", "1"]).trace.search_pointers
-    assert not parse_options(["-p", "1", "--no-search"]).trace.search_pointers
+    assert parse_options(["-p", "1"]).trace.reads_memory
+    assert not parse_options(["-p", "1", "--no-search"]).trace.reads_memory
 
 
 def test_manual(capsysbinary: pytest.CaptureFixture[bytes]) -> None:

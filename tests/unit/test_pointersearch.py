@@ -37,9 +37,9 @@ class Lab:
         self.said: list[str] = []
         self.asked: list[Blocks] = []
         self._failure = failure
-        self.searches = PointerSearches(threading.RLock(), self.said.append)
         monkeypatch.setattr(pointersearch, "search", self._search)
         monkeypatch.setattr(pointersearch, "_SHARE", 1e9)
+        self.searches = PointerSearches(threading.RLock(), self.said.append)
 
     def _search(self, process: Process, blocks: Blocks, _may_go_on: object) -> PointerSearch:
         del process
@@ -52,8 +52,7 @@ class Lab:
         """How many searches that has made."""
         before = len(self.asked)
         self.searches.look(processes, int(at_s * NS_PER_S))
-        if self.searches._searching is not None:
-            self.searches._searching.result(10)
+        self.searches.turns.wait(10)
         return len(self.asked) - before
 
 
@@ -66,7 +65,7 @@ def test_every_ten_seconds_what_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [lab.look(at_s, one) for at_s in (5, 11, 12, 20, 21, 31)] == [0, 1, 0, 0, 1, 1]
     assert [blocks.address.tolist() for blocks in lab.asked] == [[0x10], [0x10], [0x10, 0x20]]
     assert len(one.heap.unreachable.blocks) == 1
-    lab.searches.close()
+    lab.searches.turns.close()
     assert lab.look(50, one) == 0
 
 

@@ -78,10 +78,14 @@ class Censuses:
         self._names = TypeNames(self._memory, self._types)
         self._last: FoundObjects | None = None
 
-    def take(self, *, keep: bool = False) -> ObjectCensus:
-        """Counts all objects. ``keep``: for ``take_found``. Raises TargetError, PrivilegeError."""
+    def take(self, *, keep: bool = False, most_bytes: int | None = None) -> ObjectCensus:
+        """Counts all objects.
+
+        ``keep``: for ``take_found``. ``most_bytes``: of pools that are read. Raises TargetError,
+        PrivilegeError, TooManyPools.
+        """
         time_s, begin_s = time.time(), time.monotonic()
-        found = self._find()
+        found = self._find(most_bytes)
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])
         sizes = np.concatenate(
@@ -99,8 +103,8 @@ class Censuses:
             blocks.changed,
         )
 
-    def _find(self) -> FoundObjects:
-        blocks = read_blocks(self._memory)
+    def _find(self, most_bytes: int | None = None) -> FoundObjects:
+        blocks = read_blocks(self._memory, most_bytes)
         objects = self._types.find_objects(blocks)
         large = read_large(self._memory, self._types, blocks, objects)
         return FoundObjects(self._memory, self._types, self._names, blocks, objects, large)

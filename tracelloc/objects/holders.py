@@ -7,8 +7,8 @@ each word that points to an object counts, but for weak references and the colle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -47,6 +47,11 @@ class Holder:
     unresolved: int
     """Steps that have no name."""
     file: str | None = None
+    """Of the module or function that the path begins with."""
+    line: int | None = None
+    """Where that function begins."""
+    is_bounded: bool = False
+    """A ``functools.lru_cache`` that will not keep more than so many keeps them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +64,45 @@ class Holders:
     skipped_tables: int
     """Memory that could not be read, or was too much: paths through it are missing."""
 
+    @property
+    def is_bounded(self) -> bool:
+        """Whether most of them are kept by what keeps a limited number of them."""
+        bounded = sum(holder.count for holder in self.holders if holder.is_bounded)
+        return 2 * bounded > self.sample_count
+
+    def main_keeper(self, names: Set[str]) -> str | None:
+        """Which of these types keeps most of them, directly; None: others do."""
+        counts: Counter[str] = Counter()
+        for holder in self.holders:
+            counts[holder.type_name] += holder.count
+        found = [(count, name) for name, count in counts.items() if name in names]
+        count, name = max(found, default=(0, ""))
+        return name if 2 * count > self.sample_count else None
+
 
 class HolderSearch:
     """Finds holders in a process, by what a census has found."""
 
-    def __init__(self, process: Process) -> None:
-        self._process = process
-        self._space = AddressSpace(process)
+    def __init__(self, process: Process, space: AddressSpace | None = None) -> None:
+        """``space``: the process's, if somebody else keeps it up to date."""
+        self._space = AddressSpace(process) if space is None else space
+        self._own_space = self._space if space is None else None
 
     def python(self) -> CPython | None:
         """The interpreter; None: its version is not known."""
-        self._space.refresh()
+        if self._own_space is not None:
+            self._own_space.refresh()
         try:
             return find_cpython(self._space)
         except UnsupportedPython:
             return None
+
+    def has_python(self) -> bool:
+        """Whether there is CPython in the process, of whatever version."""
+        try:
+            return find_cpython(self._space) is not None
+        except UnsupportedPython:
+            return True
 
     def find(
         self, found: FoundObjects, wanted: Sequence[str], before: ObjectAddresses | None = None
@@ -92,7 +121,8 @@ class HolderSearch:
 
     def close(self) -> None:
         """Closes the process's files."""
-        self._space.close()
+        if self._own_space is not None:
+            self._own_space.close()
 
 
 class ObjectAddresses:
@@ -179,18 +209,16 @@ class _Graph:
             fresh = addresses
         step = max(1, len(fresh) // SAMPLES)
         samples = fresh[::step][:SAMPLES]
-        sums: Counter[tuple[str, str, int, str | None]] = Counter()
+        sums: Counter[Holder] = Counter()
         for address in samples.tolist():
             start = self._image.references.target(address)
             if start >= 0:
                 sums[self._holder(start)] += 1
-        holders = tuple(
-            Holder(path, kind, count, unresolved, file)
-            for (path, kind, unresolved, file), count in sums.most_common()
-        )
+        holders = tuple(replace(holder, count=count) for holder, count in sums.most_common())
         return Holders(sum(sums.values()), holders, self._image.skipped_count)
 
-    def _holder(self, start: int) -> tuple[str, str, int, str | None]:
+    def _holder(self, start: int) -> Holder:
+        """Who keeps a block; its count is 0."""
         words: list[int] = []
         at = start
         while (word := int(self._parents[at >> 1])) != _ROOT:
@@ -200,16 +228,17 @@ class _Graph:
             at = self._image.references.begin(word)
         words.reverse()
         root = self._roots[at]
-        file = None
+        line = None
         if isinstance(root, str):
-            text, unresolved = self._names.path(root, words)
+            path = self._names.path(root, words)
             file = self._files.get(root)
         else:
             local = self._names.local(root, self._image.address(words[0])) if words else "?"
             function = root.function
-            text, unresolved = self._names.path(f"{function.function}() {local}", words[1:])
-            file = function.file
-        return text, self._keeper(words), unresolved, file
+            path = self._names.path(f"{function.function}() {local}", words[1:])
+            file, line = function.file, function.first_line
+        kind = self._keeper(words)
+        return Holder(path.text, kind, 0, path.unresolved, file, line, path.is_bounded)
 
     def _keeper(self, words: list[int]) -> str:
         """The type of the last object on the way."""
@@ -219,7 +248,7 @@ class _Graph:
                 return self._names.type_name(found[1])
         return ""
 
-    def _unreached(self, start: int) -> tuple[str, str, int, str | None]:
+    def _unreached(self, start: int) -> Holder:
         """What keeps an object to which no path leads: others like it, or C code."""
         counts, last = self._referrers()
         seen, waiting = {start}, [start]
@@ -238,10 +267,10 @@ class _Graph:
                 seen.add(before)
                 waiting.append(before)
         if not missing:
-            return CYCLE, "", 0, None
+            return Holder(CYCLE, "", 0, 0)
         found = self._image.object_in(missing)
         through = self._names.type_name(found[1]) if found and missing != start else ""
-        return NATIVE + (f", through {through}" if through else ""), through, 0, None
+        return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
 
     def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
         """How many references there are to what was not reached, and the last of each."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelloc.objects.frames import FrameCodes, RunningFrame
 from tracelloc.objects.image import HeapImage
@@ -29,6 +29,10 @@ hash before it, from 3.14 on."""
 _HASHED_TUPLES: Final = (3, 14)
 _FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closure__",
                           11: ".__dict__"}  # fmt: skip
+_CACHE_LIMIT: Final = 12
+_CACHE_ITEM: Final = {2: "", 3: "", 5: ".keys()", 6: ""}
+"""Words of ``lru_cache_object``: ``maxsize``; and of ``lru_list_elem``: its neighbours, the key
+and the result (Modules/_functoolsmodule.c)."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
 _SHORT: Final = 40
@@ -51,6 +55,17 @@ class _Walk:
     is_inner: bool = False
     """What comes next belongs to what was just named."""
     unresolved: int = 0
+    is_bounded: bool = False
+
+
+class NamedPath(NamedTuple):
+    """A path in words."""
+
+    text: str
+    unresolved: int
+    """Steps that could not be named."""
+    is_bounded: bool
+    """It leads through a cache that keeps a limited number."""
 
 
 class PathNames:
@@ -68,8 +83,8 @@ class PathNames:
         """``module.Name`` of a type."""
         return self._names.of(number)
 
-    def path(self, root: str, words: Sequence[int], *, namespace: bool = False) -> tuple[str, int]:
-        """(the path in words, how many of its steps could not be named).
+    def path(self, root: str, words: Sequence[int], *, namespace: bool = False) -> NamedPath:
+        """The path in words.
 
         ``root``: what the first word's block is. ``namespace``: that is a dictionary of names.
         """
@@ -81,7 +96,7 @@ class PathNames:
                 self._name_in_table(walk, word, start)
             else:
                 self._name_in_object(walk, word, *found)
-        return walk.text, walk.unresolved
+        return NamedPath(walk.text, walk.unresolved, walk.is_bounded)
 
     def texts(self, dictionary: int, wanted: Sequence[str]) -> list[tuple[str, str]]:
         """(key, value) of those entries of a dictionary that have these keys, and are strings."""
@@ -120,8 +135,8 @@ class PathNames:
             walk.is_inner = True
         elif name == "cell" and at == 2:
             pass
-        elif name == "functools._lru_cache_wrapper":
-            walk.text += ".cache"
+        elif name in ("functools._lru_cache_wrapper", "functools._lru_list_elem"):
+            self._name_in_cache(walk, at, begin, is_item=name.endswith("elem"))
         elif name == "function" and at in _FUNCTION_WORDS:
             walk.text += _FUNCTION_WORDS[at]
             walk.namespace = at == 11
@@ -131,6 +146,15 @@ class PathNames:
             walk.text += self._generator_local(walk, word, begin)
         else:
             self._name_in_instance(walk, word, begin, number)
+
+    def _name_in_cache(self, walk: _Walk, at: int, begin: int, *, is_item: bool) -> None:
+        if is_item:
+            walk.text += _CACHE_ITEM.get(at, UNKNOWN)
+            walk.unresolved += at not in _CACHE_ITEM
+            return
+        walk.text += ".cache"
+        # -1: as many as come.
+        walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
 
     def _name_in_instance(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin

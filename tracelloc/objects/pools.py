@@ -17,6 +17,7 @@ import numpy.typing as npt
 from tracelloc.objects.blocks import Addresses, find_blocks
 from tracelloc.objects.memory import PAGE_BYTES, U64, Mask, RemoteMemory
 from tracelloc.target.procfs import parse_maps
+from tracelloc.text import format_size
 
 I64 = npt.NDArray[np.int64]
 
@@ -56,9 +57,16 @@ class PoolBlocks:
         return at
 
 
-def read_blocks(memory: RemoteMemory) -> PoolBlocks:
-    """All blocks that are in use. Raises TargetError, PrivilegeError."""
+class TooManyPools(Exception):  # noqa: N818 - nothing fails for it
+    """There is not enough memory to read them, in words for people."""
+
+
+def read_blocks(memory: RemoteMemory, most_bytes: int | None = None) -> PoolBlocks:
+    """All blocks that are in use. Raises TargetError, PrivilegeError, TooManyPools."""
     addresses = _find_pools(memory)
+    if most_bytes is not None and len(addresses) * POOL_BYTES > most_bytes:
+        size = format_size(len(addresses) * POOL_BYTES)
+        raise TooManyPools(f"{size} of Python's arenas are too much to be read (--max-memory)")
     contents, was_read = memory.read(addresses, POOL_BYTES)
     addresses, contents = addresses[was_read], contents[was_read]
     words = np.zeros(len(addresses) * _POOL_WORDS + 8, np.uint64)

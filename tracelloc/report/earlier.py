@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Set
-from typing import Final
+from typing import Final, TypeVar
 
 from tracelloc.filters import NamedStack
+
+T = TypeVar("T", bound=Hashable)
 
 FULL_AGAIN_S: Final = 6 * 3600.0
 """After this time a report is whole again."""
@@ -41,8 +43,8 @@ class EarlierProcessReports:
         self._states[topic] = state
         return self.is_full or not is_known
 
-    def gone(self, kind: str, listed: Set[int]) -> list[int]:
-        """The stacks of topics ``(kind, stack)`` that are not listed any more; once each."""
+    def gone(self, kind: str, listed: Set[T]) -> list[T]:
+        """The stacks or names of topics ``(kind, stack)`` that are listed no more; once each."""
         stacks = [
             topic[1]
             for topic in self._states

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Iterator
 
+from tracelloc.objects.watch import TypeSuspect
 from tracelloc.report.content import Request
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import (
@@ -18,6 +19,7 @@ from tracelloc.text import (
 )
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.views.naming import frame_name
+from tracelloc.views.objects import growing_for_s, holder_place, main_holder
 from tracelloc.views.processfacts import account
 from tracelloc.views.suspects import NamedSuspect, verdict_counts
 from tracelloc.views.titles import source_place, stack_title
@@ -98,6 +100,37 @@ def cleared_line(given: Request, stack: int, verdict: Verdict) -> str:
         f"{_prefix(given.snapshot)} suspect=no verdict={verdict.value} stack={stack} "
         f"in={_word(name)}"
     )
+
+
+def type_line(given: Request, suspect: TypeSuspect) -> str:
+    """A type that grows: ``TIME pid=N COMMAND suspect=growing rate=… type=… held_by=… at=…``."""
+    holder = main_holder(suspect)
+    parts = [
+        _prefix(given.snapshot),
+        f"suspect={suspect.verdict.value}",
+        f"rate={_signed(round(suspect.bytes_per_min))}/min",
+        f"for={_joined(format_duration(growing_for_s(suspect, given.snapshot)))}",
+        f"live={_size(suspect.size_bytes)}",
+        f"objects={suspect.count}",
+        f"type={_word(suspect.name)}",
+    ]
+    if holder is not None:
+        parts.append(f"held_by={_word(holder.path)}")
+        if holder.file:
+            parts.append(f"at={_word(holder_place(holder))}")
+    return " ".join(parts)
+
+
+def type_state(suspect: TypeSuspect) -> tuple[str, ...]:
+    """What of a type has to change for it to be said again."""
+    holder = main_holder(suspect)
+    rate, size = _size(round(suspect.bytes_per_min)), _size(suspect.size_bytes)
+    return suspect.verdict.value, rate, size, "" if holder is None else holder.path
+
+
+def type_cleared_line(given: Request, name: str) -> str:
+    """A type that was a leak suspect in an earlier report and is none any more."""
+    return f"{_prefix(given.snapshot)} suspect=no type={_word(name)}"
 
 
 def suspect_state(given: Request, named: NamedSuspect) -> tuple[str, str, str]:

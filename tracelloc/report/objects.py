@@ -1,45 +1,32 @@
-"""Censuses of a Python program's objects as text and JSON."""
+"""Censuses of a Python program's objects as text and JSON, and the section of reports."""
 
 from __future__ import annotations
 
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from tracelloc.objects.census import ObjectCensus, TypeCount
+from tracelloc.objects.census import ObjectCensus
 from tracelloc.objects.holders import Holders
 from tracelloc.objects.paths import UNKNOWN
+from tracelloc.report.content import Request, SectionContent
 from tracelloc.target.procfs import Process
 from tracelloc.text import format_duration, format_percent, format_size, plural, printable
+from tracelloc.views.objects import (
+    NOT_COUNTED,
+    TypeGrowth,
+    census_facts,
+    growths,
+    holder_text,
+    object_facts,
+)
 
 _SECONDS_PER_MINUTE: Final = 60
 _MOST_HOLDERS: Final = 4
 """Holders of a type that are listed."""
 _LEAST_GROWTH: Final = 10
 """Objects by which a type has to grow for its holders to be looked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class TypeGrowth:
-    """A type in a census, and how much it has grown since the first one."""
-
-    now: TypeCount
-    count_change: int
-    bytes_change: int
-
-
-def growths(now: ObjectCensus, first: ObjectCensus) -> list[TypeGrowth]:
-    """All types of two censuses: what has grown most comes first, then what is largest."""
-    before = {found.name: found for found in first.types}
-    gone = [TypeCount(name, 0, 0) for name in before.keys() - {found.name for found in now.types}]
-    found = [
-        TypeGrowth(one, one.count - old.count, one.size_bytes - old.size_bytes)
-        for one in (*now.types, *gone)
-        for old in [before.get(one.name, TypeCount(one.name, 0, 0))]
-    ]
-    return sorted(found, key=lambda one: (-one.bytes_change, -one.now.size_bytes, one.now.name))
 
 
 def wanted_types(now: ObjectCensus, first: ObjectCensus, most: int) -> list[str]:
@@ -59,11 +46,20 @@ def text_census(
 ) -> Iterator[str]:
     """A census's lines, the last one empty."""
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(now.time_s))
+    yield f"==> {when} {printable(process.command())} ({process.pid}): {_totals(now)}"
+    yield from _table(now, first, top)
+    for name, found in (holders or {}).items():
+        yield from _text_holders(name, found, is_new=now is not first)
+    yield ""
+
+
+def _totals(now: ObjectCensus) -> str:
     size_bytes = sum(found.size_bytes for found in now.types)
-    yield (
-        f"==> {when} {printable(process.command())} ({process.pid}): "
-        f"{now.count:,} objects of {plural(len(now.types), 'type')}, {format_size(size_bytes)}"
-    )
+    types = plural(len(now.types), "type")
+    return f"{now.count:,} objects of {types}, {format_size(size_bytes)}"
+
+
+def _table(now: ObjectCensus, first: ObjectCensus, top: int) -> Iterator[str]:
     minutes = (now.time_s - first.time_s) / _SECONDS_PER_MINUTE
     rows = growths(now, first)[:top]
     if now is first:
@@ -89,9 +85,6 @@ def text_census(
             f"{plural(now.changed_pools, 'pool')} of 16 KiB changed while being read: "
             "counts may be off by that much"
         )
-    for name, found in (holders or {}).items():
-        yield from _text_holders(name, found, is_new=now is not first)
-    yield ""
 
 
 def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
@@ -99,10 +92,8 @@ def _text_holders(name: str, found: Holders, *, is_new: bool) -> Iterator[str]:
     yield f"{printable(name)}: who keeps them ({objects} looked at)"
     shown = found.holders[:_MOST_HOLDERS]
     for one in shown:
-        kind = f" in {one.type_name}" if one.type_name else ""
-        file = f" ({one.file})" if one.file else ""
         share = format_percent(one.count / found.sample_count)
-        yield f"{share:>10}  {printable(one.path)}{printable(kind)}{printable(file)}"
+        yield f"{share:>10}  {holder_text(one)}"
     rest = found.sample_count - sum(one.count for one in shown)
     if rest:
         yield f"{format_percent(rest / found.sample_count):>10}  others"
@@ -124,43 +115,20 @@ def json_census(
     holders: Mapping[str, Holders] | None = None,
 ) -> str:
     """A census as one line of JSON."""
-    entry: dict[str, Any] = {
-        "time": round(now.time_s, 3),
-        "pid": process.pid,
-        "command": process.command(),
-        "elapsed_s": round(now.time_s - first.time_s, 3),
-        "census_s": round(now.took_s, 6),
-        "objects": now.count,
-        "blocks": now.block_count,
-        "block_bytes": now.block_bytes,
-        "changed_pools": now.changed_pools,
-        "types": [
-            {
-                "type": row.now.name,
-                "objects": row.now.count,
-                "bytes": row.now.size_bytes,
-                "objects_change": row.count_change,
-                "bytes_change": row.bytes_change,
-            }
-            for row in growths(now, first)
-        ],
-        "holders": [
-            {
-                "type": name,
-                "samples": found.sample_count,
-                "skipped_tables": found.skipped_tables,
-                "holders": [
-                    {
-                        "path": one.path,
-                        "type": one.type_name or None,
-                        "samples": one.count,
-                        "unresolved_steps": one.unresolved,
-                        "file": one.file,
-                    }
-                    for one in found.holders
-                ],
-            }
-            for name, found in (holders or {}).items()
-        ],
-    }
+    facts = census_facts(now, first, holders or {})
+    entry = {"time": facts.pop("time"), "pid": process.pid, "command": process.command(), **facts}
     return json.dumps(entry, separators=(",", ":"))
+
+
+def objects_part(given: Request) -> SectionContent:
+    """Objects of a Python program by type, and who keeps those that grow."""
+    found = given.snapshot.objects
+    facts = object_facts(found)
+    if found is None or found.now is None or found.first is None:
+        return SectionContent([f"==> {NOT_COUNTED}: {facts['trouble']}"], facts)
+    now, first, top = found.now, found.first, given.style.top
+    lines = [f"==> {_totals(now)}, {plural(top, 'top type')}:"]
+    lines += [f"    {line}" for line in _table(now, first, top)]
+    for name, holders in list(found.holders.items())[:top]:
+        lines += [f"    {line}" for line in _text_holders(name, holders, is_new=True)]
+    return SectionContent(lines, facts)

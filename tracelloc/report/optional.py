@@ -16,6 +16,7 @@ SECTIONS: Final = {
     "temporary": NOTHING_ELSE,  # allocations freed soon by the same thread
     "sizes": Wanted(blocks=True, usable=True),  # by size, and what the malloc library wastes
     "threads": Wanted(threads=True),  # which allocate, and which free
+    "objects": Wanted(objects=True),  # of Python programs, by type
 }
 """What a snapshot must have for each; in the order in which text has them."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from tracelloc.heap.blocks import Blocks
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.report.loglines import head_line
+from tracelloc.report.objects import objects_part
 from tracelloc.report.optional import SECTIONS
 from tracelloc.report.suspects import suspects_part, symbols_part
 from tracelloc.report.top import (
@@ -251,6 +252,7 @@ REPORT: Final = (
     ReportSection(temporary_part, "temporary"),
     ReportSection(sizes_part, "sizes"),
     ReportSection(threads_part, "threads"),
+    ReportSection(objects_part, "objects"),
     ReportSection(memory_part),
     ReportSection(mappings_part, "mappings", json_place=1),
     ReportSection(symbols_part),

@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tracelloc.objects.watch import TypeSuspect
 from tracelloc.report.content import Entry, Request, SectionContent
-from tracelloc.report.loglines import cleared_line, suspect_line, suspect_state
+from tracelloc.report.loglines import (
+    cleared_line,
+    suspect_line,
+    suspect_state,
+    type_cleared_line,
+    type_line,
+    type_state,
+)
 from tracelloc.verdict.judgement import Suspect
 from tracelloc.views.alerts import implausible_sizes
 from tracelloc.views.facts import suspect_facts
+from tracelloc.views.objects import type_sentences, type_suspect_facts, type_suspects
 from tracelloc.views.suspects import (
     name_suspects,
     sentences,
@@ -28,6 +38,7 @@ class _SuspectsPart(SectionContent):
     """Entries say who calls what the stacks of a suspect share: they need names."""
 
     suspects: Sequence[Suspect] = ()
+    types: Sequence[TypeSuspect] = ()
 
     @property
     def state(self) -> Hashable:
@@ -65,10 +76,22 @@ class _SuspectsPart(SectionContent):
                 if earlier.is_full or len(lines) > 1:
                     yield from entry.more
                     yield from lines
+        for each in self.types:
+            if earlier.is_news(("type", each.name), type_state(each)):
+                yield type_line(given, each)
+                yield from (f"      {sentence}" for sentence in type_sentences(each))
         yield from self._cleared(given)
+
+    def json(self, given: Request) -> dict[str, Any]:
+        """Returns the section as JSON fields."""
+        types = [type_suspect_facts(each, given.snapshot) for each in self.types]
+        return {**super(_SuspectsPart, self).json(given), "type_suspects": types}
 
     def _cleared(self, given: Request) -> Iterator[str]:
         """Yields a line per suspect of an earlier report that is none any more."""
+        names = {each.name for each in type_suspects(given.snapshot)}
+        for name in given.earlier.gone("type", names):
+            yield type_cleared_line(given, name)
         findings = given.snapshot.findings
         if findings is None:
             return
@@ -90,7 +113,10 @@ def suspects_part(given: Request) -> SectionContent:
     if untraced is not None:
         quiet = untraced.why
     found = [f"==> {line}" for line in lines if line is not None]
-    return _SuspectsPart(found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown)
+    return _SuspectsPart(
+        found, key="suspects", said_again_if=(suppressed, quiet), suspects=shown,
+        types=type_suspects(snapshot)[: given.style.top],
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,7 @@ from tracelloc.heap.stacks import Frames, Mask, Stacks
 from tracelloc.heap.table import LiveTable, Peak
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.totals import I64, Totals
+from tracelloc.objects.watch import ObjectFindings
 from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
 from tracelloc.snapshots.losses import LossCounts, take_losses
 from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
@@ -131,6 +132,8 @@ class ProcessStatus:
     """What it has mapped by itself; None: not traced."""
     findings: Findings | None = None
     """Which stacks leak, as of some seconds ago; None until there was time to look."""
+    objects: ObjectFindings | None = None
+    """Objects of a Python program by type; None: it is none, or they were not counted yet."""
     stack_methods: Mapping[str, str] = field(default_factory=dict)
     """By file of code, in words: by what stacks are followed through it."""
     thread_names: Mapping[int, str] = field(default_factory=dict)

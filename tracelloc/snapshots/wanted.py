@@ -22,6 +22,8 @@ class Wanted:
     """What the allocator gives for each block; needs the blocks."""
     events: bool = False
     """Every event since the last snapshot that wanted them: for one who asks on and on."""
+    objects: bool = False
+    """A fresh count of a Python program's objects."""
 
     def __or__(self, other: Wanted) -> Wanted:
         """Combines two wishes. They may differ in the age only if one has none."""
@@ -32,6 +34,7 @@ class Wanted:
             self.threads or other.threads,
             self.usable or other.usable,
             self.events or other.events,
+            self.objects or other.objects,
         )
 
 

@@ -27,6 +27,8 @@ class Runtime:
     """What gives names to the code that it generates; empty: it generates none, or nothing does."""
     collects: bool = True
     """A garbage collector frees blocks late: references are not counted."""
+    is_python: bool = False
+    """Its objects are counted by type."""
 
 
 _JVM: Final = Runtime(
@@ -54,9 +56,10 @@ _PHP: Final = Runtime(
 _PYTHON: Final = Runtime(
     "Python",
     "Python keeps objects of up to 512 bytes in arenas of its own",
-    "tracelloc objects -p PID --every 30s counts them by type; with PYTHONMALLOC=malloc "
-    "in its environment, each comes from malloc and has a stack",
-    "tracelloc objects -p PID",
+    "they are counted by type (the view Objects, --show objects, tracelloc objects -p PID); with "
+    "PYTHONMALLOC=malloc in its environment, each comes from malloc and has a stack",
+    "O or --show objects counts them",
+    is_python=True,
     collects=False,
 )
 _KNOWN: Final = (

@@ -31,8 +31,8 @@ class TraceConfig:
     """What tracelloc itself may take; None: whatever there is."""
     max_overhead: OverheadLimit | None = None
     """What the probes may cost the target; None: whatever they do."""
-    search_pointers: bool = True
-    """Whether the processes' memory is searched for pointers to old blocks."""
+    reads_memory: bool = True
+    """Whether the processes' memory is read: for pointers to old blocks, and Python's objects."""
     log_events: bool = False
     """Every event is kept until a snapshot is taken that wants them."""
     debug: bool = False

@@ -79,6 +79,11 @@ class MemoryBudget:
         """What the process that reads the target's files may take: names are missing beyond."""
         return self.limit_bytes // _WORKER_SHARE
 
+    @property
+    def left_bytes(self) -> int:
+        """What may still be taken."""
+        return max(0, self.limit_bytes - self._used_bytes())
+
     def look(self) -> str | None:
         """What to say of a stage that was reached since the last look; None: nothing."""
         used = self._used_bytes()

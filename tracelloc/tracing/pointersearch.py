@@ -8,9 +8,8 @@ memory takes, so there is a pause after each.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Final, Protocol
 
 from tracelloc.errors import PrivilegeError, TargetError
@@ -19,6 +18,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.reachability.search import search
 from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
+from tracelloc.tracing.background import BackgroundTurns, Turn
 
 _OLD_NS: Final = 10 * NS_PER_S
 """Younger blocks may be on their way: in registers, or being moved."""
@@ -26,8 +26,6 @@ _PAUSE_NS: Final = 10 * NS_PER_S
 """From one search to the next, at least."""
 _QUIET_NS: Final = 60 * NS_PER_S
 """From one to the next in processes in which nothing grows."""
-_LOOK_NS: Final = NS_PER_S
-"""How often it is asked whether a search is due."""
 _SHARE: Final = 1 / 64
 """Most of this machine's time (of one processor) that searches take."""
 _AT_ONCE: Final = 8192
@@ -61,12 +59,7 @@ class PointerSearches:
         self._is_refused = is_refused
         self._lock = lock
         self._say = say
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="pointers")
-        self._searching: Future[None] | None = None
-        self._is_over = False
-        self._not_before_ns = 0
-        self._searched_ns: dict[Heap, int] = {}
-        """When each heap was searched last."""
+        self.turns = BackgroundTurns("pointers", _SHARE)
 
     def look(self, processes: Sequence[Searched], now_ns: int) -> None:
         """Begins a search if one is due: of the process that has waited longest."""
@@ -74,31 +67,16 @@ class PointerSearches:
             for each in processes:
                 each.heap.unreachable.is_refused = True
             return
-        if self._is_over or now_ns < self._not_before_ns:
-            return
-        if self._searching is not None:
-            if not self._searching.done():
-                return
-            self._searching.result()
-            self._searching = None
-        self._not_before_ns = now_ns + _LOOK_NS
-        known = self._searched_ns
-        self._searched_ns = {each.heap: known.get(each.heap, 0) for each in processes}
-        due = [each for each in processes if self._is_due(each, now_ns)]
-        if due:
-            one = min(due, key=lambda each: self._searched_ns[each.heap])
-            self._searched_ns[one.heap] = now_ns
-            self._searching = self._pool.submit(self._search, one.process, one.heap, now_ns)
+        self.turns.look(
+            lambda: [self._turn(each, now_ns) for each in processes if _has_old(each, now_ns)],
+            now_ns,
+        )
 
-    def _is_due(self, one: Searched, now_ns: int) -> bool:
-        began_ns = one.heap.table.cohorts.start_ns
+    def _turn(self, one: Searched, now_ns: int) -> Turn:
         pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
-        if one.is_paused or began_ns is None or now_ns - began_ns <= _OLD_NS:
-            return False
-        return now_ns - self._searched_ns[one.heap] >= pause_ns
+        return Turn(one.heap, pause_ns, partial(self._search, one.process, one.heap, now_ns))
 
     def _search(self, process: Process, heap: Heap, now_ns: int) -> None:
-        began_ns = time.thread_time_ns()
         try:
             found = search(process, self._old_blocks(heap, now_ns - _OLD_NS), self._may_go_on)
         except TargetError:
@@ -111,11 +89,9 @@ class PointerSearches:
         if found is not None:
             with self._lock:
                 heap.unreachable.note(found.blocks, found.reachable)
-        took_ns = time.thread_time_ns() - began_ns
-        self._not_before_ns = now_ns + int(took_ns / _SHARE)
 
     def _may_go_on(self) -> bool:
-        return not self._is_over
+        return not self.turns.is_over
 
     def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
         parts: list[Blocks] = []
@@ -128,11 +104,8 @@ class PointerSearches:
             count += len(some)
         return Blocks.concatenate(parts)
 
-    def stop(self) -> None:
-        """Begins nothing any more, and ends what is going on soon."""
-        self._is_over = True
 
-    def close(self) -> None:
-        """Waits until nothing is going on."""
-        self.stop()
-        self._pool.shutdown()
+def _has_old(one: Searched, now_ns: int) -> bool:
+    """Whether it has been traced for long enough, and frees are seen."""
+    began_ns = one.heap.table.cohorts.start_ns
+    return not one.is_paused and began_ns is not None and now_ns - began_ns > _OLD_NS

@@ -16,6 +16,7 @@ from tracelloc.errors import TargetError
 from tracelloc.heap.heap import Heap
 from tracelloc.heap.series import Series
 from tracelloc.heap.stacks import Stacks
+from tracelloc.objects.watch import ObjectWatch
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
@@ -54,7 +55,8 @@ class Tracee:
     """Everything that belongs to one process.
 
     The session's lock guards it, but for ``residency``, ``thread_names`` and ``measuring``,
-    which read /proc and the process's memory: those are for the thread that takes snapshots.
+    which read /proc and the process's memory: those are for the thread that takes snapshots; and
+    for ``objects``, which has a lock of its own.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class Tracee:
         """When some of its stacks were looked at last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Once it has ended nothing changes, so one snapshot of each kind will do."""
-        self._capture = capture
+        self._capture, self._config = capture, config
         self._rate = RateMeter()
         self._events_before = 0
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
@@ -121,6 +123,7 @@ class Tracee:
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Nothing was found out about the memory image yet."""
         self.residency = Residency(self.process)
+        self.objects = ObjectWatch(self.process, self.space)
         self.windows.last = None
         # Most of the processes that are made on the way do not live to be judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
@@ -295,8 +298,7 @@ class Tracee:
 
     def judge(self, now_ns: int) -> None:
         """Looks at all stacks at once: which of them leak."""
-        if self.is_paused:
-            # They were judged when the window ended.
+        if self.is_paused:  # they were judged when the window ended
             return
         self._looking = None
         for findings in self._look(now_ns):
@@ -349,6 +351,8 @@ class Tracee:
         """Asks the kernel; takes its time. ``mapped``: ``mapped_ranges``, if these are traced."""
         if self.target.has_ended:
             return Outside(memory=self.residency.last)
+        if wanted.objects and self._config.reads_memory:
+            self.objects.refresh()
         return Outside(
             self.process.rss_bytes(),
             self.residency.look(mapped),
@@ -391,6 +395,7 @@ class Tracee:
             runtimes=self.runtimes(),
             mappings=mappings,
             findings=shown.findings,
+            objects=self.objects.findings,
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,
             window=self.windows.facts(shown, now_ns),

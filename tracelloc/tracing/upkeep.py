@@ -13,6 +13,7 @@ from tracelloc.capture.overheadlimit import OverheadAccount
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.memorybudget import MemoryStage
+from tracelloc.tracing.objectcounts import ObjectCounts
 from tracelloc.tracing.pointersearch import PointerSearches
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.sweeper import Sweeper
@@ -44,7 +45,8 @@ class Upkeep:
         self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
-        self._pointers = PointerSearches(lock, say, is_refused=not config.search_pointers)
+        self._objects = ObjectCounts(config.memory)
+        self._pointers = PointerSearches(lock, say, is_refused=not config.reads_memory)
 
     def begin(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
@@ -84,6 +86,8 @@ class Upkeep:
         for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
             tracee.judge_on(now_ns, until_ns)
         self._pointers.look(living, now_ns)
+        if self._config.reads_memory:
+            self._objects.look(living, now_ns)
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
@@ -107,13 +111,14 @@ class Upkeep:
     def stop(self) -> None:
         """Begins nothing any more."""
         self._is_over = True
-        self._pointers.stop()
+        self._pointers.turns.is_over = self._objects.turns.is_over = True
         if self._overhead is not None:
             self._overhead.cancel()
 
     def close(self) -> None:
         """Waits until no program is in use, and no memory is read."""
-        self._pointers.close()
+        self._pointers.turns.close()
+        self._objects.turns.close()
         if self._overhead is not None:
             self._overhead.join()
         if self._sweeper is not None:

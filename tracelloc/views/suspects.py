@@ -159,12 +159,14 @@ def sentences(named: NamedSuspect) -> Iterator[str]:
 
 
 def verdict_counts(snapshot: Snapshot) -> tuple[int | None, int | None]:
-    """How many suspects (leak, grow); None before the first verdict."""
+    """How many suspects, types of objects included, (leak, grow); None before the first verdict."""
     findings = snapshot.findings
     if findings is None or findings.moment.watched_s < P.first_verdict_s:
         return None, None
-    leaking = sum(s.judgement.verdict is Verdict.LEAKING for s in findings.suspects)
-    return leaking, len(findings.suspects) - leaking + findings.suspects_left_out
+    types = () if snapshot.objects is None else snapshot.objects.suspects
+    verdicts = [s.judgement.verdict for s in findings.suspects] + [t.verdict for t in types]
+    leaking = verdicts.count(Verdict.LEAKING)
+    return leaking, len(verdicts) - leaking + findings.suspects_left_out
 
 
 def suppressed_line(snapshot: Snapshot) -> str | None:

@@ -8,6 +8,7 @@ from typing import Final
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.target.residency import MemoryUsage
 from tracelloc.text import format_percent, format_size
+from tracelloc.views.objects import type_suspects, type_title
 from tracelloc.views.processfacts import Account, account
 
 _NOTABLE_BYTES: Final = 2 << 20
@@ -82,6 +83,11 @@ def _where(
         return "shared memory has grown", "pmap -X PID shows which", "shared memory (pmap -X PID)"
     if snapshot.runtimes:
         runtime = snapshot.runtimes[0]
+        if runtime.is_python and (types := type_suspects(snapshot)):
+            title = type_title(types[0])
+            rate = f"{format_size(round(types[0].bytes_per_min))}/min"
+            advice = f"most of it is {title}, {rate} (the view Objects, --show objects)"
+            return runtime.heap, advice, f"{title} (O: Objects)"
         return runtime.heap, runtime.advice, runtime.short_advice
     if memory.mapped_bytes is None:
         advice = "--mmap traces mappings"

@@ -1,0 +1,123 @@
+"""Which types of a Python program grow: steadily, over several censuses, beyond all before.
+
+A type that fills a cache or is imported grows in some part of the time; objects that come and go
+are now more, now fewer. What leaks grows in nearly every part of the time, up to now, and by the
+middle of that time there are more of it than there have ever been before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tracelloc.heap.cohorts import F64
+from tracelloc.objects.census import ObjectCensus
+from tracelloc.objects.pools import I64
+from tracelloc.verdict.survivaltail import Mask
+
+_MOST_POINTS: Final = 64
+_NEW_POINTS: Final = 16
+"""Censuses that are kept one by one; of older ones every second goes when there are too many."""
+_PARTS: Final = 5
+_LEAST_PARTS: Final = 4
+"""Parts of the time in which a type has to grow, the last one among them."""
+_LEAST_SHARE: Final = 0.3
+"""Of the mean growth of a part: less is none."""
+_LEAST_S: Final = 20.0
+_LEAST_OBJECTS: Final = 20
+_MOST_DROP: Final = 0.2
+"""Share of its growth by which a type may have become less in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class GrowingType:
+    """A type whose objects become more and more."""
+
+    name: str
+    since_s: float
+    """When that began, seconds since 1970."""
+    count_per_min: float
+    bytes_per_min: float
+
+
+class TypeHistory:
+    """Counts of each type over time; figures are columns, so that all types are judged at once."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, int] = {}
+        self._times_s: list[float] = []
+        self._counts = np.zeros((0, _MOST_POINTS), np.int64)
+        self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
+
+    def note(self, census: ObjectCensus) -> None:
+        """Adds a census."""
+        if len(self._times_s) == _MOST_POINTS:
+            self._thin_out()
+        for one in census.types:
+            self._rows.setdefault(one.name, len(self._rows))
+        missing = len(self._rows) - len(self._counts)
+        if missing > 0:
+            room = np.zeros((missing + len(self._rows) // 4, _MOST_POINTS), np.int64)
+            self._counts = np.concatenate([self._counts, room])
+            self._bytes = np.concatenate([self._bytes, room])
+        at = len(self._times_s)
+        rows = [self._rows[one.name] for one in census.types]
+        self._counts[rows, at] = [one.count for one in census.types]
+        self._bytes[rows, at] = [one.size_bytes for one in census.types]
+        self._times_s.append(census.time_s)
+
+    def _thin_out(self) -> None:
+        old = _MOST_POINTS - _NEW_POINTS
+        kept = [*range(0, old, 2), *range(old, _MOST_POINTS)]
+        self._times_s = [self._times_s[at] for at in kept]
+        for table in (self._counts, self._bytes):
+            table[:, : len(kept)] = table[:, kept]
+            table[:, len(kept) :] = 0
+
+    def growing(self) -> list[GrowingType]:
+        """Types that grow by now, the most bytes a minute first."""
+        times_s = np.array(self._times_s)
+        counts = self._counts[: len(self._rows), : len(times_s)]
+        begins = np.full(len(counts), -1)
+        # The longest span comes last: since when is known best by that one.
+        for begin in range(len(times_s) - 2, -1, -1):
+            if len(times_s) - begin > _PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
+                begins[_grows(times_s, counts, begin)] = begin
+        names = list(self._rows)
+        found = [
+            self._figures(names[row], row, int(begins[row]))
+            for row in np.flatnonzero(begins >= 0).tolist()
+        ]
+        return sorted(found, key=lambda one: -one.bytes_per_min)
+
+    def _figures(self, name: str, row: int, begin: int) -> GrowingType:
+        last = len(self._times_s) - 1
+        since_s = self._times_s[begin]
+        per_min = 60 / (self._times_s[last] - since_s)
+        count, size = (
+            float(table[row, last] - table[row, begin]) * per_min
+            for table in (self._counts, self._bytes)
+        )
+        return GrowingType(name, since_s, count, size)
+
+
+def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
+    """Which types grow from a census on until the last one."""
+    span_s, span = times_s[begin:], counts[:, begin:]
+    at_s = np.linspace(span_s[0], span_s[-1], _PARTS + 1)
+    # Counts at these times, between those that are known.
+    right = np.clip(np.searchsorted(span_s, at_s), 1, len(span_s) - 1)
+    weight = (at_s - span_s[right - 1]) / (span_s[right] - span_s[right - 1])
+    levels = span[:, right - 1] * (1 - weight) + span[:, right] * weight
+    parts = np.diff(levels, axis=1)
+    total = levels[:, -1] - levels[:, 0]
+    least = _LEAST_SHARE * total / _PARTS
+    grown = parts >= least[:, None]
+    drops = (np.maximum.accumulate(span, axis=1) - span).max(axis=1)
+    highest = counts[:, : begin + 1].max(axis=1)
+    good: Mask = (total >= _LEAST_OBJECTS) & (np.count_nonzero(grown, axis=1) >= _LEAST_PARTS)
+    good &= grown[:, -1] & (drops <= _MOST_DROP * total)
+    good &= levels[:, _PARTS // 2 + 1] >= highest
+    return good

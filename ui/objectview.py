@@ -1,0 +1,191 @@
+"""The view of a Python program's objects by type, and the rows of types that grow."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Final, NamedTuple
+
+from rich.text import Text
+
+from tracelloc.objects.watch import ObjectFindings, TypeSuspect
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.text import format_duration, format_percent, format_size, plural
+from tracelloc.ui.tableview import (
+    Cell,
+    Column,
+    Table,
+    TableRows,
+    TitleCell,
+    clean,
+    short_count,
+    trend,
+)
+from tracelloc.ui.verdictcells import growth_cell, verdict_cell
+from tracelloc.ui.view import Sorting, Source, View, ViewSelection, is_live
+from tracelloc.views.objects import (
+    NOT_COUNTED,
+    TypeGrowth,
+    growing_for_s,
+    growths,
+    holder_text,
+    type_headline,
+    type_sentences,
+    type_suspects,
+    type_title,
+)
+
+_MOST_ROWS: Final = 5000
+_LINES: Final = 4
+"""Lines below the rows: what is said of the type, and who keeps its objects."""
+COLUMNS: Final = (
+    Column("growth", "growth/min", 12),
+    Column("bytes", "bytes", 10),
+    Column("count", "objects", 11),
+    Column("pace", "objects/min", 12, from_width=76),
+    Column("verdict", "verdict", 9, right=False, from_width=90, sorts=False),
+    Column("name", "type", 0, right=False, descending=False),
+)
+
+
+class TypeKey(NamedTuple):
+    """Key of the row of a type."""
+
+    name: str
+
+
+def growing_types(selection: ViewSelection) -> dict[TypeKey, TypeSuspect]:
+    """Types that grow, as rows among the stacks, where nothing narrows these down."""
+    settings = selection.settings
+    if settings.narrows_stacks or not settings.all_limits.is_open:
+        return {}
+    return {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
+
+
+def type_cell(suspect: TypeSuspect | None, column: str) -> Cell:
+    """A cell of a type that grows, in the columns of stacks."""
+    if suspect is None:
+        return ""
+    if column == "growth":
+        return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
+    if column == "verdict":
+        return verdict_cell(suspect.verdict)
+    if column == "bytes":
+        return format_size(suspect.size_bytes)
+    if column == "name":
+        return TitleCell(clean(type_title(suspect)))
+    return f"{suspect.count:,}" if column == "count" else ""
+
+
+def type_words(key: Hashable | None, snapshot: Snapshot) -> tuple[str, str]:
+    """(title, sentences) of a row of a type that grows."""
+    for each in type_suspects(snapshot):
+        if key == TypeKey(each.name):
+            title = type_headline(each, growing_for_s(each, snapshot))
+            return title, "; ".join(type_sentences(each))
+    return "stack of the selected row", ""
+
+
+def object_rows(selection: ViewSelection) -> TableRows:
+    """A row per type; the key is its name."""
+    snapshot, sorting = selection.snapshot, selection.settings.sorting
+    found = snapshot.objects
+    if found is None or found.now is None or found.first is None:
+        return TableRows((), lambda _key, _column: "", empty=_why_empty(snapshot))
+    minutes = max(found.now.time_s - found.first.time_s, 1e-9) / 60
+    suspects = {each.name: each for each in found.suspects}
+    rows = {TypeKey(row.now.name): row for row in growths(found.now, found.first)}
+    search = selection.settings.search.lower()
+    keys = [key for key in rows if search in key.name.lower()]
+    figures: dict[str, Callable[[TypeGrowth], Any]] = {
+        "growth": lambda row: row.bytes_change,
+        "bytes": lambda row: row.now.size_bytes,
+        "count": lambda row: row.now.count,
+        "pace": lambda row: row.count_change,
+        "name": lambda row: row.now.name,
+    }
+    figure = figures[sorting.column]
+    keys.sort(key=lambda key: figure(rows[key]), reverse=sorting.descending)
+
+    def cell(key: Hashable, column: str) -> Cell:
+        row = rows.get(key)  # type: ignore[call-overload]
+        if row is None:
+            # It waits for the next order.
+            return ""
+        suspect = suspects.get(row.now.name)
+        if column == "growth":
+            return growth_cell(round(row.bytes_change / minutes), None)
+        if column == "pace":
+            per_min = row.count_change / minutes
+            return Text(f"{short_count(round(per_min))} {trend(round(per_min))}")
+        if column == "verdict":
+            return "" if suspect is None else verdict_cell(suspect.verdict)
+        if column == "name":
+            return clean(row.now.name)
+        return format_size(row.now.size_bytes) if column == "bytes" else f"{row.now.count:,}"
+
+    footer = [_line(found, snapshot, number) for number in range(_LINES)]
+    return TableRows(
+        keys[:_MOST_ROWS], cell, sorting.column, sorting.descending,
+        "no type has such a name (Esc shows all)", footer=footer,
+    )  # fmt: skip
+
+
+def _why_empty(snapshot: Snapshot) -> str:
+    if snapshot.merged is not None:
+        return "objects of several processes: choose a single one (9)"
+    if snapshot.objects is not None and snapshot.objects.trouble:
+        return f"{NOT_COUNTED}: {snapshot.objects.trouble}"
+    if not any(runtime.is_python for runtime in snapshot.runtimes):
+        return "no Python program: there are no objects to count"
+    return "objects are being counted… (not with --no-search)"
+
+
+def _line(
+    found: ObjectFindings, snapshot: Snapshot, number: int
+) -> Callable[[Hashable | None], str]:
+    """One of the lines about the type under the cursor."""
+
+    def line(key: Hashable | None) -> str:
+        lines = list(_lines(found, snapshot, key.name if isinstance(key, TypeKey) else ""))
+        return f" {lines[number]}" if number < len(lines) else ""
+
+    return line
+
+
+def _lines(found: ObjectFindings, snapshot: Snapshot, name: str) -> Iterator[str]:
+    assert found.now is not None
+    assert found.first is not None
+    since = format_duration(found.now.time_s - found.first.time_s)
+    ago = format_duration(max(0.0, time.time() - found.now.time_s))
+    total = f"{plural(found.now.count, 'object')} of {plural(len(found.now.types), 'type')}"
+    yield f"{total}, counted {ago} ago; changes in {since}"
+    for each in found.suspects:
+        part = next((part for part in each.parts if part.name == name), None)
+        if each.name == name:
+            yield clean(f"{name}: {type_headline(each, growing_for_s(each, snapshot))}")
+        elif part is not None:
+            yield clean(f"{name}: grows with {each.name}, whose objects keep it")
+    holders = found.holders.get(name)
+    if holders is None:
+        if name:
+            yield "who keeps them is looked for once a type grows (tracelloc objects --holders)"
+        return
+    for holder in holders.holders:
+        share = format_percent(holder.count / max(holders.sample_count, 1), 0)
+        yield clean(f"{share} of what is new ← {holder_text(holder)}")
+
+
+def _exists(source: Source) -> bool:
+    return is_live(source) and source.has_python
+
+
+OBJECTS: Final = View(
+    name="objects",
+    title="Objects",
+    key="O",
+    maker=lambda _source: object_rows,
+    widget=lambda: Table(COLUMNS),
+    sorting=Sorting("growth"),
+    exists=_exists,
+)

@@ -1,0 +1,35 @@
+"""Cells of growth and verdicts, in the same styles wherever they are shown."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.text import Text
+
+from tracelloc.ui.tableview import signed_size, trend
+from tracelloc.verdict.judgement import Verdict
+
+GROWING: Final = "bold red"
+SHRINKING: Final = "green"
+VERDICT_STYLES: Final = {Verdict.LEAKING: "bold red", Verdict.GROWING: "yellow"}
+"""Styles of verdicts; others are dim."""
+_SHORT: Final = {Verdict.LEAKING: "LEAKING", Verdict.CACHE_OR_POOL: "cache"}
+_HARMLESS: Final = (Verdict.CACHE_OR_POOL, Verdict.BUSY, Verdict.START_UP)
+
+
+def growth_cell(bytes_per_min: int, verdict: Verdict | None) -> Text:
+    """``+1.10 MiB ▲``: the colour says nothing that the sign and the triangle don't.
+
+    What is known to be no leak does not look like one while it fills.
+    """
+    style = GROWING if bytes_per_min > 0 else SHRINKING if bytes_per_min < 0 else "dim"
+    if bytes_per_min > 0 and verdict in _HARMLESS:
+        style = "dim"
+    return Text(f"{signed_size(bytes_per_min)} {trend(bytes_per_min)}", style)
+
+
+def verdict_cell(verdict: Verdict | None) -> Text:
+    """The verdict in one word."""
+    if verdict is None:
+        return Text("-", "dim")
+    return Text(_SHORT.get(verdict, verdict.value), VERDICT_STYLES.get(verdict, "dim"))
