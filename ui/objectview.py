@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable, Iterator
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 from rich.text import Text
@@ -22,7 +22,7 @@ from tracelloc.ui.tableview import (
     trend,
 )
 from tracelloc.ui.verdictcells import growth_cell, verdict_cell
-from tracelloc.ui.view import Sorting, Source, View, ViewSelection, is_live
+from tracelloc.ui.view import Sorting, View, ViewSelection
 from tracelloc.views.objects import (
     NOT_COUNTED,
     TypeGrowth,
@@ -54,18 +54,24 @@ class TypeKey(NamedTuple):
     name: str
 
 
-def growing_types(selection: ViewSelection) -> dict[TypeKey, TypeSuspect]:
-    """Types that grow, as rows among the stacks, where nothing narrows these down."""
+def with_growing_types(selection: ViewSelection, rows: TableRows) -> TableRows:
+    """Rows of stacks below those of types that grow, where nothing narrows the stacks down."""
     settings = selection.settings
-    if settings.narrows_stacks or not settings.all_limits.is_open:
-        return {}
-    return {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
+    types = {TypeKey(each.name): each for each in type_suspects(selection.snapshot)}
+    is_narrowed = settings.narrows_stacks or not settings.all_limits.is_open
+    if not types or is_narrowed or settings.sorting != Sorting("verdict"):
+        return rows
+
+    def cell(key: Hashable, column: str) -> Cell:
+        if isinstance(key, TypeKey):
+            return _cell(types[key], column) if key in types else ""
+        return rows.cells(key, column)
+
+    return replace(rows, order=[*types, *rows.order], cells=cell)
 
 
-def type_cell(suspect: TypeSuspect | None, column: str) -> Cell:
+def _cell(suspect: TypeSuspect, column: str) -> Cell:
     """A cell of a type that grows, in the columns of stacks."""
-    if suspect is None:
-        return ""
     if column == "growth":
         return growth_cell(round(suspect.bytes_per_min), suspect.verdict)
     if column == "verdict":
@@ -157,7 +163,7 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, name: str) -> Iterator[str
     assert found.now is not None
     assert found.first is not None
     since = format_duration(found.now.time_s - found.first.time_s)
-    ago = format_duration(max(0.0, time.time() - found.now.time_s))
+    ago = format_duration(max(0.0, snapshot.time_s - found.now.time_s))
     total = f"{plural(found.now.count, 'object')} of {plural(len(found.now.types), 'type')}"
     yield f"{total}, counted {ago} ago; changes in {since}"
     for each in found.suspects:
@@ -176,10 +182,6 @@ def _lines(found: ObjectFindings, snapshot: Snapshot, name: str) -> Iterator[str
         yield clean(f"{share} of what is new ← {holder_text(holder)}")
 
 
-def _exists(source: Source) -> bool:
-    return is_live(source) and source.has_python
-
-
 OBJECTS: Final = View(
     name="objects",
     title="Objects",
@@ -187,5 +189,5 @@ OBJECTS: Final = View(
     maker=lambda _source: object_rows,
     widget=lambda: Table(COLUMNS),
     sorting=Sorting("growth"),
-    exists=_exists,
+    exists=lambda source: source.has_python,
 )

@@ -63,7 +63,7 @@ class RecordedSource:
         self.invoker = invoker()
         self.recorded = self
         self.has_blocks = recording.has_events
-        self.has_python = False
+        self.has_python = any(one.objects is not None for one in self._newest.processes)
         self.has_many = self._newest.follow is not None or len(self._newest.processes) > 1
         self.facts = _facts_of(recording, self._newest.root)
         self._files = SourceFiles()

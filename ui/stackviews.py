@@ -23,7 +23,7 @@ from tracelloc.text import (
 )
 from tracelloc.ui.groups import Grouping, GroupKey, grouped, toggled
 from tracelloc.ui.lineview import wrapped
-from tracelloc.ui.objectview import OBJECTS, TypeKey, growing_types, type_cell
+from tracelloc.ui.objectview import OBJECTS, TypeKey, with_growing_types
 from tracelloc.ui.picture import Details
 from tracelloc.ui.stacknames import Search
 from tracelloc.ui.tableview import (
@@ -105,14 +105,11 @@ def stack_rows(selection: ViewSelection) -> TableRows:
 
     # Stacks of a later moment of a recording may wait for the next order.
     def cell(key: Hashable, column: str) -> Cell:
-        if isinstance(key, TypeKey):
-            return type_cell(types.get(key), column)
         if isinstance(key, GroupKey):
             return group_cell(key, column) if max(key.members) < stacks else ""
         assert isinstance(key, int)
-        return "" if key >= stacks else stack_cell(key, column)
-
-    def stack_cell(key: int, column: str) -> Cell:
+        if key >= stacks:
+            return ""
         if column == "name":
             mark = "  └ " if key in grouping.inside else ""
             return name_cell(mark + labels.shown(key), settings.search)
@@ -139,13 +136,10 @@ def stack_rows(selection: ViewSelection) -> TableRows:
     order = rows[:MOST_ROWS].tolist()
     by_verdict = sorting.column == "verdict" and sorting.descending and selection.change is None
     grouping = grouped(selection, order) if by_verdict else Grouping(order)
-    types = growing_types(selection) if by_verdict else {}
-    why = "" if order or types else selection.why_empty
+    why = "" if order else selection.why_empty
     without: tuple[str, ...] = ("change",) if selection.change is None else ("share", "bytes")
     ages = ("age",) if snapshot.blocks is None else ()
-    return TableRows(
-        [*types, *grouping.order], cell, sorting.column, sorting.descending, why, without + ages
-    )
+    return TableRows(grouping.order, cell, sorting.column, sorting.descending, why, without + ages)
 
 
 def _history_cell(held: list[int], now: int) -> Text:
@@ -192,7 +186,7 @@ STACKS: Final = View(
     name="stacks",
     title="Allocators",
     key="1",
-    maker=lambda _source: stack_rows,
+    maker=lambda _source: lambda selection: with_growing_types(selection, stack_rows(selection)),
     widget=lambda: Table(STACK_COLUMNS),
     choose=_choose_stack,
     sorting=Sorting("verdict"),

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.pythonobjects import growing
 from tests.snapshots import snapshot_of
 from tests.unit.events import records
 from tests.unit.leaks import watched
@@ -110,6 +111,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         snapshot,
         allocators=(FoundLibrary("malloc", "/lib/libc.so.6", ("malloc",), (unseen,)),),
         findings=replace(snapshot.findings, suppressed=suppressed),
+        objects=growing(snapshot.time_s),
         old_blocks=snapshot.top_blocks,
         window=TracedWindow(2, 0.05, None, True, 5, 10),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),

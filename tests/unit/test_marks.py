@@ -61,8 +61,8 @@ def test_sections_have_their_order() -> None:
     old = replace(NOW, old_blocks=NOW.top_blocks, mappings=Mappings((), 0))
     fields = list(json.loads(json_report(old, found.namer, 1, MARK, {"temporary", "peak"})))
     assert fields[fields.index("suspects") :] == [
-        "suspects", "top_allocations", "top_allocators", "since_mark", "mappings", "old_bytes",
-        "old_allocations", "top_old_allocations", "peak", "temporary",
+        "suspects", "type_suspects", "top_allocations", "top_allocators", "since_mark",
+        "mappings", "old_bytes", "old_allocations", "top_old_allocations", "peak", "temporary",
     ]  # fmt: skip
     titles = [line for line in text_report(old, found.namer, 1, 0, MARK, {"peak", "temporary"})
               if line.startswith("==> ")]  # fmt: skip

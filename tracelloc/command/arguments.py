@@ -264,8 +264,8 @@ def _add_tracing(group: Any) -> None:
     add("--max-overhead PCT", "CPU time that the probes may cost, in percent of what the program's "
         "own work takes: where they cost more, they come off in between, and each report is of "
         "one window of time (default: no limit)", type=type_of(parse_percent))
-    add("--no-search", "do not read the program's memory to search for pointers to its old blocks: "
-        "verdicts take longer and are less certain")
+    add("--no-search", "do not read the program's memory to search for pointers to its old blocks, "
+        "and to count Python's objects: verdicts take longer and are less certain")
 
 
 def _add_probes(group: Any) -> None:

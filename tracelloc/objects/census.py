@@ -12,7 +12,9 @@ integers, and what C extensions allocate otherwise. That is malloc's, where stac
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Set
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -22,6 +24,8 @@ from tracelloc.objects.names import TypeNames
 from tracelloc.objects.pools import I64, PoolBlocks, read_blocks
 from tracelloc.objects.types import Objects, Types
 from tracelloc.target.procfs import Process
+
+OTHER_TYPES: Final = "[other types]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +59,15 @@ class ObjectCensus:
     def count(self) -> int:
         """Objects of all types."""
         return sum(found.count for found in self.types)
+
+    def reduced_to(self, names: Set[str]) -> ObjectCensus:
+        """A census with these types one by one, and all others as one."""
+        kept = tuple(one for one in self.types if one.name in names)
+        rest = [one for one in self.types if one.name not in names]
+        if not rest:
+            return self
+        sums = sum(one.count for one in rest), sum(one.size_bytes for one in rest)
+        return replace(self, types=(*kept, TypeCount(OTHER_TYPES, *sums)))
 
 
 @dataclass(frozen=True, slots=True)

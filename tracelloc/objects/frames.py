@@ -15,6 +15,10 @@ _MOST_LOCALS: Final = 1 << 12
 _NAMES_AT: Final = 96
 """In a code object: the names of local variables (``co_localsplusnames``)."""
 _FRAME_BYTES: Final = 80
+_DICTIONARY_AT: Final = -32
+_LOCALS_BYTES: Final = 104
+"""In a thread's record, from its native id on: ``dict``, and up to where ``context`` ends at the
+latest (64 bytes behind the id up to 3.12, 48 later)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,23 @@ class FrameCodes:
         return known
 
 
+def thread_states(python: CPython) -> list[int]:
+    """Addresses of all threads' records (``PyThreadState``)."""
+    found: list[int] = []
+    at = python.layout.probes
+    interpreter = _word(python, python.address + python.layout.interpreter)
+    thread = _word(python, interpreter + at["threads"])
+    while thread and len(found) < _MOST_THREADS:
+        found.append(thread)
+        thread = _word(python, thread + at["next"])
+    return found
+
+
 def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
     """Frames of all threads, the innermost of each first. What can't be read is left out."""
     found: list[RunningFrame] = []
     at = python.layout.probes
-    interpreter = _word(python, python.address + python.layout.interpreter)
-    thread = _word(python, interpreter + at["threads"])
-    for _ in range(_MOST_THREADS):
-        if not thread:
-            break
+    for thread in thread_states(python):
         frame = _word(python, thread + at["frame"])
         if at["has_inner"]:
             frame = _word(python, frame + at["inner"])
@@ -77,7 +89,29 @@ def running_frames(python: CPython, codes: FrameCodes) -> list[RunningFrame]:
             (frame,) = struct.unpack_from("<Q", image, at["previous"])
             if not frame:
                 break
-        thread = _word(python, thread + at["next"])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadLocals:
+    """What a thread has for itself."""
+
+    thread_id: int
+    dictionary: int
+    """The address of the dictionary with its part of each ``threading.local``; or 0."""
+    others: tuple[int, ...]
+    """Addresses, among which the one of the current context is (``contextvars``)."""
+
+
+def thread_locals(python: CPython) -> list[ThreadLocals]:
+    """What the threads have for themselves."""
+    id_at = python.layout.probes["thread_id"]
+    found = []
+    for thread in thread_states(python):
+        image = python.read(thread + id_at + _DICTIONARY_AT, _LOCALS_BYTES)
+        if len(image) == _LOCALS_BYTES:
+            words = struct.unpack(f"<{_LOCALS_BYTES // 8}Q", image)
+            found.append(ThreadLocals(words[-_DICTIONARY_AT // 8], words[0], words[5:]))
     return found
 
 

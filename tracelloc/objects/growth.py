@@ -24,7 +24,7 @@ _PARTS: Final = 5
 _LEAST_PARTS: Final = 4
 """Parts of the time in which a type has to grow, the last one among them."""
 _LEAST_SHARE: Final = 0.3
-"""Of the mean growth of a part: less is none."""
+"""Share of the mean growth of a part: less is none."""
 _LEAST_S: Final = 20.0
 _LEAST_OBJECTS: Final = 20
 _MOST_DROP: Final = 0.2

@@ -7,7 +7,7 @@ each word that points to an object counts, but for weak references and the colle
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.objects.census import FoundObjects
-from tracelloc.objects.frames import FrameCodes, RunningFrame, running_frames
+from tracelloc.objects.frames import FrameCodes, RunningFrame, running_frames, thread_locals
 from tracelloc.objects.image import HeapImage
 from tracelloc.objects.memory import U64
 from tracelloc.objects.paths import PathNames
@@ -30,6 +30,7 @@ _POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
 _MOST_CYCLE: Final = 1 << 12
+_CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
 NATIVE: Final = "C code"
 
@@ -47,7 +48,7 @@ class Holder:
     unresolved: int
     """Steps that have no name."""
     file: str | None = None
-    """Of the module or function that the path begins with."""
+    """File of the module or function that the path begins with."""
     line: int | None = None
     """Where that function begins."""
     is_bounded: bool = False
@@ -142,6 +143,18 @@ class ObjectAddresses:
         return self._addresses[np.isin(self._types, of)]
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadRoot:
+    """What a thread has for itself."""
+
+    title: str
+    is_namespace: bool
+    """Whether names lead on from it."""
+
+
+Root = str | ThreadRoot | RunningFrame
+
+
 class _Graph:
     """Everything that was reached from roots."""
 
@@ -152,16 +165,17 @@ class _Graph:
         self._python = python
         self._parents = np.zeros(len(self._image.words) // 2 + 1, np.uint32)
         self._queue = np.empty(len(found.blocks.at) + len(self._image.piece_at) + 1, np.uint32)
-        self._roots: dict[int, str | RunningFrame] = {}
+        self._roots: dict[int, Root] = {}
         self._files: dict[str, str] = {}
         self._end = 0
         self._addresses = ObjectAddresses(found)
         self._counts: npt.NDArray[np.uint32] | None = None
         self._last = self._parents
         self._follow(self._modules())
+        self._follow(self._threads())
         self._follow(self._frames(frames))
 
-    def _follow(self, roots: dict[int, str] | dict[int, RunningFrame]) -> None:
+    def _follow(self, roots: Mapping[int, Root]) -> None:
         begin = self._end
         for start, root in roots.items():
             if not self._parents[start >> 1] or isinstance(root, str):
@@ -193,6 +207,23 @@ class _Graph:
                 number = begin and found.types.number_of_type(self._image.address(begin[0]))
                 if number is not None:
                     roots[start] = found.names.of(number)
+        return roots
+
+    def _threads(self) -> dict[int, ThreadRoot]:
+        """What threads have for themselves: ``threading.local``, and context variables."""
+        image, names, process = self._image, self._names, self._found.memory.process
+        roots: dict[int, ThreadRoot] = {}
+        for thread in thread_locals(self._python):
+            name = process.thread_name(thread.thread_id)
+            title = f"thread {thread.thread_id}{f' ({name})' if name else ''}"
+            for address in (thread.dictionary, *thread.others):
+                start = image.references.target(address)
+                found = image.object_in(start) if start >= 0 else None
+                kind = "" if found is None else names.type_name(found[1])
+                if kind == "dict" and address == thread.dictionary:
+                    roots[start] = ThreadRoot(title, is_namespace=True)
+                elif kind == _CONTEXT:
+                    roots[start] = ThreadRoot(f"{title} context", is_namespace=False)
         return roots
 
     def _frames(self, frames: list[RunningFrame]) -> dict[int, RunningFrame]:
@@ -229,9 +260,12 @@ class _Graph:
         words.reverse()
         root = self._roots[at]
         line = None
+        file = None
         if isinstance(root, str):
             path = self._names.path(root, words)
             file = self._files.get(root)
+        elif isinstance(root, ThreadRoot):
+            path = self._names.path(root.title, words, of_thread=root.is_namespace)
         else:
             local = self._names.local(root, self._image.address(words[0])) if words else "?"
             function = root.function

@@ -30,9 +30,17 @@ _HASHED_TUPLES: Final = (3, 14)
 _FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closure__",
                           11: ".__dict__"}  # fmt: skip
 _CACHE_LIMIT: Final = 12
-_CACHE_ITEM: Final = {2: "", 3: "", 5: ".keys()", 6: ""}
-"""Words of ``lru_cache_object``: ``maxsize``; and of ``lru_list_elem``: its neighbours, the key
-and the result (Modules/_functoolsmodule.c)."""
+"""The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
+_CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
+_VARIABLE_NAME: Final = 16
+_ELEMENT: Final = "functools._lru_list_elem"
+_FIELDS: Final = {
+    (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): ".keys()", (_ELEMENT, 6): "",
+    ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
+    ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
+}  # fmt: skip
+"""What types of the standard library that are written in C have at which word of theirs:
+``lru_list_elem``, ``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
 _SHORT: Final = 40
@@ -56,6 +64,8 @@ class _Walk:
     """What comes next belongs to what was just named."""
     unresolved: int = 0
     is_bounded: bool = False
+    skips_item: bool = False
+    """The next item of a dictionary is a thread's namespace."""
 
 
 class NamedPath(NamedTuple):
@@ -65,7 +75,7 @@ class NamedPath(NamedTuple):
     unresolved: int
     """Steps that could not be named."""
     is_bounded: bool
-    """It leads through a cache that keeps a limited number."""
+    """Whether it leads through a cache that keeps a limited number."""
 
 
 class PathNames:
@@ -83,12 +93,12 @@ class PathNames:
         """``module.Name`` of a type."""
         return self._names.of(number)
 
-    def path(self, root: str, words: Sequence[int], *, namespace: bool = False) -> NamedPath:
+    def path(self, root: str, words: Sequence[int], *, of_thread: bool = False) -> NamedPath:
         """The path in words.
 
-        ``root``: what the first word's block is. ``namespace``: that is a dictionary of names.
+        ``root``: what the first word's block is. ``of_thread``: that is what a thread has.
         """
-        walk = _Walk(root, namespace)
+        walk = _Walk(root, skips_item=of_thread)
         for word in words:
             start = self._image.references.begin(word)
             found = self._image.object_in(start)
@@ -135,26 +145,43 @@ class PathNames:
             walk.is_inner = True
         elif name == "cell" and at == 2:
             pass
-        elif name in ("functools._lru_cache_wrapper", "functools._lru_list_elem"):
-            self._name_in_cache(walk, at, begin, is_item=name.endswith("elem"))
         elif name == "function" and at in _FUNCTION_WORDS:
             walk.text += _FUNCTION_WORDS[at]
             walk.namespace = at == 11
         elif name == "method" and at == 3:
             walk.text += ".__self__"
-        elif name in ("generator", "coroutine", "async_generator"):
-            walk.text += self._generator_local(walk, word, begin)
+        elif (said := self._name_in_builtin(walk, name, word, begin)) is not None:
+            walk.text += said
         else:
             self._name_in_instance(walk, word, begin, number)
 
-    def _name_in_cache(self, walk: _Walk, at: int, begin: int, *, is_item: bool) -> None:
-        if is_item:
-            walk.text += _CACHE_ITEM.get(at, UNKNOWN)
-            walk.unresolved += at not in _CACHE_ITEM
-            return
-        walk.text += ".cache"
-        # -1: as many as come.
-        walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
+    def _name_in_builtin(self, walk: _Walk, name: str, word: int, begin: int) -> str | None:
+        """What an object of a type of the standard library, written in C, has at a word."""
+        said: str | None = ""
+        if name in ("generator", "coroutine", "async_generator"):
+            said = self._generator_local(walk, word, begin)
+        elif name == "functools._lru_cache_wrapper":
+            # -1: as many as come.
+            walk.is_bounded = int(self._image.words[begin + _CACHE_LIMIT]) >> 63 == 0
+            said = ".cache"
+        elif name == "_thread._local":
+            # By thread, a dictionary of its attributes.
+            walk.skips_item = True
+        elif name == "_thread._localdummy":
+            walk.namespace = True
+        elif name == "hamt_bitmap_node" and word - begin > _FIRST_ITEM:
+            said = self._variable(int(self._image.words[word - 1]))
+        elif not name.startswith("hamt"):
+            said = _FIELDS.get((name, word - begin))
+        return said
+
+    def _variable(self, address: int) -> str:
+        """``['name']`` of a context variable; empty: there is none at this address."""
+        number = self._types.number_at(address)
+        if number is None or not self._names.of(number).endswith(_CONTEXT_VARIABLE):
+            return ""
+        name = self._python.text(self._word(address + _VARIABLE_NAME))
+        return _ITEM if name is None else f"[{name!r}]"
 
     def _name_in_instance(self, walk: _Walk, word: int, begin: int, number: int) -> None:
         known, at = self._types.known[number], word - begin
@@ -182,8 +209,9 @@ class PathNames:
         begin, number = walk.owner
         flags, name = self._types.known[number].flags, self._names.of(number)
         if flags & DICT:
-            self._name_in_dict(walk, word, start, begin)
-            walk.namespace = walk.is_inner = False
+            if not walk.skips_item:
+                self._name_in_dict(walk, word, start, begin)
+            walk.namespace, walk.skips_item, walk.is_inner = walk.skips_item, False, False
         elif flags & LIST:
             walk.text, walk.is_inner = walk.text + _ITEM, False
         elif name in ("set", "frozenset"):

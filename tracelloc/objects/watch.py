@@ -78,7 +78,7 @@ class ObjectWatch:
         self.findings: ObjectFindings | None = None
         """What is known; None: nothing yet. Replaced as a whole."""
         self.most_bytes: int | None = None
-        """Of our memory that a census may take; None: any."""
+        """Most of our memory that a census may take; None: any."""
         self._process = process
         self._lock = threading.Lock()
         self._censuses = Censuses(process)

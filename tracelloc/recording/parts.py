@@ -6,7 +6,7 @@ Left out is what can be computed from the rest, single blocks but for the larges
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,6 +18,7 @@ from tracelloc.heap.series import Points
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import Peak
 from tracelloc.heap.totals import COLUMNS, Totals
+from tracelloc.objects.watch import ObjectFindings
 from tracelloc.recording.changes import I64, MomentParts, ProcessKey, ProcessParts
 from tracelloc.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
@@ -29,6 +30,10 @@ _NOT_FACTS: Final = {
     "blocks", "usable", "threads", "logged",
 }  # fmt: skip
 _FACT_TYPES: Final = {n: t for n, t in types_of(Snapshot).items() if n not in _NOT_FACTS}
+_LATER_FACTS: Final = frozenset({"objects"})
+"""Facts that the first recordings don't have."""
+_MOST_TYPES: Final = 100
+"""Types of objects that are kept one by one: the largest, and those that have grown most."""
 _SITE_TYPES: Final = {
     field.name: np.uint8 if field.name == "code"
     else np.bool_ if str(field.type) == "Mask"
@@ -72,8 +77,10 @@ class Dissector:
     def _process(self, one: Snapshot) -> ProcessParts:
         key = key_of(one)
         facts = {
-            name: self._converted(key, name, getattr(one, name), to_plain) for name in _FACT_TYPES
+            name: self._converted(key, name, getattr(one, name), to_plain)
+            for name in _FACT_TYPES.keys() - _LATER_FACTS
         }
+        facts["objects"] = self._converted(key, "objects", one.objects, _objects)
         facts["sample_bytes"] = one.totals.sample_bytes
         facts["book"] = self._book_of(one.stacks)
         facts["history"] = one.history.times_ns
@@ -106,6 +113,18 @@ def _findings(findings: Findings) -> tuple[dict[str, Any], I64]:
     return facts, np.stack([*columns, findings.retracted.astype(np.int64)])
 
 
+def _objects(found: ObjectFindings | None) -> Any:
+    """Findings with the types that matter; the others are summed up."""
+    if found is None or found.now is None or found.first is None:
+        return to_plain(found)
+    before = {one.name: one.size_bytes for one in found.first.types}
+    grown = sorted(found.now.types, key=lambda one: before.get(one.name, 0) - one.size_bytes)
+    largest = found.now.types[:_MOST_TYPES]
+    kept = {one.name for one in (*largest, *grown[:_MOST_TYPES])}
+    now, first = found.now.reduced_to(kept), found.first.reduced_to(kept)
+    return to_plain(replace(found, now=now, first=first))
+
+
 def _words(column: Any) -> I64:
     """A column as 64-bit words: of floats, their bits."""
     words: I64 = column.view(np.int64) if column.dtype == np.float64 else column.astype(np.int64)
@@ -135,7 +154,11 @@ def _snapshot(
     key: ProcessKey, parts: ProcessParts, stacks_of: Callable[[int], Stacks], sample: HistorySample
 ) -> Snapshot:
     facts, tables = parts.facts, parts.tables
-    values = {name: from_plain(t, facts[name]) for name, t in _FACT_TYPES.items()}
+    values = {
+        name: from_plain(t, facts[name])
+        for name, t in _FACT_TYPES.items()
+        if name in facts or name not in _LATER_FACTS
+    }
     values["losses"].counters.update({c: 0 for c in Counter if c not in values["losses"].counters})
     names = {name: from_plain(tuple[str, ...], each) for name, each in facts["rows"].items()}
     totals = Totals(

@@ -28,7 +28,7 @@ class Runtime:
     collects: bool = True
     """A garbage collector frees blocks late: references are not counted."""
     is_python: bool = False
-    """Its objects are counted by type."""
+    """Whether its objects are counted by type."""
 
 
 _JVM: Final = Runtime(

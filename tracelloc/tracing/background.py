@@ -19,7 +19,7 @@ class Turn:
     """What may be done for one process now."""
 
     key: Hashable
-    """Its memory image, or what stands for it."""
+    """The memory image, or what stands for it."""
     pause_ns: int
     """From one turn of it to the next, at least."""
     work: Callable[[], None]

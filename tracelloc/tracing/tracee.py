@@ -116,8 +116,7 @@ class Tracee:
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Once it has ended nothing changes, so one snapshot of each kind will do."""
         self._capture, self._config = capture, config
-        self._rate = RateMeter()
-        self._events_before = 0
+        self._rate, self._events_before = RateMeter(), 0
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:

@@ -1,0 +1,76 @@
+"""Types of a Python program's objects on the screen."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from tests.pythonobjects import SESSION, growing
+from tests.ui.screens import SIZES, compare, text_of
+from tests.ui.source import FakeSource, drive, press, shop
+from tracelloc.snapshots.snapshot import TraceSnapshot
+from tracelloc.snapshots.wanted import Wanted
+from tracelloc.ui.app import LiveApp
+from tracelloc.ui.objectview import TypeKey
+from tracelloc.ui.tableview import Table
+
+
+class PythonSource(FakeSource):
+    """A server in Python, whose sessions grow."""
+
+    def take(self, wanted: Wanted) -> TraceSnapshot:
+        one = super().take(wanted).root
+        return TraceSnapshot((replace(one, objects=growing(one.time_s)),))
+
+
+def python_shop(directory: Path) -> FakeSource:
+    source = shop(directory, PythonSource)
+    source.has_python = True
+    return source
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_type_that_grows_leads_to_all_types(tmp_path: Path, size: tuple[int, int]) -> None:
+    source = python_shop(tmp_path)
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        table = app.screen.query_one("#stacks", Table)
+        assert table.order[0] == TypeKey(SESSION)
+        await compare("types-grow", app, pilot)
+        await press(app, pilot, "enter")
+        assert app.state.settings.view.name == "objects"
+        order = app.screen.query_one("#objects", Table).order
+        assert order == [TypeKey("dict"), TypeKey(SESSION), TypeKey("str")]
+        rows = app.screen.query_one("#objects", Table)
+        assert rows.has_focus
+        for key, cursor in (("end", 2), ("up", 1), ("home", 0), ("down", 1)):
+            await press(app, pilot, key)
+            assert rows.cursor == cursor
+        await compare("objects", app, pilot)
+        await press(app, pilot, "slash", *"sess", "enter")
+        assert app.screen.query_one("#objects", Table).order == [TypeKey(SESSION)]
+
+    drive(source, steps, size=size)
+
+
+def test_without_python_there_is_no_such_tab(tmp_path: Path) -> None:
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        assert "Objects" not in " ".join(text_of(app))
+        await press(app, pilot, "O")
+        assert app.state.settings.view.name == "stacks"
+
+    drive(shop(tmp_path), steps)
+
+
+def test_what_is_not_counted_is_said(tmp_path: Path) -> None:
+    source = shop(tmp_path)
+    source.has_python = True
+
+    async def steps(app: LiveApp, pilot: Pilot[int]) -> None:
+        await press(app, pilot, "O")
+        assert "no Python program" in " ".join(text_of(app))
+
+    drive(source, steps)

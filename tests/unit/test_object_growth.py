@@ -1,0 +1,182 @@
+"""Which types of objects are said to grow, and what is said of them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.pythonobjects import SESSION, census, growing
+from tests.unit.leaks import watched
+from tests.unit.reports import json_report, text_report
+from tracelloc.objects.growth import TypeHistory
+from tracelloc.objects.holders import CYCLE, Holder, Holders
+from tracelloc.objects.watch import ObjectFindings, group_types
+from tracelloc.report.content import ReportStyle, Request
+from tracelloc.report.earlier import EarlierProcessReports
+from tracelloc.report.sections import report_lines
+from tracelloc.snapshots.snapshot import Snapshot
+from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.naming import Namer
+from tracelloc.views.suspects import verdict_counts
+
+PAUSE_S = 5.0
+
+
+def said(counts: Callable[[float], float], until_s: float) -> list[bool]:
+    """After each census whether the type is said to grow. Pauses differ, as real ones do."""
+    history, found, time_s = TypeHistory(), [], 0.0
+    pauses = random.Random(1)
+    while time_s <= until_s:
+        count = int(counts(time_s))
+        history.note(census(1e9 + time_s, dict=(count, 64 * count), list=(5000, 1 << 20)))
+        found.append([one.name for one in history.growing()] == ["dict"])
+        time_s += PAUSE_S * pauses.uniform(1, 1.5)
+    return found
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda at_s: 1000 + 10 * at_s,
+        lambda at_s: 1000 + 10 * at_s + 30 * (at_s % 7),
+        lambda at_s: 1000 + 10 * max(0.0, at_s - 300),
+        lambda at_s: 20 * at_s + 8 * (at_s % 20),
+    ],
+    ids=["steady", "in-waves", "late", "in-steps"],
+)
+def test_what_leaks_is_said_to_grow(counts: Callable[[float], float]) -> None:
+    found = said(counts, 600)
+    begun = found.index(True)
+    assert all(found[begun:])
+    assert counts(PAUSE_S * 1.25 * begun) - 1000 < 10 * 75 or begun < 12
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        lambda _at_s: 5000,
+        lambda at_s: 1000 + 40 * (at_s % 9.7),
+        lambda at_s: 1000 + 40 * (at_s % 1.3),
+        lambda at_s: 1000 + 50 * min(at_s, 12),
+        lambda at_s: 1000 + 500 * (at_s > 20) + 700 * (at_s > 200),
+        lambda at_s: 9000 - 10 * at_s,
+        lambda at_s: 1000 + at_s / 50,
+    ],
+    ids=["level", "cleared", "cleared-often", "filled", "imported", "freed", "hardly"],
+)
+def test_what_does_not_is_not(counts: Callable[[float], float]) -> None:
+    assert not any(said(counts, 900))
+
+
+def test_growth_that_ends_is_not_said_for_long() -> None:
+    found = said(lambda at_s: 1000 + 10 * min(at_s, 200), 600)
+    assert any(found)
+    assert not any(found[60:])
+
+
+def test_figures_of_a_type_that_grows() -> None:
+    history = TypeHistory()
+    for at in range(500):
+        history.note(census(1e9 + 5 * at, dict=(1000 + 50 * at, 6400 * at), late=(at, at)))
+    grown, late = history.growing()
+    assert (grown.name, late.name) == ("dict", "late")
+    assert grown.since_s == 1e9
+    assert grown.count_per_min == pytest.approx(600)
+    assert grown.bytes_per_min == pytest.approx(6400 * 12)
+
+
+def held_by(kind: str, path: str) -> Holders:
+    return Holders(200, (Holder(path, kind, 190, 0), Holder("m.x", "list", 10, 0)), 0)
+
+
+def test_types_grow_because_of_those_that_keep_them() -> None:
+    history = TypeHistory()
+    for at in range(20):
+        count = 100 * at
+        history.note(census(1e9 + 5 * at, Session=(count, 99 * count), dict=(count, 200 * count),
+                            list=(count, 80 * count), other=(count, count)))  # fmt: skip
+    grown = history.growing()
+    holders = {
+        # A dictionary keeps sessions, sessions keep dictionaries: what is nearer to the root leads.
+        SESSION: held_by("dict", "app.CACHE[…]"),
+        "dict": held_by(SESSION, "app.CACHE[…].fields"),
+        "list": held_by("dict", "app.CACHE[…].fields[…]"),
+        "other": Holders(200, (Holder(CYCLE, "", 200, 0),), 0),
+    }
+    groups = {
+        lead.name: [part.name for part in parts] for lead, parts in group_types(grown, holders)
+    }
+    assert groups == {SESSION: ["dict", "list"], "other": []}
+
+
+def test_mostly_bounded() -> None:
+    cached = Holder("m.f.cache[…]", "dict", 150, 0, is_bounded=True)
+    rest = Holder("m.LIST[…]", "list", 50, 0)
+    assert Holders(200, (cached, rest), 0).is_bounded
+    assert not Holders(400, (cached, rest), 0).is_bounded
+
+
+def with_objects(verdict: Verdict = Verdict.GROWING) -> tuple[Snapshot, Namer]:
+    found = watched(400.0)
+    snapshot = found.snapshot()
+    return replace(snapshot, objects=growing(snapshot.time_s, verdict)), found.namer
+
+
+def test_rows_of_types_among_the_suspects() -> None:
+    snapshot, namer = with_objects()
+    plain = replace(snapshot, objects=None)
+    lines = [line.partition(" server ")[2] for line in text_report(snapshot, namer, 5)]
+    assert (
+        "suspect=growing rate=+200KiB/min for=1m live=90.0KiB objects=900 "
+        "type=app.sessions.Session held_by=app.sessions.RECENT[…] at=/srv/app/sessions.py"
+    ) in lines
+    text = text_report(snapshot, namer, 5)
+    assert "      900 objects of app.sessions.Session, +600/min, with dict +600/min" in text
+    assert (
+        "      kept by app.sessions.RECENT[…] in dict (/srv/app/sessions.py): 90 % of "
+        "200 new objects looked at"
+    ) in text
+    assert "      kept by serve() pending[…] in list (/srv/app/main.py:9): 10 %" in text
+    leaking, growing_count = verdict_counts(plain)
+    assert leaking is not None
+    assert growing_count is not None
+    assert verdict_counts(snapshot) == (leaking, growing_count + 1)
+    assert verdict_counts(with_objects(Verdict.LEAKING)[0]) == (leaking + 1, growing_count)
+    (suspect,) = json.loads(json_report(snapshot, namer, 5))["type_suspects"]
+    assert (suspect["type"], suspect["verdict"], suspect["objects"]) == (SESSION, "growing", 900)
+    assert [part["type"] for part in suspect["parts"]] == ["dict"]
+    assert [holder["line"] for holder in suspect["holders"]] == [None, 9]
+
+
+def test_a_type_that_grows_no_more_is_said_once() -> None:
+    snapshot, namer = with_objects()
+    earlier = EarlierProcessReports()
+    said_lines = []
+    for one in (snapshot, replace(snapshot, objects=None), replace(snapshot, objects=None)):
+        earlier.begin("now", is_full=False)
+        request = Request(one, namer, ReportStyle(5), None, earlier)
+        said_lines.append([line for line in report_lines(request) if " type=" in line])
+    assert [len(lines) for lines in said_lines] == [1, 1, 0]
+    assert said_lines[1][0].endswith("server suspect=no type=app.sessions.Session")
+
+
+def test_the_section_of_objects() -> None:
+    snapshot, namer = with_objects()
+    text = text_report(snapshot, namer, 2, show={"objects"})
+    at = text.index("==> 11,400 objects of 3 types, 1.32 MiB, 2 top types:")
+    assert text[at + 1].endswith("objects/min   bytes/min  type (change in 1 m)")
+    assert text[at + 2].split() == ["1,600", "240", "KiB", "+600", "+140", "KiB", "dict"]
+    found = json.loads(json_report(snapshot, namer, 2, show={"objects"}))["objects"]
+    assert found["trouble"] is None
+    assert {row["type"]: row["objects_change"] for row in found["types"]} == {
+        "dict": 600, SESSION: 600, "str": -100,
+    }  # fmt: skip
+    nothing = replace(snapshot, objects=ObjectFindings(trouble="no Python objects were found"))
+    assert ("==> Python's objects were not counted: no Python objects were found") in text_report(
+        nothing, namer, 2, show={"objects"}
+    )
+    assert not [line for line in text_report(snapshot, namer, 2) if "objects of 3 types" in line]
