@@ -20,15 +20,20 @@ from tracelloc.verdict.survivaltail import Mask
 _MOST_POINTS: Final = 64
 _NEW_POINTS: Final = 16
 """Censuses that are kept one by one; of older ones every second goes when there are too many."""
-_PARTS: Final = 5
-_LEAST_PARTS: Final = 4
-"""Parts of the time in which a type has to grow, the last one among them."""
+_LEAST_PARTS, _MOST_PARTS = 5, 10
+"""Parts of the time that are looked at: from one census to the next, if these are not more."""
+_GROWN_SHARE: Final = 0.75
+"""Share of the parts in which a type has to grow, the last one among them."""
 _LEAST_SHARE: Final = 0.3
 """Share of the mean growth of a part: less is none."""
 _LEAST_S: Final = 20.0
 _LEAST_OBJECTS: Final = 20
 _MOST_DROP: Final = 0.2
 """Share of its growth by which a type may have become less in between."""
+_LAST_SHARE: Final = 1 / 3
+_LAST_S: Final = 20.0, 120.0
+"""A type grows no more if it has not grown in this share of the time; seconds, at least and most.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class TypeHistory:
     def __init__(self) -> None:
         self._rows: dict[str, int] = {}
         self._times_s: list[float] = []
+        self._since_s: dict[int, float] = {}
+        """Since when types grow that were said to when this was last asked, by their rows."""
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
@@ -81,15 +88,18 @@ class TypeHistory:
         times_s = np.array(self._times_s)
         counts = self._counts[: len(self._rows), : len(times_s)]
         begins = np.full(len(counts), -1)
+        for row, since_s in self._since_s.items():
+            begin = min(int(np.searchsorted(times_s, since_s)), len(times_s) - 1)
+            if _still_grows(times_s[begin:], counts[row, begin:]):
+                begins[row] = begin
         # The longest span comes last: since when is known best by that one.
         for begin in range(len(times_s) - 2, -1, -1):
-            if len(times_s) - begin > _PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
+            if len(times_s) - begin > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
                 begins[_grows(times_s, counts, begin)] = begin
+        rows = np.flatnonzero(begins >= 0).tolist()
+        self._since_s = {row: self._times_s[begins[row]] for row in rows}
         names = list(self._rows)
-        found = [
-            self._figures(names[row], row, int(begins[row]))
-            for row in np.flatnonzero(begins >= 0).tolist()
-        ]
+        found = [self._figures(names[row], row, int(begins[row])) for row in rows]
         return sorted(found, key=lambda one: -one.bytes_per_min)
 
     def _figures(self, name: str, row: int, begin: int) -> GrowingType:
@@ -106,18 +116,31 @@ class TypeHistory:
 def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
     """Which types grow from a census on until the last one."""
     span_s, span = times_s[begin:], counts[:, begin:]
-    at_s = np.linspace(span_s[0], span_s[-1], _PARTS + 1)
+    at_s = span_s
+    if len(span_s) > _MOST_PARTS + 1:
+        at_s = np.linspace(span_s[0], span_s[-1], _MOST_PARTS + 1)
     # Counts at these times, between those that are known.
     right = np.clip(np.searchsorted(span_s, at_s), 1, len(span_s) - 1)
     weight = (at_s - span_s[right - 1]) / (span_s[right] - span_s[right - 1])
     levels = span[:, right - 1] * (1 - weight) + span[:, right] * weight
     parts = np.diff(levels, axis=1)
     total = levels[:, -1] - levels[:, 0]
-    least = _LEAST_SHARE * total / _PARTS
-    grown = parts >= least[:, None]
+    least = _LEAST_SHARE * total[:, None] * np.diff(at_s) / (at_s[-1] - at_s[0])
+    grown = parts >= least
     drops = (np.maximum.accumulate(span, axis=1) - span).max(axis=1)
     highest = counts[:, : begin + 1].max(axis=1)
-    good: Mask = (total >= _LEAST_OBJECTS) & (np.count_nonzero(grown, axis=1) >= _LEAST_PARTS)
+    good: Mask = (total >= _LEAST_OBJECTS) & (grown.mean(axis=1) >= _GROWN_SHARE)
     good &= grown[:, -1] & (drops <= _MOST_DROP * total)
-    good &= levels[:, _PARTS // 2 + 1] >= highest
+    good &= levels[:, len(at_s) // 2] >= highest
     return good
+
+
+def _still_grows(times_s: F64, counts: I64) -> bool:
+    """Whether a type that has grown from the first of these times on goes on to do so."""
+    total = counts[-1] - counts[0]
+    length_s = times_s[-1] - times_s[0]
+    least_s, most_s = _LAST_S
+    last_s = min(length_s, max(least_s, min(_LAST_SHARE * length_s, most_s)))
+    before = counts[np.searchsorted(times_s, times_s[-1] - last_s)]
+    least = _LEAST_SHARE * total * last_s / max(length_s, 1e-9)
+    return bool(total > 0 and counts[-1] - before >= max(least, 1))

@@ -31,6 +31,11 @@ _FUNCTION_WORDS: Final = {7: ".__defaults__", 8: ".__kwdefaults__", 9: ".__closu
                           11: ".__dict__"}  # fmt: skip
 _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
+_ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
+_IN_TASKS: Final = {
+    "coroutine": "", "generator": "", "_contextvars.Context": ".get_context()", "list": ".callbacks",
+}  # fmt: skip
+"""What a task refers to, by type: where that is differs from version to version."""
 _CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
 _VARIABLE_NAME: Final = 16
 _ELEMENT: Final = "functools._lru_list_elem"
@@ -169,11 +174,18 @@ class PathNames:
             walk.skips_item = True
         elif name == "_thread._localdummy":
             walk.namespace = True
+        elif name in _ASYNC:
+            said = self._name_in_task(int(self._image.words[word]))
         elif name == "hamt_bitmap_node" and word - begin > _FIRST_ITEM:
             said = self._variable(int(self._image.words[word - 1]))
         elif not name.startswith("hamt"):
             said = _FIELDS.get((name, word - begin))
         return said
+
+    def _name_in_task(self, address: int) -> str | None:
+        """What a task or future has at an address; None: that can't be said."""
+        number = self._types.number_at(address)
+        return None if number is None else _IN_TASKS.get(self._names.of(number))
 
     def _variable(self, address: int) -> str:
         """``['name']`` of a context variable; empty: there is none at this address."""
