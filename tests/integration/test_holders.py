@@ -22,8 +22,11 @@ PATHS = {
     "set": ("__main__.SET{…}", "set"),
     "closure": ("__main__.add.__closure__[…][…]", "list"),
     "lru": ("__main__.cached.cache[…]", "dict"),
+    "bounded": ("__main__.bounded.cache[…]", "functools._lru_list_elem"),
+    "thread": ("__main__.LOCAL.items[…]", "list"),
+    "context": ("__main__.VARIABLE.get()[…]", "list"),
     "generator": ("__main__.GENERATORS[…].generate() item", "generator"),
-    "cycle": (CYCLE, ""),
+    "cycle": (CYCLE, "__main__.Cycle"),
     "native": (NATIVE, ""),
 }
 
@@ -63,6 +66,7 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     elif kind != "task":
         assert (holder.path, holder.type_name) == PATHS[kind]
         assert holder.unresolved == 0
+        assert holder.is_bounded == (kind == "bounded")
 
 
 def test_the_command(program: Target) -> None:

@@ -5,10 +5,12 @@ Each line is a kind and a number: so many more Items are kept so. Answered when 
 
 import asyncio
 import collections
+import contextvars
 import ctypes
 import functools
 import gc
 import sys
+import threading
 
 
 class Item:
@@ -67,7 +69,16 @@ def generate():
     return item
 
 
+@functools.lru_cache(maxsize=100_000)
+def bounded(number):
+    return Item()
+
+
 UNBOUNDED = {}
+LOCAL = threading.local()
+LOCAL.items = []
+VARIABLE = contextvars.ContextVar("request")
+VARIABLE.set([])
 DEQUE = collections.deque()
 SET = set()
 GENERATORS = []
@@ -125,6 +136,18 @@ def keep_closure():
 
 def keep_lru():
     cached(cached.cache_info().currsize)
+
+
+def keep_bounded():
+    bounded(bounded.cache_info().currsize)
+
+
+def keep_thread():
+    LOCAL.items.append(Item())
+
+
+def keep_context():
+    VARIABLE.get().append(Item())
 
 
 def keep_generator():

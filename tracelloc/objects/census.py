@@ -12,7 +12,7 @@ integers, and what C extensions allocate otherwise. That is malloc's, where stac
 from __future__ import annotations
 
 import time
-from collections.abc import Set
+from collections.abc import Callable, Set
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -85,7 +85,9 @@ class FoundObjects:
 class Censuses:
     """Takes a process's census, as often as wanted: types are looked up once."""
 
-    def __init__(self, process: Process) -> None:
+    def __init__(self, process: Process, now_s: Callable[[], float] = time.time) -> None:
+        """``now_s``: the time, since 1970."""
+        self._now_s = now_s
         self._memory = RemoteMemory(process)
         self._types = Types(self._memory)
         self._names = TypeNames(self._memory, self._types)
@@ -97,7 +99,7 @@ class Censuses:
         ``keep``: for ``take_found``. ``most_bytes``: of pools that are read. Raises TargetError,
         PrivilegeError, TooManyPools.
         """
-        time_s, begin_s = time.time(), time.monotonic()
+        time_s, begin_s = self._now_s(), time.monotonic()
         found = self._find(most_bytes)
         blocks, objects, large = found.blocks, found.objects, found.large
         of = np.concatenate([objects.type, large.type])

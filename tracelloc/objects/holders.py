@@ -30,6 +30,8 @@ _POOL_WORDS: Final = POOL_BYTES // 8
 _ROOT: Final = 0xFFFFFFFF
 _TYPE: Final = 1 << 31
 _MOST_CYCLE: Final = 1 << 12
+_MOST_TABLES: Final = 3
+"""Tables between two objects."""
 _CONTEXT: Final = "_contextvars.Context"
 CYCLE: Final = "a cycle of each other, which the garbage collector has not taken yet"
 NATIVE: Final = "C code"
@@ -301,10 +303,21 @@ class _Graph:
                 seen.add(before)
                 waiting.append(before)
         if not missing:
-            return Holder(CYCLE, "", 0, 0)
+            return Holder(CYCLE, self._referrer(start), 0, 0)
         found = self._image.object_in(missing)
         through = self._names.type_name(found[1]) if found and missing != start else ""
         return Holder(NATIVE + (f", through {through}" if through else ""), through, 0, 0)
+
+    def _referrer(self, start: int) -> str:
+        """The type of the last object that refers to one that was not reached."""
+        _, last = self._referrers()
+        for _ in range(_MOST_TABLES):
+            word = int(last[start >> 1])
+            start = self._image.references.begin(word) if word else 0
+            found = self._image.object_in(start) if start else None
+            if found is not None:
+                return self._names.type_name(found[1])
+        return ""
 
     def _referrers(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
         """How many references there are to what was not reached, and the last of each."""

@@ -33,14 +33,20 @@ _CACHE_LIMIT: Final = 12
 """The word of ``lru_cache_object`` with ``maxsize`` (Modules/_functoolsmodule.c)."""
 _ASYNC: Final = ("_asyncio.Task", "_asyncio.Future")
 _IN_TASKS: Final = {
-    "coroutine": "", "generator": "", "_contextvars.Context": ".get_context()", "list": ".callbacks",
+    "coroutine": "", "generator": "", "list": ".callbacks",
+    "_contextvars.Context": ".get_context()",
 }  # fmt: skip
 """What a task refers to, by type: where that is differs from version to version."""
 _CONTEXT_VARIABLE: Final = "contextvars.ContextVar"
 _VARIABLE_NAME: Final = 16
+_ITEM: Final = "[…]"
+_ELEMENT_OF_SET: Final = "{…}"
+KEYS: Final = ".keys()"
+ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
+"""How paths to items of containers end."""
 _ELEMENT: Final = "functools._lru_list_elem"
 _FIELDS: Final = {
-    (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): ".keys()", (_ELEMENT, 6): "",
+    (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
     ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
     ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
 }  # fmt: skip
@@ -50,7 +56,6 @@ _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
 _SHORT: Final = 40
 """Characters of keys that are shown."""
-_ITEM: Final = "[…]"
 UNKNOWN: Final = ".?"
 
 
@@ -145,7 +150,7 @@ class PathNames:
             walk.text += _ITEM
         elif name in ("set", "frozenset"):
             walk.is_inner = at == 5
-            walk.text += "" if walk.is_inner else "{…}"
+            walk.text += "" if walk.is_inner else _ELEMENT_OF_SET
         elif name == "collections.deque" and at in (3, 4):
             walk.is_inner = True
         elif name == "cell" and at == 2:
@@ -227,7 +232,7 @@ class PathNames:
         elif flags & LIST:
             walk.text, walk.is_inner = walk.text + _ITEM, False
         elif name in ("set", "frozenset"):
-            walk.text, walk.is_inner = walk.text + "{…}", False
+            walk.text, walk.is_inner = walk.text + _ELEMENT_OF_SET, False
         elif name == "collections.deque":
             if word - start not in (0, 65):
                 walk.text, walk.is_inner = walk.text + _ITEM, False
@@ -252,7 +257,7 @@ class PathNames:
             width = 3 if kind == 0 else 2
             entry, part = divmod(word - start - 4 - (1 << index_bytes) // 8, width)
             if part == width - 2:
-                walk.text += ".keys()"
+                walk.text += KEYS
                 return
             entries = start + 4 + (1 << index_bytes) // 8
             key = self._python.text(int(words[entries + entry * width + width - 2]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,6 +12,7 @@ from tracelloc.errors import PrivilegeError, TargetError
 from tracelloc.objects.census import Censuses, ObjectCensus
 from tracelloc.objects.growth import GrowingType, TypeHistory
 from tracelloc.objects.holders import Holders, HolderSearch, ObjectAddresses
+from tracelloc.objects.paths import ITEMS, KEYS
 from tracelloc.objects.pools import TooManyPools
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
@@ -74,14 +75,18 @@ class ObjectFindings:
 class ObjectWatch:
     """Counts the objects of one memory image. Any thread may ask, one at a time is at work."""
 
-    def __init__(self, process: Process, space: AddressSpace) -> None:
+    def __init__(
+        self, process: Process, space: AddressSpace, now_s: Callable[[], float] = time.time
+    ) -> None:
+        """``space``: kept up to date by somebody else. ``now_s``: the time, since 1970."""
         self.findings: ObjectFindings | None = None
         """What is known; None: nothing yet. Replaced as a whole."""
         self.most_bytes: int | None = None
         """Most of our memory that a census may take; None: any."""
         self._process = process
         self._lock = threading.Lock()
-        self._censuses = Censuses(process)
+        self._now_s = now_s
+        self._censuses = Censuses(process, now_s)
         self._search = HolderSearch(process, space)
         self._history = TypeHistory()
         self._first: ObjectCensus | None = None
@@ -108,7 +113,7 @@ class ObjectWatch:
         """Does so unless there is a fresh census."""
         with self._lock:
             now = None if self.findings is None else self.findings.now
-            if now is None or time.time() - now.time_s > _FRESH_S:
+            if now is None or self._now_s() - now.time_s > _FRESH_S:
                 self._look()
 
     def _look(self) -> None:
@@ -178,9 +183,10 @@ class ObjectWatch:
 def group_types(
     growing: Sequence[GrowingType], holders: Mapping[str, Holders]
 ) -> list[tuple[GrowingType, list[GrowingType]]]:
-    """(a type that grows by itself, those whose new objects it keeps, directly or not).
+    """(a type that grows by itself, those that grow with it).
 
-    A type whose objects are kept by those of another growing type grows because of that one.
+    A type whose objects are kept by those of another growing type grows because of that one, and
+    of those that are items of one container, one stands for all.
     """
     by_name = {one.name: one for one in growing}
     keepers = {
@@ -197,6 +203,10 @@ def group_types(
             seen.add(at)
         # Of those that keep each other, the one that is nearest to a root.
         leads[name] = min(seen, key=lambda one: _path_length(holders, one)) if at in keepers else at
+    by_place: dict[str, str] = {}
+    for name in sorted(set(leads.values()), key=lambda one: _rank(holders, one)):
+        by_place.setdefault(_place(holders, name) or name, name)
+    leads = {name: by_place[_place(holders, lead) or lead] for name, lead in leads.items()}
     groups: dict[str, list[GrowingType]] = {}
     for name, lead in leads.items():
         if name != lead:
@@ -204,6 +214,21 @@ def group_types(
     return [(one, groups.get(one.name, [])) for one in growing if leads[one.name] == one.name]
 
 
-def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, str]:
+def _main_path(holders: Mapping[str, Holders], name: str) -> str:
     found = holders.get(name)
-    return len(found.holders[0].path) if found is not None and found.holders else 0, name
+    return found.holders[0].path if found is not None and found.holders else ""
+
+
+def _place(holders: Mapping[str, Holders], name: str) -> str | None:
+    """The container whose items most objects of a type are; None: they are no items."""
+    path = _main_path(holders, name)
+    return next((path.removesuffix(end) for end in ITEMS if path.endswith(end)), None)
+
+
+def _rank(holders: Mapping[str, Holders], name: str) -> tuple[bool, str]:
+    """Values come before keys: these are there for them."""
+    return _main_path(holders, name).endswith(KEYS), name
+
+
+def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, str]:
+    return len(_main_path(holders, name)), name

@@ -1,0 +1,116 @@
+"""Types of running Python programs that grow: what is found, and what reports say."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.harness import TARGETS, Target, run_tracelloc
+from tracelloc.objects.watch import ObjectWatch
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+
+PYTHON = "/usr/bin/python3"
+ITEM = "__main__.Item"
+LOOKS = 8
+Watches = Callable[[int], ObjectWatch]
+
+
+@pytest.fixture
+def watch_of() -> Iterator[Watches]:
+    """Watches a process by a clock of its own: five seconds from one look to the next."""
+    spaces: list[AddressSpace] = []
+    times_s = iter(range(10**9, 2 * 10**9, 5))
+
+    def begin(pid: int) -> ObjectWatch:
+        spaces.append(AddressSpace(Process(pid)))
+        spaces[-1].refresh()
+        return ObjectWatch(Process(pid), spaces[-1], lambda: float(next(times_s)))
+
+    yield begin
+    for space in spaces:
+        space.close()
+
+
+def looks_at(watch: ObjectWatch, target: Target, words: str) -> list[tuple[str, str]]:
+    """Types that are suspects in the end, and who keeps them."""
+    for _ in range(LOOKS):
+        target.ask(words)
+        watch.look()
+    assert watch.findings is not None
+    assert watch.findings.trouble is None
+    found = []
+    for suspect in watch.findings.suspects:
+        assert suspect.holders is not None
+        found.append((suspect.name, suspect.holders.holders[0].path))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("dict 300", [(ITEM, "__main__.UNBOUNDED[…]")]),
+        ("cycle 300", [("__main__.Cycle", "a cycle of each other")]),
+        ("thread 600", [(ITEM, "__main__.LOCAL.items[…]")]),
+        ("native 600", [(ITEM, "C code")]),
+        ("bounded 300", []),
+        ("cleared 333", []),
+        ("slots 1", []),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_what_grows_is_found_with_who_keeps_it(
+    targets: list[Target], watch_of: Watches, words: str, found: list[tuple[str, str]]
+) -> None:
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    suspects = looks_at(watch_of(target.pid), target, words)
+    assert [name for name, _ in suspects] == [name for name, _ in found]
+    for (_, path), (_, beginning) in zip(suspects, found, strict=True):
+        assert path.startswith(beginning)
+
+
+def test_what_would_take_too_much_memory_is_not_read(
+    targets: list[Target], watch_of: Watches
+) -> None:
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    watch = watch_of(target.pid)
+    watch.most_bytes = 1 << 20
+    watch.look()
+    assert watch.findings is not None
+    assert watch.findings.now is None
+    assert "arenas are too much to be read (--max-memory)" in str(watch.findings.trouble)
+    assert not watch.is_growing
+
+
+@pytest.mark.bpf
+@pytest.mark.parametrize(
+    ("options", "environment", "trouble"),
+    [
+        ((), {}, None),
+        ((), {"PYTHONMALLOC": "malloc"}, "no Python objects were found"),
+        (("--no-search",), {}, "not counted"),
+    ],
+    ids=["arenas", "malloc", "refused"],
+)
+def test_the_section_of_reports(
+    targets: list[Target],
+    options: tuple[str, ...],
+    environment: dict[str, str],
+    trouble: str | None,
+) -> None:
+    target = Target([PYTHON, TARGETS / "holders.py"], env=os.environ | environment)
+    targets.append(target)
+    target.ask("dict 1000")
+    done = run_tracelloc("-p", target.pid, "--json", "--count", 1, "--show", "objects", *options)
+    found = json.loads(done.stdout.splitlines()[0])["objects"]
+    if trouble is None:
+        assert found["trouble"] is None
+        assert {row["type"]: row["objects"] for row in found["types"]}[ITEM] == 1000
+    else:
+        assert trouble in found["trouble"]
+        assert "types" not in found
