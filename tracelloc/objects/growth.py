@@ -27,6 +27,8 @@ _GROWN_SHARE: Final = 0.75
 _LEAST_SHARE: Final = 0.3
 """Share of the mean growth of a part: less is none."""
 _LEAST_S: Final = 20.0
+_LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
+"""Censuses that are looked at together; and all of them."""
 _LEAST_OBJECTS: Final = 20
 _MOST_DROP: Final = 0.2
 """Share of its growth by which a type may have become less in between."""
@@ -93,9 +95,11 @@ class TypeHistory:
             if _still_grows(times_s[begin:], counts[row, begin:]):
                 begins[row] = begin
         # The longest span comes last: since when is known best by that one.
-        for begin in range(len(times_s) - 2, -1, -1):
-            if len(times_s) - begin > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
-                begins[_grows(times_s, counts, begin)] = begin
+        some = np.flatnonzero(counts[:, -1] - counts.min(axis=1) >= _LEAST_OBJECTS)
+        for length in (*_LENGTHS, len(times_s)):
+            begin = len(times_s) - length
+            if begin >= 0 and length > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
+                begins[some[_grows(times_s, counts[some], begin)]] = begin
         rows = np.flatnonzero(begins >= 0).tolist()
         self._since_s = {row: self._times_s[begins[row]] for row in rows}
         names = list(self._rows)
@@ -116,13 +120,11 @@ class TypeHistory:
 def _grows(times_s: F64, counts: I64, begin: int) -> Mask:
     """Which types grow from a census on until the last one."""
     span_s, span = times_s[begin:], counts[:, begin:]
-    at_s = span_s
-    if len(span_s) > _MOST_PARTS + 1:
-        at_s = np.linspace(span_s[0], span_s[-1], _MOST_PARTS + 1)
-    # Counts at these times, between those that are known.
-    right = np.clip(np.searchsorted(span_s, at_s), 1, len(span_s) - 1)
-    weight = (at_s - span_s[right - 1]) / (span_s[right] - span_s[right - 1])
-    levels = span[:, right - 1] * (1 - weight) + span[:, right] * weight
+    # Parts end at censuses: between these, nobody knows when it was.
+    ends_s = np.linspace(span_s[0], span_s[-1], min(len(span_s), _MOST_PARTS + 1))
+    at = np.unique(np.minimum(np.searchsorted(span_s, ends_s), len(span_s) - 1))
+    at_s = span_s[at]
+    levels = span[:, at]
     parts = np.diff(levels, axis=1)
     total = levels[:, -1] - levels[:, 0]
     least = _LEAST_SHARE * total[:, None] * np.diff(at_s) / (at_s[-1] - at_s[0])

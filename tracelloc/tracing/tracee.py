@@ -123,11 +123,10 @@ class Tracee:
         """Nothing was found out about the memory image yet."""
         self.residency = Residency(self.process)
         self.objects = ObjectWatch(self.process, self.space)
-        self.windows.last = None
+        self.windows.last, self._trampoline = None, trampoline
         # Most of the processes that are made on the way do not live to be judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
         self._shortage: str | None = None
-        self._trampoline = trampoline
 
     def _forget_findings(self, first_look_ns: int) -> None:
         self.findings: Findings | None = None
