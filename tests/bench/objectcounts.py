@@ -36,7 +36,7 @@ class Slotted:
     def __init__(self, number):
         self.item = number
 kept = [Session(n) for n in range(int(sys.argv[1]) // 5)]
-slotted = collections.deque(Slotted(n) for n in range(int(sys.argv[1]) // 5))
+slotted = collections.deque(Slotted(one.number) for one in kept)
 is_busy = False
 def churn():
     at = 0

@@ -69,6 +69,23 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
         assert holder.is_bounded == (kind == "bounded")
 
 
+def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
+    """A list grows between the census and the search: its items are elsewhere by then."""
+    target = Target([PYTHON, TARGETS / "holders.py"])
+    targets.append(target)
+    censuses, search = Censuses(Process(target.pid)), HolderSearch(Process(target.pid))
+    try:
+        target.ask("class 500")
+        censuses.take(keep=True)
+        target.ask("class 50000")
+        target.ask("instance 50000")
+        found = search.find(censuses.take_found(), [ITEM])[ITEM]
+    finally:
+        search.close()
+    assert found.holders[0].path == "__main__.Cache.entries[…]"
+    assert found.holders[0].count > 0.9 * found.sample_count
+
+
 def test_the_command(program: Target) -> None:
     """Text and JSON; what comes and goes has no holders."""
     done = run_tracelloc(

@@ -61,12 +61,22 @@ def test_what_leaks_is_said_to_grow(counts: Callable[[float], float]) -> None:
         lambda _at_s: 5000,
         lambda at_s: 1000 + 40 * (at_s % 9.7),
         lambda at_s: 1000 + 40 * (at_s % 1.3),
+        lambda at_s: 1000 + 90 * (at_s % 4.3) + 40 * (min(at_s, 70) // 12),
         lambda at_s: 1000 + 50 * min(at_s, 12),
         lambda at_s: 1000 + 500 * (at_s > 20) + 700 * (at_s > 200),
         lambda at_s: 9000 - 10 * at_s,
         lambda at_s: 1000 + at_s / 50,
     ],
-    ids=["level", "cleared", "cleared-often", "filled", "imported", "freed", "hardly"],
+    ids=[
+        "level",
+        "cleared",
+        "cleared-often",
+        "cleared-with-imports",
+        "filled",
+        "imported",
+        "freed",
+        "hardly",
+    ],
 )
 def test_what_does_not_is_not(counts: Callable[[float], float]) -> None:
     assert not any(said(counts, 900))
@@ -82,7 +92,8 @@ def test_figures_of_a_type_that_grows() -> None:
     history = TypeHistory()
     for at in range(500):
         history.note(census(1e9 + 5 * at, dict=(1000 + 50 * at, 6400 * at), late=(at, at)))
-    grown, late = history.growing()
+        found = history.growing()
+    grown, late = found
     assert (grown.name, late.name) == ("dict", "late")
     assert grown.since_s == 1e9
     assert grown.count_per_min == pytest.approx(600)
@@ -99,7 +110,7 @@ def test_types_grow_because_of_those_that_keep_them() -> None:
         count = 100 * at
         history.note(census(1e9 + 5 * at, Session=(count, 99 * count), dict=(count, 200 * count),
                             list=(count, 80 * count), other=(count, count)))  # fmt: skip
-    grown = history.growing()
+        grown = history.growing()
     holders = {
         # A dictionary keeps sessions, sessions keep dictionaries: what is nearer to the root leads.
         SESSION: held_by("dict", "app.CACHE[…]"),

@@ -30,6 +30,8 @@ _LEAST_S: Final = 20.0
 _LENGTHS: Final = (6, 7, 8, 10, 12, 16, 23, 32, 45)
 """Censuses that are looked at together; and all of them."""
 _LEAST_OBJECTS: Final = 20
+_LEAST_LOOKS: Final = 3
+"""Censuses one after the other by which a type grows, before it is said to."""
 _MOST_DROP: Final = 0.2
 """Share of its growth by which a type may have become less in between."""
 _LAST_SHARE: Final = 1 / 3
@@ -57,6 +59,8 @@ class TypeHistory:
         self._times_s: list[float] = []
         self._since_s: dict[int, float] = {}
         """Since when types grow that were said to when this was last asked, by their rows."""
+        self._seen: dict[int, int] = {}
+        """How often in a row types were seen to grow, by their rows."""
         self._counts = np.zeros((0, _MOST_POINTS), np.int64)
         self._bytes = np.zeros((0, _MOST_POINTS), np.int64)
 
@@ -86,21 +90,27 @@ class TypeHistory:
             table[:, len(kept) :] = 0
 
     def growing(self) -> list[GrowingType]:
-        """Types that grow by now, the most bytes a minute first."""
+        """Types that grow by now, the most bytes a minute first. To be asked after each census."""
         times_s = np.array(self._times_s)
         counts = self._counts[: len(self._rows), : len(times_s)]
         begins = np.full(len(counts), -1)
-        for row, since_s in self._since_s.items():
-            begin = min(int(np.searchsorted(times_s, since_s)), len(times_s) - 1)
-            if _still_grows(times_s[begin:], counts[row, begin:]):
-                begins[row] = begin
         # The longest span comes last: since when is known best by that one.
         some = np.flatnonzero(counts[:, -1] - counts.min(axis=1) >= _LEAST_OBJECTS)
         for length in (*_LENGTHS, len(times_s)):
             begin = len(times_s) - length
             if begin >= 0 and length > _LEAST_PARTS and times_s[-1] - times_s[begin] >= _LEAST_S:
                 begins[some[_grows(times_s, counts[some], begin)]] = begin
-        rows = np.flatnonzero(begins >= 0).tolist()
+        times = self._seen
+        self._seen = {row: times.get(row, 0) + 1 for row in np.flatnonzero(begins >= 0).tolist()}
+        for row, since_s in self._since_s.items():
+            begin = min(int(np.searchsorted(times_s, since_s)), len(times_s) - 1)
+            if begins[row] < 0 and _still_grows(times_s[begin:], counts[row, begin:]):
+                begins[row] = begin
+        rows = [
+            row
+            for row in np.flatnonzero(begins >= 0).tolist()
+            if row in self._since_s or self._seen.get(row, 0) >= _LEAST_LOOKS
+        ]
         self._since_s = {row: self._times_s[begins[row]] for row in rows}
         names = list(self._rows)
         found = [self._figures(names[row], row, int(begins[row])) for row in rows]

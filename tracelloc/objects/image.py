@@ -211,6 +211,7 @@ class HeapImage:
         head = np.concatenate(
             [found.blocks.words[found.objects.at[:, None] + np.arange(8)], self._heads()]
         )
+        self._refresh(of, head)
         tables = np.concatenate([self._lists(of, head), self._dicts(of, head),
                                  self._sets(of, head), self._deques(of, head)])  # fmt: skip
         self._tables = tables
@@ -246,6 +247,27 @@ class HeapImage:
         return np.array(rows, np.uint64).reshape(-1, 2), np.array(
             [-1 if n is None else n for n in of]
         )
+
+    def _refresh(self, of: I64, head: U64) -> None:
+        """Reads containers with large tables again: these may have moved since the census."""
+        found = self.found
+        count = len(found.objects.type)
+        with_table = found.types.with_flag(LIST | DICT)[of[:count]]
+        pointers = head[:count, TABLE].copy()
+        lists = found.types.with_flag(LIST)[of[:count]]
+        pointers[lists] = head[:count, 3][lists]
+        some = np.flatnonzero(with_table & (pointers != 0))
+        some = some[found.blocks.locate(pointers[some]) < 0]
+        at = found.objects.at[some]
+        addresses = found.blocks.addresses[at // _POOL_WORDS] + (at % _POOL_WORDS * 8).astype(
+            np.uint64
+        )
+        fresh, was_read = found.memory.read(addresses, 64)
+        # What lies there must be the same kind of object still.
+        same = was_read & (fresh[:, 1] == head[some, 1]) & (fresh[:, 0] != 0)
+        head[some[same]] = fresh[same]
+        # Sizes and pointers to tables: references are followed from there.
+        found.blocks.words[at[same, None] + np.arange(2, 6)] = fresh[same, 2:6]
 
     def _heads(self) -> U64:
         """The first 8 words of large objects."""

@@ -45,12 +45,14 @@ KEYS: Final = ".keys()"
 ITEMS: Final = (_ITEM, _ELEMENT_OF_SET, KEYS)
 """How paths to items of containers end."""
 _ELEMENT: Final = "functools._lru_list_elem"
+_STATE: Final = " (C)"
 _FIELDS: Final = {
+    ("module", 4): _STATE,
     (_ELEMENT, 2): "", (_ELEMENT, 3): "", (_ELEMENT, 5): KEYS, (_ELEMENT, 6): "",
     ("_contextvars.ContextVar", 3): ".default", ("_contextvars.ContextVar", 4): ".get()",
     ("_contextvars.Context", 2): "", ("_contextvars.Context", 3): "",
 }  # fmt: skip
-"""What types of the standard library that are written in C have at which word of theirs:
+"""What types that are written in C have at which word of theirs: ``PyModuleObject`` (its state),
 ``lru_list_elem``, ``PyContextVar`` and ``PyContext`` (pycore_context.h)."""
 _SPLIT: Final = 2
 _MOST_KEYS: Final = 1 << 16
@@ -219,6 +221,8 @@ class PathNames:
         walk.unresolved += attribute is None
 
     def _name_in_table(self, walk: _Walk, word: int, start: int) -> None:
+        if not walk.is_inner and walk.text.endswith(_STATE):
+            return
         if not walk.is_inner or walk.owner is None:
             walk.text += UNKNOWN
             walk.unresolved += 1

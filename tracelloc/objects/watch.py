@@ -230,5 +230,6 @@ def _rank(holders: Mapping[str, Holders], name: str) -> tuple[bool, str]:
     return _main_path(holders, name).endswith(KEYS), name
 
 
-def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, str]:
-    return len(_main_path(holders, name)), name
+def _path_length(holders: Mapping[str, Holders], name: str) -> tuple[int, bool, str]:
+    """By the path; instances come before their dictionaries, to which the same one leads."""
+    return len(_main_path(holders, name)), "." not in name, name

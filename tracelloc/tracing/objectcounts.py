@@ -14,13 +14,13 @@ from tracelloc.text import NS_PER_S
 from tracelloc.tracing.background import BackgroundTurns, Turn
 from tracelloc.tracing.memorybudget import MemoryBudget, MemoryStage
 
-_PAUSE_NS: Final = 4 * NS_PER_S
+_PAUSE_NS: Final = 3 * NS_PER_S
 """From one census to the next, at least."""
 _QUIET_NS: Final = 30 * NS_PER_S
 """From one to the next in programs in which no type grows."""
 _JITTER: Final = 0.6180339887
 """Pauses differ by up to half: what comes and goes regularly must not look as if it grew."""
-_SHARE: Final = 1 / 32
+_SHARE: Final = 1 / 24
 """Most of this machine's time (of one processor) that censuses take."""
 _MEMORY_SHARE: Final = 4
 """One part in so many of our memory that is left may be taken by one."""
