@@ -31,6 +31,9 @@ PATHS = {
 }
 
 
+ENDS = {"task": ".worker() item", "local": "main() pending[…]"}
+
+
 @pytest.fixture(scope="module")
 def program() -> Target:
     target = Target([PYTHON, TARGETS / "holders.py"])
@@ -53,9 +56,9 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     assert counts[1][ITEM] - counts[0].get(ITEM, 0) == 300
     holder = found.holders[0]
     same = [holder]
-    if kind == "task":
+    if kind in ENDS:
         # The event loop leads to a coroutine in several ways.
-        same = [each for each in found.holders if each.path.endswith(".worker() item")]
+        same = [each for each in found.holders if each.path.endswith(ENDS[kind])]
     # What a place had before may still be seen in memory that is used again.
     assert sum(each.count for each in same) > 0.9 * found.sample_count > 0
     assert found.skipped_tables == 0

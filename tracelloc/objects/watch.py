@@ -131,6 +131,8 @@ class ObjectWatch:
     def _count(self) -> None:
         most_bytes = None if self.most_bytes is None else self.most_bytes // _POOL_MEMORY
         now = self._censuses.take(keep=True, most_bytes=most_bytes)
+        if not now.block_count:
+            raise TargetError(f"process {self._process.pid} is about to end")
         self._history.note(now)
         found = self._censuses.take_found()
         if self._first is None or self._before is None:
