@@ -14,7 +14,7 @@ from tracelloc.text import NS_PER_S
 from tracelloc.tracing.background import BackgroundTurns, Turn
 from tracelloc.tracing.memorybudget import MemoryBudget, MemoryStage
 
-_PAUSE_NS: Final = 3 * NS_PER_S
+_PAUSE_NS: Final = 2 * NS_PER_S
 """From one census to the next, at least."""
 _QUIET_NS: Final = 30 * NS_PER_S
 """From one to the next in programs in which no type grows."""
