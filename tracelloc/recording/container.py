@@ -53,9 +53,12 @@ def checksum(data: bytes, *key: int) -> int:
     return zlib.crc32(data, zlib.crc32(struct.pack(f"<{len(key)}q", *key)))
 
 
-def checked(data: object, crc: object, *key: int) -> bytes:
-    """A row's data. Raises MalformedError unless it is what was written."""
-    if not isinstance(data, bytes) or checksum(data, *key) != crc:
+def checked(data: object, crc: object, *key: object) -> bytes:
+    """A row's data. Raises MalformedError unless it and its key are what was written."""
+    # Any value may be in any column.
+    numbers = [each for each in key if isinstance(each, int)]
+    is_same_key = len(numbers) == len(key)
+    if not isinstance(data, bytes) or not is_same_key or checksum(data, *numbers) != crc:
         raise MalformedError("a row does not match its checksum")
     return data
 
