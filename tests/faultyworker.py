@@ -1,4 +1,7 @@
-"""tracelloc whose worker does what the files say that it reads: the code in their ``.fault``.
+"""tracelloc whose workers do what the files say that they read: the code in their ``.fault``.
+
+``.fault`` is run when names are looked up, ``.fault.code`` by discovery, ``.fault.rows`` when all
+unwind entries are made, ``.fault.stacks`` when a stack is followed through the file.
 
 That is what a file does that has taken the worker over. Usage: as ``python -m tracelloc``.
 """
@@ -10,33 +13,39 @@ import sys
 from pathlib import Path
 
 from tracelloc import cli
-from tracelloc.worker import client
+from tracelloc.worker import zygote
 
 FAULTS = """
 import os, signal, time
-from tracelloc.worker import service
-answer = service.ReadFile.symbols
-def faulty(self, addresses):
-    fault = self._elf.section_bytes(".fault")
-    names = {"service": service}
-    exec(fault or b"", names)
-    return names.get("found") or answer(self, addresses)
-service.ReadFile.symbols = faulty
+from tracelloc.worker import readcode, readfile
+def spoil(kind, name, section):
+    answer = getattr(kind, name)
+    def faulty(self, *more):
+        elf = self.elf if hasattr(self, "elf") else self._elf
+        names = {"descriptor": elf.descriptor()}
+        exec(elf.section_bytes(section) or b"", names)
+        return names["found"] if "found" in names else answer(self, *more)
+    setattr(kind, name, faulty)
+spoil(readfile.ReadFile, "symbols", ".fault")
+spoil(readcode.ReadCode, "functions", ".fault.code")
+spoil(readcode.ReadCode, "all_rows", ".fault.rows")
+spoil(readcode.ReadCode, "rules", ".fault.stacks")
 """
 CRASH = "import os; os.kill(os.getpid(), 11)"
 
-faulty_script = client.SCRIPT.replace("\nconfine(", f"{FAULTS}\nconfine(")
-assert faulty_script != client.SCRIPT
+faulty_script = zygote.SCRIPT.replace("\nconfine(", f"{FAULTS}\nconfine(")
+assert faulty_script != zygote.SCRIPT
 
 
-def add_fault(path: Path, code: str, to: Path) -> Path:
-    """Writes a copy of a program that has this code for the worker."""
+def add_fault(path: Path, code: str, to: Path, *sections: str) -> Path:
+    """Writes a copy of a program that has this code for the workers."""
     text = to.with_suffix(".fault")
     text.write_text(code)
-    subprocess.run(["objcopy", f"--add-section=.fault={text}", path, to], check=True)
+    added = [f"--add-section={section}={text}" for section in sections or (".fault",)]
+    subprocess.run(["objcopy", *added, path, to], check=True)
     return to
 
 
 if __name__ == "__main__":
-    client.SCRIPT = faulty_script
+    zygote.SCRIPT = faulty_script
     sys.exit(cli.main())

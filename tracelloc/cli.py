@@ -107,6 +107,10 @@ def _has_screen() -> bool:
 
 def _run(line: CommandLine, began_s: float) -> int:
     # Only now: --help and wrong usage need none of the slow imports.
+    from tracelloc.worker.zygote import ZYGOTE  # noqa: PLC0415
+
+    # It gets ready while this process does.
+    ZYGOTE.start()
     import_numpy()
     from tracelloc.command.options import options_of  # noqa: PLC0415
 

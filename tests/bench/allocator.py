@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench.processes import PATIENCE_S, SkippedError
+from tracelloc.disassembly.probeoffsets import find_probe_offset
 from tracelloc.placement import ProbePoint
-from tracelloc.placement.probeoffsets import find_probe_offset
 from tracelloc.target.allocators import AllocatorFunction, MallocChoice, discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import FunctionKind

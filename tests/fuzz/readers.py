@@ -21,6 +21,7 @@ from typing import cast
 import numpy as np
 
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tracelloc.capture.ring import Miss
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.reasons import CfiError
 from tracelloc.command.customallocators import parse_custom_allocators
@@ -45,26 +46,65 @@ from tracelloc.recording.changes import (
 from tracelloc.recording.parts import Dissector, trace_of
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.recordednames import NamesWriter, RecordedSymbols, addresses_of
+from tracelloc.runtimes.codeobjects import CodeObjects
+from tracelloc.runtimes.cpython import _CODE
+from tracelloc.runtimes.linetable import LineTable
 from tracelloc.symbols.modulesymbols import PerfMap, describe
 from tracelloc.target.allocators import Module, discover
+from tracelloc.target.families import JEMALLOC_MARKERS, LIBC, OPERATORS
 from tracelloc.target.processlist import parse_stat
 from tracelloc.target.procfs import AddressMap, Process, parse_maps
 from tracelloc.text import printable
 from tracelloc.watching import read_suppressions
-from tracelloc.worker import FileReadError, FileWorker, WorkerFile
 from tracelloc.worker.channel import receive
+from tracelloc.worker.client import FileReadError, FileWorker
+from tracelloc.worker.readcode import ReadCode
+from tracelloc.worker.readstacks import finish_stacks
+from tracelloc.worker.targetfile import TargetFile
+from tracelloc.worker.unwindtables import UnwindTables
+from tracelloc.worker.walklayout import CODE_DTYPE, MISS_DTYPE
+from tracelloc.worker.walks import StackWalker
+from tracelloc.worker.workerfile import WorkerFile
 
 Reader = Callable[[bytes], object]
+_PYTHON_HEAD_WORDS = 10
+"""Of a ``struct python_code`` from ``code`` on, before what was copied."""
+STACK = struct.pack("<8Q", 0x401010, 0x401008, 0x401010, 0, 0, 0, 0, 0).ljust(512, b"\x10")
+"""Registers and the memory of a stack."""
+PYTHON = struct.pack("<10Q", 0x1000, 7, 0x1000, 256, 0x1100, 64, 0x1140, 64, 0x1180, 64)
+HEAPTRACK = b"""v 10500 3
+X ./a.out
+s 5 a.out
+s 4 main
+s 3 a.c
+i 1000 1 2 3 7
+t 1 0
+a 10 1
++ 0
++ 0
+- 0
+c 64
+"""
 
 
 def _elf(data: bytes) -> None:
     with suppress(NotElfError):
         elf = ElfFile.from_bytes(data)
-        module = Module(("0:0", 1), "/file", elf.open_path, elf)
-        plan(discover([module]))
+        code = ReadCode(elf)
+        code.facts()
+        functions, _ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
+        places = [place for found in functions.values() for place in found][:16]
+        for address, size in [(0x1000, 8), *places]:
+            offset = elf.offset_of(address)
+            if offset is not None:
+                code.offsets([(offset, min(size, 1 << 16), ("rdi",)), (offset, 0, None)])
+            code.exits(address)
+            code.leaves_it_to(address, [0x1000], ["malloc"])
+        code.parts("malloc")
         table = elf.symbols
         for address in (0, 0x1000, 0x1008, 1 << 63):
             table.find(address)
+            code.name_at(address)
         plt_functions(elf)
         debug_link(elf)
         elf.dynamic_names  # noqa: B018 - it is worked out
@@ -75,6 +115,20 @@ def _elf(data: bytes) -> None:
         if inner is not None:
             len(SymbolTable(inner.tables()))
             inner.close()
+        elf.close()
+
+
+def _stacks(data: bytes) -> None:
+    """A stack in a file's code, with its registers and memory."""
+    with suppress(NotElfError):
+        elf = ElfFile.from_bytes(data[512:])
+        registers = np.frombuffer(data[:64].ljust(64, b"\0"), np.uint64)
+        head = np.zeros(1, MISS_DTYPE)
+        head[0] = (registers, 0, int(registers[1]), 0, 512)
+        code = np.array([(0x400000, 1 << 47, 0, 7, 0)], CODE_DTYPE)
+        memory = data[:512].ljust(512, b"\0")
+        content = code.tobytes() + head.tobytes() + memory
+        finish_stacks({7: ReadCode(elf)}, content, 127, 1, 1)
         elf.close()
 
 
@@ -212,14 +266,62 @@ def _answers(data: bytes) -> None:
             message, _ = receive(other, 10.0)
         except OSError:
             return
-    worker = cast(FileWorker, SimpleNamespace(ask=lambda *_, **__: message))
+    worker = cast(
+        FileWorker,
+        SimpleNamespace(
+            what="names",
+            ask=lambda *_, **__: message,
+            exchange=lambda *_, **__: (message, data[:4096]),
+            forget=lambda _: None,
+            say_missing=lambda *_: None,
+        ),
+    )
     file = WorkerFile(worker, -1, "/file")
+    _discovered(worker)
     for take in (
         file.describe, file.count, lambda: file.symbols([0x1000, 0x2000]),
         lambda: file.chains([0x1000, 0x2000], of_debug=False), lambda: file.decoder(of_debug=True),
     ):  # fmt: skip
         with suppress(FileReadError):
             take()
+
+
+def _discovered(worker: FileWorker) -> None:
+    """What is made of the same answer to other questions."""
+    with suppress(FileReadError, NotElfError):
+        file = TargetFile(os.memfd_create("file"), "/file", worker)
+        plan(discover([Module(("0:0", 1), "/file", file.open_path, file)]))
+        for name in ("_r_debug", "malloc"):
+            file.find_object(name)
+            file.parts(name)
+        file.names_like("m*")
+        file.function_at(0x1000)
+        tables = UnwindTables(file)
+        tables.is_start(0x1000)
+        file.close()
+    walker = StackWalker(7)
+    stack = Miss(1, 0, 1, 0x1000, (0x1000,) * 8, 0x2000, bytes(64), 0)
+    with suppress(FileReadError):
+        walker.follow([stack], 127, worker)
+
+
+def _python(data: bytes) -> None:
+    """Code objects of CPython's, in memory of which any part may be missing or wrong."""
+
+    def read(address: int, size_bytes: int) -> bytes:
+        return data[address % 4096 :][: min(size_bytes, 1 << 20)]
+
+    codes = CodeObjects(_CODE, 0x4242424242424242, read)
+    words = np.frombuffer(data[: len(data) // 8 * 8], np.uint64).tolist()
+    for code in words[:8]:
+        codes.function(code)
+        codes.text(code)
+        codes.frame(code, words[-1])
+    if len(words) >= _PYTHON_HEAD_WORDS:
+        codes.note_copy(words[:256])
+    lines = LineTable(data, 1)
+    for offset in (-1, 0, 2, 1 << 20):
+        lines.line(offset)
 
 
 def _answer(message: object) -> bytes:
@@ -238,7 +340,7 @@ READERS: dict[str, Reader] = {
     "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
-    "answers": _answers,
+    "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -316,12 +418,13 @@ def _moments() -> list[bytes]:
 
 def seeds(reader: str, directory: Path) -> list[bytes]:
     """Sound inputs of a reader."""
-    if reader in ("elf", "dwarf", "cfi"):
+    if reader in ("elf", "dwarf", "cfi", "stacks"):
         load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x1000, 0, 4096, 4096, 4096)
         made = elf_bytes(symbol_sections(["malloc", "free", "je_mallocx"]), programs=load)
         noted = elf_bytes([MadeSection(".gnu_debuglink", b"a.debug\0\0\0\0\0"),
                            MadeSection(".note.gnu.build-id", bytes(36))])  # fmt: skip
-        return [_program(directory), made, noted]
+        files = [_program(directory), made, noted]
+        return [STACK + file for file in files] if reader == "stacks" else files
     if reader == "recording":
         return [_recorded(directory)]
     if reader == "moment":
@@ -331,6 +434,8 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "processes": [b"a) R 1 (b", b"/x\x0b1-2 r-xp 0 0:1 5 /l\xe2\x80\xa8"],
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
+        "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
+        "heaptrack": [HEAPTRACK],
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

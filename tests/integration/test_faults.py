@@ -239,3 +239,41 @@ def test_a_file_that_ends_what_reads_it(builder: Builder, tmp_path: Path) -> Non
     assert unread
     assert {(f["symbol"], f["reason"]) for f in unread} == {(None, "its symbols can't be read")}
     assert any(frame["symbol"] and "libc" in frame["module"] for frame in frames)
+
+
+@pytest.mark.parametrize(
+    ("sections", "missing", "is_whole"),
+    [
+        ([".fault.code"], "functions and unwind entries in {path}", True),
+        ([".fault.rows"], "unwind entries in {path}", True),
+        ([".fault.rows", ".fault.stacks"],
+         "call stacks of process {pid} that the probes can't follow", False),
+    ],
+    ids=["discovery", "rows", "stacks"],
+)  # fmt: skip
+def test_a_file_that_ends_who_finds_functions_and_stacks(
+    builder: Builder, tmp_path: Path, sections: list[str], missing: str, is_whole: bool
+) -> None:
+    """What it was asked for is missing, which is said once; the figures are exact."""
+    path = add_fault(builder.c("books"), CRASH, tmp_path / "books", *sections)
+    target = Target([path, 4, 20_000, 11, 300])
+    try:
+        tracer = Tracelloc(
+            "-p", target.pid, "--json", directory=tmp_path, module="tests.faultyworker"
+        )
+        target.ask("run")
+        what = f"tracelloc: warning: {missing.format(path=path, pid=target.pid)} are missing"
+        before = [line for line in tracer.messages if line.startswith(what)]
+        said = before[0] if before else tracer.wait_for(what)
+        books = json.loads(target.ask("run"))
+        assert tracer.stop() == 0, tracer.messages
+    finally:
+        target.kill()
+    assert said == f"{what}: what reads them was killed by signal 11"
+    assert tracer.messages.count(said) == 1
+    report = tracer.last()
+    figures = report["live_allocations"], report["live_bytes"]
+    assert figures == tuple(map(sum, zip(*books.values(), strict=True)))
+    frames = [frame for top in report["top_allocators"] for frame in top["stack"]]
+    symbols = {frame["symbol"] for frame in frames}
+    assert ("work" in symbols) == is_whole

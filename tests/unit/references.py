@@ -14,6 +14,7 @@ from tests.harness import PATIENCE_S
 from tracelloc.dwarf.lineprogram import Chain, SourceFrame
 from tracelloc.elf import ElfFile
 from tracelloc.elf.debugfiles import DebugFile, belongs_to, find_debug_file, references_of
+from tracelloc.worker.targetfile import TargetFile
 
 
 def find_debug(
@@ -34,6 +35,10 @@ def find_debug(
 
 def open_elf(path: Path | str) -> ElfFile:
     return ElfFile(os.open(path, os.O_RDONLY))
+
+
+def target_file(path: Path | str) -> TargetFile:
+    return TargetFile(os.open(path, os.O_RDONLY), str(path))
 
 
 def addresses_in_functions(path: Path, count: int, seed: int = 1) -> list[int]:

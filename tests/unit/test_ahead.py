@@ -19,6 +19,7 @@ from tracelloc.target.space import AddressSpace, Place
 from tracelloc.unwinding.ahead import RowsAhead
 from tracelloc.unwinding.sitememory import SiteMemory
 from tracelloc.unwinding.unwinder import generated_regions
+from tracelloc.worker.client import FileReadError
 
 SIZE = 0x1000
 
@@ -50,11 +51,11 @@ class FakeSpace:
 
     @property
     def files(self) -> Any:
-        return SimpleNamespace(cfi=lambda module: FakeCfi(self, module.number))
+        return SimpleNamespace(tables=lambda module: FakeTables(self, module.number))
 
 
 @dataclass
-class FakeCfi:
+class FakeTables:
     space: FakeSpace
     number: int
     passed_rows = None
@@ -64,7 +65,8 @@ class FakeCfi:
         self.space.on_ask(self.number)
         return np.array([0x10, 0x20], np.uint64), np.array([7, 8], np.uint64)
 
-    def rows(self, sites: Any) -> Any:
+    def rows(self, sites: Any, *, ahead: bool) -> Any:
+        assert ahead
         return np.full(len(sites), 9, np.uint64)
 
 
@@ -90,7 +92,7 @@ def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
 
     def fail(number: int) -> None:
         if number == 2:
-            raise OverflowError("what nobody has thought of")
+            raise FileReadError("what reads them took too long")
 
     space.on_ask = fail
     ahead, table = make(space)
@@ -99,9 +101,7 @@ def test_a_file_that_breaks_its_reader_has_no_rows() -> None:
     ahead.await_all(PATIENCE_S)
     assert space.asked == [1, 2, 3]
     assert len(table) == 4
-    assert space.troubles == [
-        "its unwind tables can't be read (OverflowError: what nobody has thought of)"
-    ]
+    assert space.troubles == ["its unwind tables can't be read (what reads them took too long)"]
 
 
 def test_what_is_mapped_meanwhile_gets_its_rows() -> None:

@@ -18,6 +18,7 @@ LAYERS = [
     {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
     {"startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf"},
+    {"disassembly"},
     {"worker"},
     {"target"},
     {"placement", "symbols"},
@@ -83,7 +84,7 @@ def test_only_one_place_knows_a_library(path: Path) -> None:
         assert "rich" not in names
     if room(path) != "elf":
         assert "elftools" not in names
-    if room(path) != "placement":
+    if room(path) != "disassembly":
         assert "capstone" not in names
     if room(path) != "demangle":
         assert "rust_demangler" not in names

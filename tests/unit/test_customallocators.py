@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tests.unit.test_elf import open_elf
+from tests.unit.references import target_file
 from tracelloc.command.customallocators import load_custom_allocators, parse_custom_allocators
 from tracelloc.errors import UsageError
 from tracelloc.invoker import invoker
@@ -44,12 +44,12 @@ def test_kinds_positions_and_what_may_throw() -> None:
 def test_names_and_globs_are_found_in_the_named_files(builder: Builder) -> None:
     path = builder.c("pool")
     custom = parse_custom_allocators(GOOD, "pools.toml")
-    module = Module(("0", 1), str(path), str(path), open_elf(path))
+    module = Module(("0", 1), str(path), str(path), target_file(path))
     (found,) = discover([module], MallocChoice(custom=custom))
     assert [function.names for function in found.functions] == [
         ("pool_take",), ("pool_give",), ("chunk_take",),
     ]  # fmt: skip
-    elsewhere = Module(("0", 1), "/lib/other.so", str(path), open_elf(path))
+    elsewhere = Module(("0", 1), "/lib/other.so", str(path), target_file(path))
     assert discover([elsewhere], MallocChoice(custom=custom)) == []
 
 

@@ -12,6 +12,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
+from tests.unit.references import target_file
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
 from tracelloc.target.allocators import MallocChoice, Module, discover, functions_of
@@ -98,7 +99,7 @@ def test_offsets_and_addresses() -> None:
 
 def test_discovery() -> None:
     path = libc()
-    module = Module(("0", 1), str(path), str(path), open_elf(path))
+    module = Module(("0", 1), str(path), str(path), target_file(path))
     functions = {function.names[0]: function for function in functions_of(discover([module]))}
     assert set(functions) >= {
         "malloc", "calloc", "realloc", "reallocarray", "free", "memalign", "posix_memalign",

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.references import target_file
 from tests.unit.test_elf import open_elf
+from tracelloc.disassembly.probeoffsets import CodeReader, Stops
 from tracelloc.placement import plan
-from tracelloc.placement.probeoffsets import CodeReader, Stops
 from tracelloc.target.allocators import Module, discover
 from tracelloc.target.families import LIBC
 
@@ -86,7 +87,7 @@ def test_wrappers(tmp_path: Path) -> None:
 def test_operators_of_libraries(name: str) -> None:
     """No function that may throw has a return probe, and all that is needed has probes."""
     path = min(LIBRARIES.glob(FILES[name]))
-    module = Module(("0", 1), str(path), str(path), open_elf(path))
+    module = Module(("0", 1), str(path), str(path), target_file(path))
     planned = plan(discover([module]))
     throwing = {
         function.offset: function

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from tests.harness import Builder
-from tests.unit.test_elf import libc, open_elf
+from tests.unit.references import target_file
+from tests.unit.test_elf import libc
 from tracelloc.target.allocators import Module, Unseen, discover
 from tracelloc.target.found import (
     FoundLibrary,
@@ -44,14 +45,14 @@ def test_json_has_all_names() -> None:
 
 def test_found_of_the_c_library() -> None:
     path = str(libc())
-    (found,) = found_of(discover([Module(("0", 1), path, path, open_elf(path))]))
+    (found,) = found_of(discover([Module(("0", 1), path, path, target_file(path))]))
     assert (found.family, found.file, found.not_probed) == ("malloc", path, ())
     assert {"malloc", "calloc", "realloc", "free"} <= set(found.functions)
 
 
 def test_why_there_is_no_allocator(builder: Builder) -> None:
     def why(path: Path) -> str:
-        module = Module(("0", 1), str(path), str(path), open_elf(path))
+        module = Module(("0", 1), str(path), str(path), target_file(path))
         return why_no_allocator(str(path), [module])[0]
 
     assert why(builder.c("plain", "-static", "-s")) == "it is a static program without symbols"

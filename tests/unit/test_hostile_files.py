@@ -24,17 +24,19 @@ from tests.unit.hostile import (
     symbol_sections,
 )
 from tests.unit.references import find_debug
+from tracelloc.disassembly.probeoffsets import CodeReader
 from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.elf.debugfiles import embedded_symbols
 from tracelloc.elf.plt import plt_functions
-from tracelloc.placement.probeoffsets import CodeReader
 from tracelloc.symbols.inventory import debug_hints
 from tracelloc.syscalls import NotRegularError, open_inside, open_regular
 from tracelloc.target.allocators import families_in
+from tracelloc.target.families import Family
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.target.residency import closest_limit
 from tracelloc.ui.sourcefiles import read_source
+from tracelloc.worker.targetfile import TargetFile
 
 MIB = 1 << 20
 
@@ -53,6 +55,11 @@ def bounded(cpu_s: float = 5.0, memory_bytes: int = 512 * MIB) -> Iterator[None]
     assert time.thread_time() - cpu < cpu_s
 
 
+def families_of(elf: ElfFile) -> list[Family]:
+    """As a worker reads it."""
+    return list(families_in(TargetFile(os.dup(elf.descriptor()), "/file")))
+
+
 @pytest.mark.parametrize("info", [1 << 32 - 1, (1 << 32) - 1, 1 << 20])
 def test_counts_that_are_kept_in_the_first_section(info: int) -> None:
     with bounded(), pytest.raises(NotElfError, match=r"headers|cut short"):
@@ -63,7 +70,7 @@ def test_more_sections_than_there_can_be() -> None:
     elf = open_bytes(elf_bytes(section_count=0, first=(1 << 40, 1, 0)))
     with bounded():
         assert elf.section_bytes(".text") is None
-        assert list(families_in(elf)) == []
+        assert families_of(elf) == []
         assert elf.build_id is None
 
 
@@ -93,7 +100,7 @@ def test_sparse_sections(tmp_path: Path, name: str) -> None:
     claims = [s._replace(claims=size) if s.name == name else s for s in sections]
     elf = open_sparse(tmp_path / "file", elf_bytes(claims), size + (1 << 20))
     with bounded():
-        found = {family.name for family in families_in(elf)}
+        found = {family.name for family in families_of(elf)}
         assert found == (set() if name in (".dynsym", ".dynstr") else {"malloc"})
         assert embedded_symbols(elf) is None
         assert elf.build_id is None
@@ -110,7 +117,7 @@ def test_hundreds_of_thousands_of_jemallocs() -> None:
     names = [f"a{number}_mallocx" for number in range(200_000)]
     elf = open_bytes(elf_bytes(symbol_sections([*names, "malloc", "je_mallocx"])))
     with bounded():
-        found = [family.name for family in families_in(elf)]
+        found = [family.name for family in families_of(elf)]
     assert found[0] == "malloc"
     assert set(found[1:]) == {"jemalloc"}
     assert len(found) == 9

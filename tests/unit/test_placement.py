@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_elf import libc, open_elf
+from tests.unit.references import target_file
+from tests.unit.test_elf import libc
+from tracelloc.disassembly.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.placement import plan
-from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.allocators import Module, discover, functions_of
 from tracelloc.target.signatures import FunctionKind
 
@@ -126,7 +127,7 @@ def test_emulated() -> None:
 
 def test_glibc() -> None:
     path = libc()
-    elf = open_elf(path)
+    elf = target_file(path)
     module = Module(("0", 1), str(path), str(path), elf)
     found = discover([module])
     points = plan(found).points

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_elf import libc, open_elf
-from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
+from tracelloc.disassembly.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.families import LIBC
 
 LIBRARIES = {

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from tests.harness import Builder
-from tracelloc.target import processlist
 from tracelloc.target.byname import script_of
 from tracelloc.target.processlist import (
     ProcessInfo,
@@ -22,6 +21,7 @@ from tracelloc.target.processlist import (
 )
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.text import NS_PER_S
+from tracelloc.worker.client import FileReadError
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -145,7 +145,7 @@ def test_budget_and_looking_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert looked == [3, 2, 1, 3, 1], "the one with an allocator keeps it"
 
 
-def test_real_processes(builder: Builder) -> None:
+def test_real_processes(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that links the C library is traceable; files are read once for all."""
     scan = ProcessScan()
     target = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
@@ -162,19 +162,16 @@ def test_real_processes(builder: Builder) -> None:
         us = next(info for info in scan.refresh(30) if info.pid == os.getpid())
         assert us.trouble is Trouble.SELF
         assert us.rss_bytes > 10 << 20
-        opened, known = processlist._families_in, set(scan._files)
+        opened, known = scan._families_in, set(scan._files)
 
-        def look_into(process: Process, mapping: Mapping) -> str | None:
+        def look_into(process: Process, mapping: Mapping) -> str | FileReadError | None:
             # Somebody may have started another program meanwhile.
             assert mapping.file_id not in known
             return opened(process, mapping)
 
-        try:
-            processlist._families_in = look_into
-            scan._seen.clear()
-            again = {info.pid: info for info in scan.refresh(30)}
-        finally:
-            processlist._families_in = opened
+        monkeypatch.setattr(scan, "_families_in", look_into)
+        scan._seen.clear()
+        again = {info.pid: info for info in scan.refresh(30)}
         assert again[target.pid].allocator == "malloc in libc.so.6"
     finally:
         target.communicate()

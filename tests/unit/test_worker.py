@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import signal
 import socket
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +20,37 @@ import pytest
 
 from tests.faultyworker import CRASH, add_fault, faulty_script
 from tests.harness import PATIENCE_S, Builder
-from tests.unit.references import addresses_in_functions, open_elf
+from tests.unit.references import addresses_in_functions, open_elf, target_file
+from tests.unit.test_elf import libc
+from tracelloc.capture.ring import Miss
+from tracelloc.cfi.core import RuleSet, StackCopy, unwind
+from tracelloc.cfi.module import Cfi
+from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.disassembly.probeoffsets import CodeReader, at_entry, find_probe_offset
 from tracelloc.dwarf import SourceLines
 from tracelloc.elf import SymbolTable
 from tracelloc.elf.plt import plt_functions
 from tracelloc.elf.symtab import RawTable
-from tracelloc.worker import FileReadError, FileWorker, WorkerFile, channel, client
+from tracelloc.worker import channel, client, zygote
+from tracelloc.worker.client import FileReadError, FileWorker
+from tracelloc.worker.targetfile import FunctionExits
+from tracelloc.worker.unwindtables import UnwindTables
+from tracelloc.worker.walklayout import GENERATED
+from tracelloc.worker.walks import StackWalker
+from tracelloc.worker.workerfile import WorkerFile
 
 Open = Callable[[Path], WorkerFile]
 
 
 @pytest.fixture
 def worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[FileWorker]:
-    monkeypatch.setattr(client, "SCRIPT", faulty_script)
-    worker = FileWorker()
+    forks = zygote.Zygote()
+    monkeypatch.setattr(zygote, "SCRIPT", faulty_script)
+    monkeypatch.setattr(client, "ZYGOTE", forks)
+    worker = FileWorker("names")
     yield worker
     worker.close()
+    forks.close()
 
 
 @pytest.fixture
@@ -72,6 +91,105 @@ def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
     assert file.decoder(of_debug=True) == "it has no debug file"
 
 
+def test_functions_are_those_of_the_readers(program: Path) -> None:
+    """Of a program and of the C library."""
+    for path in (program, libc()):
+        file, elf = target_file(path), open_elf(path)
+        assert file.segments == elf.segments
+        assert (file.build_id, file.is_go, file.has_tables) == (elf.build_id, False, True)
+        assert file.dynamic_names == elf.dynamic_names
+        names = ["malloc", "free", "main", "nothing"]
+        assert file.find_functions(names) == elf.find_functions(names)
+        assert file.names_ending("alloc") == elf.names_ending("alloc")
+        assert set(file.names_like("m*n")) == elf.names_like("m*n")
+        assert file.find_object("environ") == elf.find_object("environ")
+        for places in elf.find_functions(names).values():
+            for address, size in places.items():
+                offset = elf.offset_of(address)
+                assert offset == file.offset_of(address)
+                assert offset is not None
+                assert file.address_of(offset) == address
+                code = elf.read(offset, size)
+                assert file.read(offset, size) == code
+                wanted = [(offset, size, ("rdi",)), (offset, size, None)]
+                found = find_probe_offset(code, ["rdi"]), at_entry(code[:16])
+                assert file.offsets(wanted) == [astuple(each) for each in found]
+                exits = CodeReader(elf).exits(address)
+                assert file.exits(address) == FunctionExits(sorted(exits.rets), exits.trouble)
+                symbol = elf.symbols.find(address + 1)
+                assert symbol is not None
+                assert file.function_at(address + 1) == symbol.name
+        file.close()
+
+
+def test_unwind_entries_are_those_of_the_readers(program: Path) -> None:
+    for path in (program, libc()):
+        file, cfi = target_file(path), Cfi(open_elf(path))
+        tables = UnwindTables(file)
+        sites, rows = cfi.all_rows(1 << 20)
+        assert len(sites) > 10
+        found = tables.all_rows(1 << 20)
+        assert (found[0].tolist(), found[1].tolist()) == (sites.tolist(), rows.tolist())
+        assert (tables.covered_share, tables.trouble) == (cfi.covered_share, None)
+        some = sites[:: max(1, len(sites) // 50)]
+        for ahead in (False, True):
+            assert tables.rows(some, ahead=ahead).tolist() == cfi.rows(some).tolist()
+        for site in some.tolist():
+            assert tables.row(site) == cfi.row(site)
+            assert tables.is_start(site) == cfi.is_start(site)
+        tables.note_passed(some[3:])
+        tables.note_passed(some)
+        assert tables.passed_rows is not None
+        assert tables.passed_rows[0].tolist() == some.tolist()
+        assert tables.passed_rows[1].tolist() == cfi.rows(some).tolist()
+        tables.close()
+        file.close()
+
+
+def test_stacks_are_followed_as_by_the_readers(program: Path) -> None:
+    """With what is mapped as of a generation; the stacks are junk."""
+    file, cfi = target_file(program), Cfi(open_elf(program))
+    base, size = 0x10000, 1 << 30
+    walker = StackWalker(7)
+    walker.renew(
+        [(base, base + size, 3, file.number, 0), (1 << 40, 1 << 41, 0, GENERATED, 0)], [file]
+    )
+    code = [base + address for address in addresses_in_functions(program, 400)]
+    rng = random.Random(5)
+    stack_at = 1 << 46
+    misses = []
+    for number in range(200):
+        words = [rng.choice([*code, (1 << 40) + 64, 5, stack_at + 8 * rng.randrange(500)])
+                 for _ in range(512)]  # fmt: skip
+        registers = (rng.choice(code), stack_at, stack_at + 80, 1, 2, 3, 4, 5)
+        memory = struct.pack("<512Q", *words)
+        misses.append(Miss(number, number % 5, 1, 0, registers, stack_at, memory, 0))
+
+    def look_up(address: int, generation: int) -> RuleSet | None:
+        if base <= address < base + size and generation >= 3:
+            inside = cfi._elf.address_of(address - base)
+            return None if inside is None else cfi.rules(inside)
+        return FRAME_POINTER if 1 << 40 <= address < 1 << 41 else None
+
+    followed, rows = walker.follow(misses, 127)
+    assert len(followed) == len(misses)
+    for miss, found in zip(misses, followed, strict=True):
+        expected = unwind(
+            dict(zip((RIP, RSP, RBP, RBX, 12, 13, 14, 15), miss.registers, strict=True)),
+            StackCopy(miss.stack_address, miss.stack, 0),
+            partial(look_up, generation=miss.generation),
+        )
+        assert found.walk == expected
+    assert len({found.walk.end for found in followed}) > 2
+    assert any(len(found.walk.frames) > 3 for found in followed)
+    assert any(found.met_unmapped for found in followed)
+    for address, row in rows.items():
+        rules = look_up(address, 3)
+        assert rules is not None
+        assert rules.row(address) == row
+    file.close()
+
+
 HAS_LANDLOCK = ctypes.CDLL(None).syscall(ctypes.c_long(444), None, ctypes.c_long(0), 1) > 0
 """Whether this kernel can forbid to open any file."""
 
@@ -86,7 +204,7 @@ attempts = [
     lambda: open(f"/proc/{os.getppid()}/mem", "r+b"),
     lambda: open("/tmp/planted", "wb").write(b"x") and open("/tmp/planted", "ab", 0).write(b"x"),
     lambda: socket.create_connection(("127.0.0.1", %d), 5),
-    lambda: os.read(3, 1),
+    lambda: os.read(descriptor, 1),
 ]
 found = []
 for attempt in attempts:
@@ -111,7 +229,7 @@ def test_a_file_that_takes_it_over_has_gained_nothing(
     assert all(answer is not None for answer in answers)
     names = [answer.name for answer in answers if answer is not None]
     Path(f"/tmp/planted-{os.getpid()}").unlink(missing_ok=True)
-    # Its own file is descriptor 3, which it may read.
+    # Its own file it may read.
     assert names[:8] == ["refused"] * 8
     assert names[9] == "(65534, 65534, 65534, 65534, 65534, 65534)[]"
     assert int(names[10]) <= 2
@@ -134,7 +252,6 @@ def test_a_file_that_takes_it_over_has_gained_nothing(
 )  # fmt: skip
 def test_a_file_that_ends_it(
     program: Path, worker: FileWorker, opened: Open, tmp_path: Path, code: str, why: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Its names are missing, which is said once; other files have theirs, it is not asked again."""
     said: list[str] = []
@@ -143,10 +260,9 @@ def test_a_file_that_ends_it(
     addresses = addresses_in_functions(program, 20)
     expected = good.symbols(addresses)
     for _ in range(3):
-        with monkeypatch.context() as patch:
-            patch.setattr(client, "_PATIENCE_S", 1.0 if "sleep" in code else PATIENCE_S)
-            with pytest.raises(FileReadError) as error:
-                bad.symbols(addresses)
+        worker._patience_s = 1.0 if "sleep" in code else PATIENCE_S
+        with pytest.raises(FileReadError) as error:
+            bad.symbols(addresses)
         assert why in str(error.value)
         assert good.symbols(addresses) == expected
     assert (worker.ends, worker.unread_files, worker.generation) == (2, 1, 3)
@@ -163,6 +279,21 @@ def test_answers_that_cannot_be_true(
     with pytest.raises(FileReadError, match="an odd answer to 'symbols'"):
         opened(fault(program, tmp_path, f"found = {found}")).symbols([1])
     assert worker.ends == 0
+
+
+def test_what_forks_it_was_killed_by_somebody(program: Path, opened: Open) -> None:
+    file = opened(program)
+    file.symbols([1])
+    forks = client.ZYGOTE
+    assert forks._process is not None
+    os.kill(forks._process.pid, signal.SIGKILL)
+    # What there is goes on.
+    assert file.symbols([1]) == [None]
+    client.close_workers()
+    assert file.symbols([1]) == [None]
+    fork = client.ZYGOTE.fork(1 << 20)
+    fork.channel.close()
+    assert fork.wait(PATIENCE_S) == 0
 
 
 def test_it_was_killed_by_somebody(program: Path, worker: FileWorker, opened: Open) -> None:
@@ -253,7 +384,7 @@ def test_messages_of_any_size() -> None:
         thread.join()
         descriptor = os.open("/dev/null", os.O_RDONLY)
         channel.send(one, [], descriptors=[descriptor, descriptor])
-        _, received = channel.receive_question(other)
+        *_, received = channel.receive_question(other)
         assert len(received) == 2
         assert all(os.path.samestat(os.fstat(descriptor), os.fstat(each)) for each in received)
         # What does not expect descriptors gets none.

@@ -13,7 +13,6 @@ from tracelloc.capture.attach import Attachment
 from tracelloc.capture.method import Method
 from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
-from tracelloc.placement.probeoffsets import find_probe_offset, is_emulated
 from tracelloc.target.allocators import discover, functions_of
 from tracelloc.target.procfs import Process
 from tracelloc.target.signatures import FREE
@@ -49,9 +48,17 @@ class Child:
             self.__exit__(None, None, None)
             raise UnsupportedError("the C library has no free that could be probed")
         self._free = found[0]
-        code = self._free.module.elf.read(self._free.offset, self._free.size)
-        self._offset = find_probe_offset(code, FREE.registers).offset
-        self.has_cheap_entry = is_emulated(code)
+        found_at = self._free.module.elf.offsets(
+            [
+                (self._free.offset, self._free.size, FREE.registers),
+                (self._free.offset, self._free.size, None),
+            ]
+        )
+        if found_at is None:
+            self.__exit__(None, None, None)
+            raise UnsupportedError("the C library's code can't be read")
+        (self._offset, _), (beyond_entry, is_single_stepped) = found_at
+        self.has_cheap_entry = not (beyond_entry or is_single_stepped)
         """Whether the very first instruction is emulated by the kernel."""
 
     def __enter__(self) -> Self:

@@ -36,14 +36,11 @@ U64 = npt.NDArray[np.uint64]
 
 _LONGEST_CALL_BYTES: Final = 7
 """Prefixes apart."""
-_MOST_REMEMBERED: Final = 1 << 16
-"""Call sites that stacks came by. A hot program needs a few thousand."""
 _PAGE_SHIFT: Final = np.uint64(12)
 _PIECE_BYTES: Final = 1 << 20
 _MOST_SITES: Final = 1 << 24
 """Call sites looked for at once; libLLVM-14 has a million."""
 _MOST_CODE_BYTES: Final = 1 << 29
-_NOWHERE: Final = np.uint64(MASK)
 _GO_NOTE: Final = ".note.go.buildid"
 _GO_SWITCHES: Final = ("runtime.asmcgocall", "runtime.asmcgocall.abi0")
 _LEAST_CODE_BYTES: Final = 512
@@ -69,11 +66,6 @@ class Cfi:
         self._lock = threading.Lock()
         self._tables: list[Table | None] = []
         self._switches: list[tuple[int, int]] | None = None
-        self._all_lock = threading.Lock()
-        self._all_rows: tuple[U64, U64] | None = None
-        self.passed_rows: tuple[U64, U64] | None = None
-        """Call sites that stacks of ended programs came by, sorted, and their rows; None: no
-        program has ended yet that had it mapped."""
         self.covered_share: float | None = None
         """About which share of the code has information, 0 to 1; None before ``all_rows``."""
         self.trouble: str | None = None
@@ -193,27 +185,12 @@ class Cfi:
         return result
 
     def all_rows(self, most: int) -> tuple[U64, U64]:
-        """All call sites and their rows, worked out once; none if they are more than ``most``."""
-        with self._all_lock:
-            if self._all_rows is None:
-                sites = self.call_sites()
-                if len(sites) > most:
-                    sites = sites[:0]
-                self.covered_share = self._sampled_share()
-                self._all_rows = sites, self.rows(sites)
-            return self._all_rows
-
-    def note_passed(self, sites: U64) -> None:
-        """Notes call sites, distinct ones, that stacks of a program came by, which has ended."""
-        if self.passed_rows is None:
-            self.passed_rows = np.empty(0, np.uint64), np.empty(0, np.uint64)
-        known, rows = self.passed_rows
-        at = np.searchsorted(known, sites)
-        new = sites[np.append(known, _NOWHERE)[at] != sites]
-        if len(new) and len(known) + len(new) <= _MOST_REMEMBERED:
-            sites, rows = np.append(known, new), np.append(rows, self.rows(new))
-            order = np.argsort(sites)
-            self.passed_rows = sites[order], rows[order]
+        """All call sites and their rows; none if they are more than ``most``."""
+        sites = self.call_sites()
+        if len(sites) > most:
+            sites = sites[:0]
+        self.covered_share = self._sampled_share()
+        return sites, self.rows(sites)
 
     def call_sites(self) -> U64:
         """The last byte of everything that looks like a call: what ``rows`` takes, sorted.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from tracelloc.cfi.unwindsections import unwind_sections
 from tracelloc.command.finding import Finding, FindingState
 from tracelloc.errors import TracellocError
 from tracelloc.placement import Plan, plan
@@ -107,7 +106,7 @@ def _followers(process: Process) -> Iterator[Finding]:
 
 def _unwinding(modules: Sequence[Module]) -> Iterator[Finding]:
     """Which files have call-frame information."""
-    lacking = [base_name(m.path) for m in modules if m.path != VDSO and not unwind_sections(m.elf)]
+    lacking = [base_name(m.path) for m in modules if m.path != VDSO and not m.elf.unwind_sections]
     if not lacking:
         text = f"call-frame information in {plural(len(modules), 'file')}, all there are"
         yield Finding(_GOOD, "unwinding", text)

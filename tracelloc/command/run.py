@@ -35,7 +35,7 @@ from tracelloc.unwinding.source import NO_INFORMATION
 from tracelloc.views.naming import Namers, Symbolizers
 from tracelloc.watching import Watch
 from tracelloc.watchrules import FAILED_STATUS
-from tracelloc.worker import WORKER
+from tracelloc.worker.client import close_workers, prepare_workers
 
 _RECORDED: Final = (
     "this process is being recorded: tracelloc open -p {pid} shows it with no more probes"
@@ -242,11 +242,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             sharing = stack.enter_context(closing(Sharing(options.listen, options.push, say)))
         budget = MemoryBudget(options.max_memory)
         budget.enforce()
-        # It gets ready while the target is attached to.
-        WORKER.memory_bytes = budget.worker_bytes
-        WORKER.on_trouble(say)
-        stack.callback(WORKER.close)
-        WORKER.start()
+        prepare_workers(budget.worker_bytes, say)
+        stack.callback(close_workers)
         selection = replace(options.trace.selection, custom=custom)
         config = replace(options.trace, selection=selection, memory=budget)
         with signals.beginning():

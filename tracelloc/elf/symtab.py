@@ -94,7 +94,9 @@ class StringTable:
         likely = np.zeros(len(offsets), np.bool_)
         for length, known in beginnings.items():
             shifted = stands >> np.uint32(8 * (_BEGINNING - length))
-            likely |= np.isin(shifted, np.array(sorted(known), np.uint32))
+            ordered = np.array(sorted(known), np.uint32)
+            at = np.searchsorted(ordered[:-1], shifted)
+            likely |= ordered[at] == shifted
         for index in np.flatnonzero(likely).tolist():
             name = wanted.get(self._raw(int(offsets[index]), longest))
             if name is not None:

@@ -1,27 +1,20 @@
 """Which programs are attached where: the probes for what discovery has found.
 
-``probeoffsets`` finds the cheap instruction at a function's beginning, and the ends of functions
-that can't have a return probe.
+A worker finds the cheap instruction at a function's beginning, and the ends of functions that can't
+have a return probe (``tracelloc.disassembly.probeoffsets``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Final
 
 from tracelloc import abi
-from tracelloc.placement.probeoffsets import (
-    CodeReader,
-    ProbeOffset,
-    Stops,
-    at_entry,
-    find_probe_offset,
-)
 from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
+from tracelloc.worker.targetfile import Offsets
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
@@ -80,20 +73,16 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
     allocators = list(allocators)
     for allocator in allocators:
         path, elf = allocator.module.open_path, allocator.module.elf
-        reader = elf.once(CodeReader, partial(CodeReader, elf))
+        offsets = _offsets_of(allocator)
         neighbours = (a for a in allocators if a.module.open_path == path)
         addresses = frozenset(function.address for a in neighbours for function in a.functions)
         functions, unseen = [], list(allocator.unseen)
         for function in allocator.functions:
-            if _may_be_wrapper(function, allocator.family) and elf.once(
-                ("leaves it to", function.address, addresses),
-                partial(_leaves_it, function, reader, addresses),
+            if _may_be_wrapper(function, allocator.family) and elf.leaves_it_to(
+                function.address, addresses - {function.address}, _KNOWN_NAMES
             ):
                 continue
-            found = elf.once(
-                ("points", function.names, function.address, function.size, function.signature),
-                partial(_points_of, function, reader),
-            )
+            found = _points_of(function, offsets.get(function))
             if isinstance(found, Unseen):
                 unseen.append(found)
                 continue
@@ -116,28 +105,37 @@ def _may_be_wrapper(function: AllocatorFunction, family: Family) -> bool:
     return not family.by_user and (family is OPERATORS or function.signature.throws)
 
 
-def _leaves_it(function: AllocatorFunction, reader: CodeReader, addresses: Set[int]) -> bool:
-    others = Stops(addresses - {function.address}, _KNOWN_NAMES)
-    return reader.leaves_it_to(function.address, others)
+def _offsets_of(allocator: Allocator) -> dict[AllocatorFunction, Offsets]:
+    """Where the probes at the beginnings of its functions sit; none if that can't be told."""
+    wanted = [
+        (function.offset, function.size, function.signature.registers)
+        if 0 < function.size <= _LONGEST_FUNCTION
+        else (function.offset, 0, None)
+        for function in allocator.functions
+    ]
+    found = allocator.module.elf.offsets(wanted) or ()
+    return dict(zip(allocator.functions, found, strict=False))
 
 
-def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoint] | Unseen:
+def _points_of(function: AllocatorFunction, where: Offsets | None) -> list[ProbePoint] | Unseen:
     """The probes for one function, or why it gets none."""
+    if where is None:
+        return Unseen(function.names[0], "its code can't be read")
     signature = function.signature
     is_go = function.module.elf.is_go and "." in function.names[0]
     if is_go and function.signature.kind.returns:
         return Unseen(function.names[0], "Go moves its stacks, so its returns can't be probed")
-    entry = _entry_point(function)
+    entry = _entry_point(function, *where)
     if not signature.throws:
         return [entry]
-    walk = reader.exits(function.address)
+    walk = function.module.elf.exits(function.address)
     if walk.trouble:
         return Unseen(
             function.names[0],
             "an exception may leave it, so that it can't have a return probe, and where else "
             f"it ends can't be told: {walk.trouble}",
         )
-    offsets = [function.module.elf.offset_of(address) for address in sorted(walk.rets)]
+    offsets = [function.module.elf.offset_of(address) for address in walk.rets]
     exits = [
         replace(entry, offset=offset, cookie=_EXIT_COOKIE, is_single_stepped=True)
         for offset in offsets
@@ -146,9 +144,11 @@ def _points_of(function: AllocatorFunction, reader: CodeReader) -> list[ProbePoi
     return [*exits, entry]
 
 
-def _entry_point(function: AllocatorFunction) -> ProbePoint:
-    signature, where = function.signature, _find_for(function)
-    offset = function.offset + where.offset
+def _entry_point(
+    function: AllocatorFunction, beyond_entry: int, is_single_stepped: bool
+) -> ProbePoint:
+    signature = function.signature
+    offset = function.offset + beyond_entry
     return ProbePoint(
         function.module.open_path,
         offset,
@@ -156,7 +156,7 @@ def _entry_point(function: AllocatorFunction) -> ProbePoint:
         f"{function.names[0]} in {base_name(function.module.path)}",
         cookie=signature.cookie | (offset & abi.COOKIE_PLACE_MASK) << abi.COOKIE_PLACE_SHIFT,
         returns=signature.kind.returns and not signature.throws,
-        is_single_stepped=where.is_single_stepped,
+        is_single_stepped=is_single_stepped,
     )
 
 
@@ -175,16 +175,8 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
     for module in modules:
         for address in module.elf.find_functions([name]).get(name, {}):
             offset = module.elf.offset_of(address)
-            if offset is not None:
-                offset += at_entry(module.elf.read(offset, 16)).offset
+            found = None if offset is None else module.elf.offsets([(offset, 0, None)])
+            if offset is not None and found is not None:
                 label = f"{name} in {base_name(module.path)}"
-                points.append(ProbePoint(module.open_path, offset, program, label))
+                points.append(ProbePoint(module.open_path, offset + found[0][0], program, label))
     return points
-
-
-def _find_for(function: AllocatorFunction) -> ProbeOffset:
-    is_sized = 0 < function.size <= _LONGEST_FUNCTION
-    code = function.module.elf.read(function.offset, function.size if is_sized else 16)
-    if not is_sized:
-        return at_entry(code)
-    return find_probe_offset(code, function.signature.registers)

@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
-from tracelloc.elf import ElfFile
 from tracelloc.errors import MalformedError
 from tracelloc.recording.changes import ProcessKey, packed, unpacked
 from tracelloc.recording.plain import from_plain, to_plain, types_of
@@ -21,6 +20,7 @@ from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Mapping
 from tracelloc.target.space import Place, Unresolved
 from tracelloc.views.naming import Namer
+from tracelloc.worker.targetfile import TargetFile
 
 _FIELDS: Final = tuple(field.name for field in fields(Frame) if field.name != "address")
 _FRAME_TYPES: Final = types_of(Frame)
@@ -56,7 +56,7 @@ class CodeFile:
         """What is known of the file, which can't be opened."""
         if not self.has_module:
             return None
-        return Module((self.device, self.inode), self.path, "", cast(ElfFile, self))
+        return Module((self.device, self.inode), self.path, "", cast(TargetFile, self))
 
 
 class NamesWriter:

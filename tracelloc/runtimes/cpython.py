@@ -17,7 +17,6 @@ import numpy as np
 from tracelloc.abi import PYTHON_ENTRY
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.runtimes.codeobjects import CodeLayout, CodeObjects
-from tracelloc.runtimes.codeparts import function_parts
 from tracelloc.runtimes.seam import MergedRuntime
 from tracelloc.syscalls import read_process
 from tracelloc.target.allocators import Module
@@ -109,7 +108,7 @@ class CPython:
         self.layout = self._find_layout()
         code_type = space.object(module, "PyCode_Type")
         self._codes = CodeObjects(self.layout.code, code_type or 0, self.read)
-        self._loop = function_parts(module.elf, space.files.cfi(module), _LOOP)
+        self._loop = module.elf.parts(_LOOP)
         self._is_loop: dict[int, bool] = {}
 
     @property

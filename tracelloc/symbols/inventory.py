@@ -14,14 +14,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc.cfi.unwindsections import unwind_sections
 from tracelloc.symbols import Symbolizer
 from tracelloc.symbols.modulesymbols import ModuleSymbols
 from tracelloc.syscalls import open_inside
 from tracelloc.target.procfs import VDSO, Process
 from tracelloc.target.space import AddressSpace, Unresolved
 from tracelloc.text import printable
-from tracelloc.worker import FileReadError
+from tracelloc.worker.client import FileReadError
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +101,7 @@ def _readable_report(symbols: ModuleSymbols, hints: dict[str, str]) -> ModuleRep
         names=_names(symbols, functions, has_embedded=has_embedded),
         lines=lines,
         no_lines=no_lines,
-        unwind=", ".join(unwind_sections(elf)) or None,
+        unwind=", ".join(elf.unwind_sections) or None,
         build_id=elf.build_id,
         troubles=(*symbols.troubles, *dict.fromkeys([*unread, *elf.troubles])),
         advice=advice,

@@ -27,7 +27,8 @@ from tracelloc.elf.debugfiles import DebugFile, DebugReferences, find_debug_file
 from tracelloc.syscalls import NotRegularError, open_inside
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import Process
-from tracelloc.worker import WORKER, FileWorker, WorkerFile
+from tracelloc.worker.client import NAME_WORKER, FileWorker
+from tracelloc.worker.workerfile import WorkerFile
 
 _LARGEST_BYTES: Final = 512 << 20
 _PIECE_BYTES: Final = 4 << 20
@@ -186,7 +187,9 @@ class ModuleSymbols:
     FileReadError.
     """
 
-    def __init__(self, module: Module, roots: Sequence[Path], worker: FileWorker = WORKER) -> None:
+    def __init__(
+        self, module: Module, roots: Sequence[Path], worker: FileWorker = NAME_WORKER
+    ) -> None:
         """``roots``: directories that stand for ``/`` when debug files are searched."""
         self.module = module
         self.troubles: list[str] = []

@@ -24,7 +24,7 @@ from tracelloc.symbols.modulesymbols import ModuleSymbols, PerfMap, describe
 from tracelloc.target.allocators import Module
 from tracelloc.target.runtimeframes import RuntimeFrame
 from tracelloc.target.space import AddressSpace, Place, Unresolved
-from tracelloc.worker import FileReadError
+from tracelloc.worker.client import FileReadError
 
 T = TypeVar("T")
 Frames = tuple[Frame, ...]

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Final
 
-from tracelloc.elf import ElfFile
 from tracelloc.target.families import (
     FAMILIES,
     JEMALLOC_MARKERS,
@@ -23,7 +22,13 @@ from tracelloc.target.families import (
 )
 from tracelloc.target.procfs import FileId, base_name, is_c_library
 from tracelloc.target.signatures import OUTER_FREE, FunctionKind, Signature
+from tracelloc.worker.targetfile import TargetFile
 
+_KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
+_NAMES: Final = tuple(
+    {name: None for family in _KNOWN for name in (*family.markers, *family.functions)}
+)
+"""All functions that are looked for in each file."""
 _MOST_PREFIXES: Final = 8
 """Differently prefixed jemallocs in one file; a program has one, and rarely two."""
 
@@ -37,7 +42,7 @@ class Module:
     """Path for people."""
     open_path: str
     """Path by which tracelloc can open it."""
-    elf: ElfFile
+    elf: TargetFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +97,7 @@ class CustomAllocator:
     """A glob on the base name of files, or on their path if it has a slash."""
     functions: tuple[CustomFunction, ...]
 
-    def family_in(self, path: str, elf: ElfFile) -> Family | None:
+    def family_in(self, path: str, elf: TargetFile) -> Family | None:
         """Functions of the pool in this file; None if there are none."""
         if not fnmatchcase(path if "/" in self.module else base_name(path), self.module):
             return None
@@ -138,9 +143,10 @@ def functions_of(allocators: Iterable[Allocator]) -> list[AllocatorFunction]:
     return [function for allocator in allocators for function in allocator.functions]
 
 
-def families_in(elf: ElfFile) -> Iterator[Family]:
+def families_in(elf: TargetFile) -> Iterator[Family]:
     """The families that a file implements, in the order in which they name functions."""
     markers = [marker for family in (*FAMILIES, OPERATORS) for marker in family.markers]
+    elf.look_up(_NAMES, JEMALLOC_MARKERS)
     defined = elf.find_functions(markers)
     for family in FAMILIES:
         if any(marker in defined for marker in family.markers):
@@ -151,7 +157,7 @@ def families_in(elf: ElfFile) -> Iterator[Family]:
         yield OPERATORS
 
 
-def _jemalloc_prefixes(elf: ElfFile) -> list[str]:
+def _jemalloc_prefixes(elf: TargetFile) -> list[str]:
     """With what the names begin that a jemalloc in this file has, the shortest first."""
     names = {name for marker in JEMALLOC_MARKERS for name in elf.names_ending(marker)}
     prefixes = {
@@ -210,7 +216,7 @@ def _allocators_of(module: Module, families: Sequence[Family]) -> Iterator[Alloc
             )
 
 
-def _in_order(family: Family, elf: ElfFile) -> Iterator[tuple[str, dict[int, int]]]:
+def _in_order(family: Family, elf: TargetFile) -> Iterator[tuple[str, dict[int, int]]]:
     found = elf.find_functions(family.functions)
     for name in family.functions:
         if name in found:

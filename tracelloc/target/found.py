@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any, Final
 
-from tracelloc.elf import ElfFile
 from tracelloc.errors import privilege_hint
 from tracelloc.target.allocators import Allocator, Module, Unseen
 from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family
 from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.text import plural, printable
+from tracelloc.worker.targetfile import TargetFile
 
 
 class MallocLibrary(Enum):
@@ -44,7 +44,7 @@ _BY_FUNCTION: Final = {
 """What only one of them defines; those that may define another one's names come first."""
 
 
-def library_of(family: Family, path: str, elf: ElfFile) -> MallocLibrary | None:
+def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | None:
     """Who implements a family in a file; None: the file has no blocks of its own.
 
     C++'s operators and mappings are nobody's: they ask malloc, or the kernel.
@@ -173,7 +173,7 @@ def why_no_allocator(executable: str | None, modules: Sequence[Module]) -> tuple
         return "it is a Go program, whose memory the Go runtime manages", hint
     if len(modules) > 1 and any(is_c_library(m.path) for m in modules):
         return "none of its files defines malloc", "--allocators FILE names other functions"
-    if not program.elf.tables():
+    if not program.elf.has_tables:
         return (
             "it is a static program without symbols",
             "run a build that was not stripped, or keep its symbols (strip --strip-debug)",

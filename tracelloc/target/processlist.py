@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import pwd
 import re
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -20,12 +21,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from tracelloc.elf import ElfFile, NotElfError
+from tracelloc.elf import NotElfError
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.target.allocators import families_in
 from tracelloc.target.families import OPERATORS
 from tracelloc.target.procfs import PROC, FileId, Mapping, Process, base_name
 from tracelloc.text import NS_PER_S, printable
+from tracelloc.worker.client import FileReadError, FileWorker
+from tracelloc.worker.targetfile import TargetFile
 
 _PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 _KERNEL_THREAD: Final = 0x00200000
@@ -34,6 +37,8 @@ _LONGEST_COMMAND: Final = 4096
 """Bytes of a command line that are kept."""
 _GROWTH_OVER_NS: Final = 60 * NS_PER_S
 _MOST_SAMPLES: Final = 32
+_PATIENCE_S: Final = 10.0
+"""For a file to be read."""
 _LOOK_AGAIN_NS: Final = 30 * NS_PER_S
 """After this, a process without an allocator is looked at again: it may have loaded one."""
 
@@ -123,7 +128,9 @@ class ProcessScan:
         self._own_pid = os.getpid() if own_pid is None else own_pid
         self._clock_ns = clock_ns
         self._seen: dict[tuple[int, int], _Seen] = {}
-        self._files: dict[FileId, str | None] = {}
+        self._files: dict[FileId, str | FileReadError | None] = {}
+        # However often somebody's files end it, others' are read.
+        self._worker = FileWorker("functions", most_ends=sys.maxsize, patience_s=_PATIENCE_S)
         self._users: dict[int, str] = {}
 
     def refresh(self, budget_s: float = 0.05) -> list[ProcessInfo]:
@@ -142,6 +149,7 @@ class ProcessScan:
             seen[key] = entry
         self._seen = seen
         self._look_into(stats, now_ns, budget_s)
+        self._worker.rest()
         infos = [_info(pid, stat, seen[pid, stat.start], now_ns) for pid, stat in stats]
         infos.sort(key=by_growth)
         return infos
@@ -234,27 +242,30 @@ class ProcessScan:
             if not (mapping.executable and mapping.is_file):
                 continue
             if mapping.file_id not in self._files:
-                self._files[mapping.file_id] = _families_in(process, mapping)
+                self._files[mapping.file_id] = self._families_in(process, mapping)
             families = self._files[mapping.file_id]
+            if isinstance(families, FileReadError):
+                raise families
             if families:
                 found[base_name(mapping.path)] = f"{families} in {base_name(mapping.path)}"
         own = [text for name, text in found.items() if not name.startswith("libc.so")]
         return next(iter(own or found.values()), None)
 
-
-def _families_in(process: Process, mapping: Mapping) -> str | None:
-    """The names of the families that a file implements. Raises PermissionError."""
-    try:
-        elf = ElfFile(process.open_mapping(mapping))
-    except PermissionError:
-        raise
-    except (OSError, NotElfError):
-        return None
-    try:
-        found = [family.name for family in families_in(elf) if family is not OPERATORS]
-    finally:
-        elf.close()
-    return ", ".join(found) or None
+    def _families_in(self, process: Process, mapping: Mapping) -> str | FileReadError | None:
+        """The names of the families that a file implements. Raises PermissionError."""
+        try:
+            elf = TargetFile(process.open_mapping(mapping), mapping.path, self._worker)
+        except PermissionError:
+            raise
+        except (OSError, NotElfError):
+            return None
+        except FileReadError as error:
+            return error
+        try:
+            found = [family.name for family in families_in(elf) if family is not OPERATORS]
+        finally:
+            elf.close()
+        return ", ".join(found) or None
 
 
 def _sample(samples: deque[tuple[int, int]], now_ns: int, rss_bytes: int) -> None:

@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from tracelloc.cfi.module import Cfi
-from tracelloc.elf import ElfFile, NotElfError
-from tracelloc.errors import TargetError, UnsupportedError, scarcity
+from tracelloc.elf import NotElfError
+from tracelloc.errors import TargetError, scarcity
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import (
     TRAMPOLINE_MAPPING,
@@ -29,6 +28,9 @@ from tracelloc.target.procfs import (
     parse_maps,
 )
 from tracelloc.target.runtimeframes import RuntimeFrames
+from tracelloc.worker.client import FileReadError
+from tracelloc.worker.targetfile import TargetFile
+from tracelloc.worker.unwindtables import UnwindTables
 
 
 class Unresolved(Enum):
@@ -64,13 +66,13 @@ class MappedFiles:
     def __init__(self) -> None:
         self._modules: dict[tuple[int, ...], Module] = {}
         self._images: dict[bytes, Module] = {}
-        self._cfi: dict[int, Cfi | None] = {}
+        self._tables: dict[int, UnwindTables] = {}
         self._lock = threading.Lock()
         self.runtime_frames = RuntimeFrames()
         """Frames of interpreted functions, of all processes."""
 
     def open(self, process: Process, mapping: Mapping) -> Module:
-        """The module of a mapped file. Raises OSError, NotElfError."""
+        """The module of a mapped file. Raises OSError, NotElfError, FileReadError."""
         descriptor = process.open_mapping(mapping)
         status = os.fstat(descriptor)
         # While it is open here its inode is nobody else's; but it may be written to.
@@ -79,31 +81,33 @@ class MappedFiles:
         if module is not None:
             os.close(descriptor)
             return module
-        elf = ElfFile(descriptor)
+        elf = TargetFile(descriptor, mapping.path)
         module = Module(mapping.file_id, mapping.path, elf.open_path, elf)
         self._modules[key] = module
         return module
 
     def open_image(self, image: bytes, mapping: Mapping) -> Module:
-        """The module of a file that is in memory only. Raises NotElfError."""
+        """The module of a file that is in memory only. Raises NotElfError, FileReadError."""
         module = self._images.get(image)
         if module is None:
-            elf = ElfFile.from_bytes(image)
+            elf = TargetFile.from_bytes(image, mapping.path)
             module = self._images[image] = Module(mapping.file_id, mapping.path, elf.open_path, elf)
         return module
 
-    def cfi(self, module: Module) -> Cfi | None:
-        """A file's call-frame information; None if there is none. From any thread."""
+    def tables(self, module: Module) -> UnwindTables | None:
+        """A file's call-frame information; None: it wouldn't be understood. From any thread."""
+        if not module.elf.has_frames:
+            return None
         with self._lock:
-            if id(module) not in self._cfi:
-                try:
-                    self._cfi[id(module)] = Cfi(module.elf)
-                except UnsupportedError:
-                    self._cfi[id(module)] = None
-            return self._cfi[id(module)]
+            found = self._tables.get(id(module))
+            if found is None:
+                found = self._tables[id(module)] = UnwindTables(module.elf)
+            return found
 
     def close(self) -> None:
         """Closes them all."""
+        for tables in self._tables.values():
+            tables.close()
         for module in [*self._modules.values(), *self._images.values()]:
             module.elf.close()
 
@@ -214,8 +218,9 @@ class AddressSpace:
             if scarce is None:
                 self._modules[mapping.file_id] = Unresolved.UNREADABLE
             return None
-        except NotElfError:
-            self._modules[mapping.file_id] = Unresolved.NOT_ELF
+        except (NotElfError, FileReadError) as error:
+            is_elf = isinstance(error, FileReadError)
+            self._modules[mapping.file_id] = Unresolved.UNREAD if is_elf else Unresolved.NOT_ELF
             return None
         self._modules[mapping.file_id] = module
         return module
@@ -227,7 +232,7 @@ class AddressSpace:
         image = self.process.read_memory(mapping.start, mapping.end - mapping.start)
         try:
             self._modules[mapping.file_id] = self.files.open_image(image, mapping)
-        except NotElfError:
+        except (NotElfError, FileReadError):
             self._modules[mapping.file_id] = Unresolved.KERNEL_PAGE
 
     @property

@@ -23,7 +23,7 @@ from typing import Final
 from tracelloc.target.procfs import Process
 from tracelloc.target.residency import closest_limit
 from tracelloc.text import format_size
-from tracelloc.worker import WORKER
+from tracelloc.worker.client import workers_memory
 
 LEAST_BYTES: Final = 256 << 20
 """What the smallest of traces needs, and some room."""
@@ -32,7 +32,7 @@ _SHARE: Final = 4
 _FOLD_SHARE: Final = 3 / 4
 _FULL_SHARE: Final = 15 / 16
 _WORKER_SHARE: Final = 4
-"""One part in so many of the budget may be taken by what reads the target's files."""
+"""One part in so many of the budget may be taken by each process that reads the target's files."""
 _BEYOND: Final = 4
 """Times the budget that may be asked for."""
 _UNKNOWN_BYTES: Final = 4 << 30
@@ -57,8 +57,8 @@ def default_budget() -> int:
 
 
 def own_memory() -> int:
-    """Resident bytes of this process, and of the one that reads the target's files."""
-    return (Process(os.getpid()).rss_bytes() or 0) + WORKER.rss_bytes
+    """Resident bytes of this process, and of those that read the target's files."""
+    return (Process(os.getpid()).rss_bytes() or 0) + workers_memory()
 
 
 class MemoryBudget:
@@ -76,7 +76,7 @@ class MemoryBudget:
 
     @property
     def worker_bytes(self) -> int:
-        """What the process that reads the target's files may take: names are missing beyond."""
+        """What each process that reads the target's files may take; beyond, that is missing."""
         return self.limit_bytes // _WORKER_SHARE
 
     @property

@@ -24,7 +24,7 @@ _LOADER_PROGRAM: Final = "loader_changes"
 def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module]:
     """Reads what is mapped. Returns the files of code; raises TargetError without allocator."""
     modules = space.refresh()
-    if not modules:
+    if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
     if not discover(modules, selection):
         raise no_allocator(space, selection)

@@ -14,14 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.capture.rowtable import RowTable
-from tracelloc.cfi.module import Cfi
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import AddressMap, Mapping
 from tracelloc.target.space import AddressSpace, Unresolved
 from tracelloc.unwinding.sitememory import SiteMemory
+from tracelloc.worker.client import ROW_WORKER, FileReadError
+from tracelloc.worker.unwindtables import UnwindTables
 
 U64 = npt.NDArray[np.uint64]
-RowsOf = Callable[[Module, Cfi], tuple[U64, U64]]
+RowsOf = Callable[[Module, UnwindTables], tuple[U64, U64]]
 
 _SHARE: Final = 2
 """One part in so many of the table is filled beforehand: of a set's four ways, two are then taken
@@ -115,17 +116,17 @@ class RowsAhead:
             while (job := self._next()) is not None:
                 self._try_to_make(*job)
         finally:
+            ROW_WORKER.rest()
             self._note_end()
 
     def _try_to_make(self, mapping: Mapping, rows_of: RowsOf) -> None:
         """Makes rows of a file, whose content is somebody else's: at worst there are none."""
         try:
             self.make(mapping, rows_of)
-        except Exception as error:  # noqa: BLE001 - whatever it is, others' rows don't depend on it
+        except FileReadError as error:
             module = self._space.module_of(mapping)
             if module is not None:
-                what = f"{type(error).__name__}: {error}"
-                module.elf.troubles.append(f"its unwind tables can't be read ({what})")
+                module.elf.troubles.append(f"its unwind tables can't be read ({error})")
 
     def _note_end(self) -> None:
         with self._changed:
@@ -176,22 +177,22 @@ class RowsAhead:
         place = self._space.place(mapping.start)
         if isinstance(place, Unresolved) or place.module is None:
             return _NO_ROWS
-        cfi = self._space.files.cfi(place.module)
+        tables = self._space.files.tables(place.module)
         start = place.module.elf.address_of(place.file_offset)
-        if cfi is None or start is None:
+        if tables is None or start is None:
             return _NO_ROWS
-        sites, rows = rows_of(place.module, cfi)
+        sites, rows = rows_of(place.module, tables)
         first = np.uint64(start)
         size = np.uint64(mapping.end - mapping.start)
         inside = (sites >= first) & (sites < first + size)
         return sites[inside] - first + np.uint64(mapping.start), rows[inside]
 
-    def _all_rows(self, _module: Module, cfi: Cfi) -> tuple[U64, U64]:
-        return cfi.all_rows(_MOST_SITES)
+    def _all_rows(self, _module: Module, tables: UnwindTables) -> tuple[U64, U64]:
+        return tables.all_rows(_MOST_SITES)
 
-    def _remembered_rows(self, module: Module, cfi: Cfi) -> tuple[U64, U64]:
+    def _remembered_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
         sites = self._memory.recall(module.elf.build_id)
-        return sites, cfi.rows(sites)
+        return (sites, tables.rows(sites, ahead=True)) if len(sites) else _NO_ROWS
 
     # Where stacks came by: for the thread that pumps.
 
@@ -219,9 +220,9 @@ class RowsAhead:
                 continue
             module = self._space.module_of(mapping)
             start = module.elf.address_of(mapping.offset) if module is not None else None
-            cfi = self._space.files.cfi(module) if module is not None else None
-            if cfi is not None and start is not None:
-                cfi.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
+            tables = self._space.files.tables(module) if module is not None else None
+            if tables is not None and start is not None:
+                tables.note_passed(sites[first:last] - np.uint64(mapping.start) + np.uint64(start))
 
     def supply_passed(self) -> bool:
         """Makes the rows where stacks of earlier programs came by.
@@ -233,13 +234,13 @@ class RowsAhead:
             if mapping in self._supplied or mapping in self._made:
                 continue
             module = self._space.module_of(mapping)
-            cfi = self._space.files.cfi(module) if module is not None else None
-            if cfi is None:
+            tables = self._space.files.tables(module) if module is not None else None
+            if tables is None:
                 continue
-            if cfi.passed_rows is None:
+            if tables.passed_rows is None:
                 any_unknown = True
                 continue
-            sites, rows = self._rows_of(mapping, lambda _, cfi: cfi.passed_rows or _NO_ROWS)
+            sites, rows = self._rows_of(mapping, lambda _, known: known.passed_rows or _NO_ROWS)
             self._table.insert(sites, rows, self._table.generation)
             with self._changed:
                 self._supplied.add(mapping)

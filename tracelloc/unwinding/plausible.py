@@ -90,8 +90,7 @@ class FrameChecker:
         if not self._space.is_static:
             return False
         inside = place.module.elf.address_of(place.file_offset)
-        symbol = place.module.elf.symbols.find(inside) if inside is not None else None
-        return symbol is not None and symbol.name in _START_FUNCTIONS
+        return inside is not None and place.module.elf.function_at(inside) in _START_FUNCTIONS
 
     def _is_return_address(self, address: int) -> bool:
         verdict = self._verdicts.get(address)

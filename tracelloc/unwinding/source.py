@@ -13,7 +13,6 @@ from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.cfi.module import Cfi
 from tracelloc.heap.stacks import U64, Frames, Stacks
 from tracelloc.invoker import invoker
 from tracelloc.runtimes.merge import StackMerger
@@ -24,6 +23,7 @@ from tracelloc.unwinding.ahead import RowsAhead
 from tracelloc.unwinding.plausible import FrameChecker
 from tracelloc.unwinding.sitememory import SiteMemory
 from tracelloc.unwinding.unwinder import Unwinder
+from tracelloc.worker.unwindtables import UnwindTables
 
 _R_STATE: Final = 24
 """Where in ``struct r_debug`` (link.h) the state is, in bytes."""
@@ -125,8 +125,8 @@ class StackSource:
         """By file of code, in words: by what stacks are followed through it."""
         if self._unwinder is None:
             return dict.fromkeys((m.path for m in self._space.modules), "frame pointers")
-        cfi_of = self._unwinder.cfi_of
-        return {m.path: _in_words(cfi_of(m)) for m in self._space.modules}
+        tables_of = self._space.files.tables
+        return {m.path: _in_words(tables_of(m)) for m in self._space.modules}
 
     def refresh(self) -> None:
         """Reads again what is mapped, and passes on what is new.
@@ -261,14 +261,14 @@ class StackSource:
         return kept, StackFlag(0) if is_whole else StackFlag.BROKEN
 
 
-def _in_words(cfi: Cfi | None) -> str:
-    covered = None if cfi is None else cfi.covered_share
-    if cfi is None or covered is None:
+def _in_words(tables: UnwindTables | None) -> str:
+    covered = None if tables is None else tables.covered_share
+    if tables is None or covered is None:
         return "call-frame information, rows made when needed"
     if covered > _ALL:
         return "call-frame information"
-    if cfi.trouble is not None:
-        return f"{NO_INFORMATION}: {cfi.trouble}"
+    if tables.trouble is not None:
+        return f"{NO_INFORMATION}: {tables.trouble}"
     if covered < 1 - _ALL:
         return NO_INFORMATION
     return f"call-frame information for {covered:.0%} of its code, frame pointers elsewhere"

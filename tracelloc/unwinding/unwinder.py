@@ -12,7 +12,7 @@ still mapped move to the new one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,23 +22,22 @@ import numpy.typing as npt
 from tracelloc.abi import REGION_SHIFT, REGION_TAG, StackFlag
 from tracelloc.capture.ring import Miss
 from tracelloc.capture.rowtable import RowTable
-from tracelloc.cfi.core import RuleSet, StackCopy, unwind
-from tracelloc.cfi.module import Cfi
-from tracelloc.cfi.rules import FALLBACK_ROW, FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.cfi.rules import FALLBACK_ROW
 from tracelloc.cfi.walk import End
-from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import AddressMap, Mapping
 from tracelloc.target.space import AddressSpace, Unresolved
 from tracelloc.unwinding.ahead import RowsAhead
+from tracelloc.worker.client import AskedFile, FileReadError
+from tracelloc.worker.unwindtables import UnwindTables
+from tracelloc.worker.walklayout import GENERATED, UNREADABLE
+from tracelloc.worker.walks import FollowedStack, StackWalker
 
 U64 = npt.NDArray[np.uint64]
 
-_REGISTERS: Final = (RIP, RSP, RBP, RBX, 12, 13, 14, 15)
-"""DWARF numbers in the order of ``enum miss_register``."""
 _MOST_REGIONS: Final = 1 << 14
 """Regions of generated code with a row: 1 GiB of it."""
 _MOST_KNOWN: Final = 1 << 16
-"""Addresses whose rules are at hand. A hot program needs a few thousand."""
+"""Addresses that are noted to have rows. A hot program needs a few thousand."""
 
 _FLAGS: Final = {
     End.OUTERMOST: StackFlag(0),
@@ -103,11 +102,11 @@ class Unwinder:
         self._maps = AddressMap([])
         self._since: dict[Mapping, int] = {}
         """Generation from which on a mapping is known to have been there all the time."""
-        self._known: dict[int, tuple[int, RuleSet]] = {}
-        """Rules by address, and since which generation they hold; as long as the mappings stay
-        as they are."""
-        self._made: dict[int, int] = {}
-        """Rows by address that the probes don't have yet."""
+        self._known: set[int] = set()
+        """Addresses that got rows when stacks came by; as long as the mappings stay as they are."""
+        self._walker = StackWalker(space.process.pid)
+        self._is_outdated = True
+        """Whether the walker is still to learn what is mapped."""
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
@@ -120,6 +119,7 @@ class Unwinder:
     def begin_image(self) -> None:
         """The process has begun another program: no row is of use any more."""
         self._maps = AddressMap([])
+        self._is_outdated = True
         self.ahead.begin_image()
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
@@ -138,7 +138,7 @@ class Unwinder:
             return False
         self._maps = AddressMap(code)
         self._known.clear()
-        self._made.clear()
+        self._is_outdated = True
         if generation == self.table.generation:
             # Rows are never made for the kernel's own pages, such as the one for uprobes.
             is_new = any(m not in before and not m.path.startswith("[") for m in code)
@@ -180,30 +180,27 @@ class Unwinder:
         mapping = self._space.find(before.start)
         return mapping is not None and mapping.is_file
 
-    def cfi_of(self, module: Module) -> Cfi | None:
-        """A file's call-frame information; None if there is none."""
-        return self._space.files.cfi(module)
-
     def is_bottom(self, address: int) -> bool:
         """Whether this is where somebody built a stack by hand (makecontext, fibers).
 
         A function's first byte is no return address: nobody called, it was put there.
         """
-        cfi, inside = self._cfi_at(address)
-        return cfi is not None and cfi.is_start(inside)
+        tables, inside = self._tables_at(address)
+        return tables is not None and tables.is_start(inside)
 
     def is_unreadable(self, return_address: int) -> bool:
         """Whether the call is in code whose information the file has, but that can't be read."""
-        cfi, inside = self._cfi_at(return_address - 1)
-        return cfi is not None and cfi.trouble is not None and cfi.row(inside) == FALLBACK_ROW
+        tables, inside = self._tables_at(return_address - 1)
+        is_fallback = tables is not None and tables.row(inside) == FALLBACK_ROW
+        return is_fallback and tables is not None and tables.trouble is not None
 
-    def _cfi_at(self, address: int) -> tuple[Cfi | None, int]:
+    def _tables_at(self, address: int) -> tuple[UnwindTables | None, int]:
         """The information of the file that is mapped there, and the file's own address."""
         place = self._space.place(address)
         if isinstance(place, Unresolved) or place.module is None:
             return None, 0
         inside = place.module.elf.address_of(place.file_offset)
-        return (None, 0) if inside is None else (self.cfi_of(place.module), inside)
+        return (None, 0) if inside is None else (self._space.files.tables(place.module), inside)
 
     def hasten(self, misses: Iterable[Miss]) -> None:
         """Gives the probes the rows for which these misses are waiting.
@@ -211,69 +208,76 @@ class Unwinder:
         Until they are there, thousands more come for want of the same few.
         """
         self._may_refresh = True
-        for missing, miss in {miss.missing: miss for miss in misses}.items():
-            if missing not in self._known:
-                self._finish(miss)
-        self._supply()
+        by_missing = {miss.missing: miss for miss in misses}
+        new = [miss for missing, miss in by_missing.items() if missing not in self._known]
+        if new:
+            self._follow(new)
 
     def finish(self, misses: Iterable[Miss]) -> list[Finished]:
         """The stacks of these misses; their rows are in the table when this returns."""
         self._may_refresh = True
-        finished = [self._finish(miss) for miss in misses]
-        self._supply()
-        return finished
+        misses = list(misses)
+        followed = self._follow(misses)
+        return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
 
-    def _supply(self) -> None:
-        """Gives the probes the rows that were made on the way."""
-        rows, self._made = self._made, {}
-        if rows:
-            addresses = np.fromiter(rows.keys(), np.uint64, len(rows))
-            values = np.fromiter(rows.values(), np.uint64, len(rows))
-            self.table.insert(addresses, values, self.table.generation)
-
-    def _finish(self, miss: Miss) -> Finished:
-        def look_up(address: int) -> RuleSet | None:
-            known = self._known.get(address) or self._look_up(address)
-            # It may be that something else was mapped there then.
-            return known[1] if known and known[0] <= miss.generation else None
-
-        walk = unwind(
-            dict(zip(_REGISTERS, miss.registers, strict=True)),
-            StackCopy(miss.stack_address, miss.stack, miss.stack_holes),
-            look_up,
-            limit=self._max_frames,
-        )
-        flags = _FLAGS[walk.end]
-        if walk.fallback_count:
-            flags |= StackFlag.GUESSED
-        return Finished(miss.stack_id, walk.frames, flags)
-
-    def _look_up(self, address: int) -> tuple[int, RuleSet] | None:
-        """The rules at an address, and since when they hold; notes the row for both sides."""
-        mapping = self._maps.find(address)
-        if mapping is None and self._may_refresh:
+    def _follow(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
+        """What came of these stacks, None where nothing can be said; notes the rows on the way."""
+        if self._is_outdated:
+            self._is_outdated = False
+            self._walker.renew(*self._code())
+        generation = self.table.generation
+        try:
+            followed, rows = self._walker.follow(misses, self._max_frames)
+        except FileReadError:
+            return [None] * len(misses)
+        self._note_rows(rows, generation)
+        if self._may_refresh and any(stack.met_unmapped for stack in followed):
             self._may_refresh = False
             self._refresh()
-            mapping = self._maps.find(address)
-        if mapping is None:
-            return None
-        place = self._space.place(address)
-        if isinstance(place, Unresolved) or place.mapping != mapping:
-            return None
-        if place.reason is Unresolved.ANONYMOUS:
-            rules = FRAME_POINTER
-        elif place.module is None:
-            # A file that can't be read: to guess would be to invent.
-            return None
-        else:
-            cfi = self.cfi_of(place.module)
-            inside = place.module.elf.address_of(place.file_offset)
-            if cfi is None or inside is None:
-                return None
-            rules = cfi.rules(inside)
-            self.ahead.note_met(place.module, inside)
+            if self._is_outdated:
+                return self._follow(misses)
+        return followed
+
+    def _note_rows(self, rows: dict[int, int], generation: int) -> None:
+        """Gives the probes rows that were made for a generation."""
+        inside = {address: row for address, row in rows.items() if self._maps.find(address)}
+        if not inside:
+            return
+        addresses = np.fromiter(inside.keys(), np.uint64, len(inside))
+        values = np.fromiter(inside.values(), np.uint64, len(inside))
+        if not self.table.insert(addresses, values, generation):
+            return
+        for address in inside.keys() - self._known:
+            place = self._space.place(address)
+            if not isinstance(place, Unresolved) and place.module is not None:
+                at = place.module.elf.address_of(place.file_offset)
+                if at is not None:
+                    self.ahead.note_met(place.module, at)
         if len(self._known) >= _MOST_KNOWN:
             self._known.clear()
-        self._made[address] = rules.row(address)
-        self._known[address] = found = self._since[mapping], rules
-        return found
+        self._known.update(inside)
+
+    def _code(self) -> tuple[list[tuple[int, int, int, int, int]], list[AskedFile]]:
+        """What is mapped, and the files, as ``StackWalker.renew`` takes them."""
+        rows, files = [], dict[int, AskedFile]()
+        for mapping in self._maps.mappings:
+            place = self._space.place(mapping.start)
+            number, offset = UNREADABLE, 0
+            if not isinstance(place, Unresolved) and place.mapping == mapping:
+                offset = place.file_offset
+                if place.reason is Unresolved.ANONYMOUS:
+                    number = GENERATED
+                elif place.module is not None:
+                    number = place.module.elf.number
+                    files[number] = place.module.elf
+            rows.append((mapping.start, mapping.end, self._since[mapping], number, offset))
+        return rows, list(files.values())
+
+
+def _finished(miss: Miss, followed: FollowedStack | None) -> Finished:
+    if followed is None:
+        return Finished(miss.stack_id, miss.registers[:1], StackFlag.BAD_CFI)
+    flags = _FLAGS[followed.walk.end]
+    if followed.walk.fallback_count:
+        flags |= StackFlag.GUESSED
+    return Finished(miss.stack_id, followed.walk.frames, flags)

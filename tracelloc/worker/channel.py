@@ -43,14 +43,13 @@ def receive(channel: socket.socket, patience_s: float) -> tuple[Any, bytes]:
     return _content(channel, _exactly(channel, _LENGTHS.size, end_s), end_s)
 
 
-def receive_question(channel: socket.socket) -> tuple[Any, list[int]]:
-    """A message and its descriptors, however long it takes to come. Raises OSError."""
+def receive_question(channel: socket.socket) -> tuple[Any, bytes, list[int]]:
+    """A message, its bytes and its descriptors, however long they take. Raises OSError."""
     head, descriptors, _, _ = socket.recv_fds(
         channel, _LENGTHS.size, MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC
     )
     head += _exactly(channel, _LENGTHS.size - len(head), None)
-    message, _ = _content(channel, head, None)
-    return message, descriptors
+    return *_content(channel, head, None), descriptors
 
 
 def _content(channel: socket.socket, head: bytes, end_s: float | None) -> tuple[Any, bytes]:

@@ -1,30 +1,26 @@
-"""The side of tracelloc: starts the worker, asks it, and goes on without it when it dies.
+"""The side of tracelloc: has workers started, asks them, and goes on without one when it dies.
 
-A question whose file made the worker end is asked once more of a new one, which holds no other
-file; if that ends too, the file has no names. After too many ends, nothing has any more.
+A question whose file made a worker end is asked once more of a new one, which holds no other
+file; if that ends too, the file is not read any more. After too many ends, none is.
+
+There are three workers, so that nobody waits for what takes long: one for names and lines, one for
+unwind entries that are made ahead, and one for all that the thread that pumps waits for.
 """
 
 from __future__ import annotations
 
 import atexit
 import errno
-import os
 import signal
-import socket
-import subprocess
-import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from pathlib import Path
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
-from tracelloc.confined import CONFINE, start_reader
 from tracelloc.text import printable
 from tracelloc.worker.channel import ChannelError, receive, send
+from tracelloc.worker.zygote import ZYGOTE, ForkedWorker
 
 DEFAULT_MEMORY_BYTES: Final = 1 << 30
-LEAST_MEMORY_BYTES: Final = 128 << 20
 MOST_ENDS: Final = 8
 """So often the worker may end, then it is not started again: somebody does it on purpose."""
 _PATIENCE_S: Final = 300.0
@@ -32,26 +28,15 @@ _PATIENCE_S: Final = 300.0
 _LAST_S: Final = 1.0
 """For a process that was killed to be gone."""
 _TRIES: Final = 2
-_MOST_FILES: Final = 4096
-
-SCRIPT = f"""{CONFINE}
-import sys
-sys.path[:0] = sys.argv[2:]
-from tracelloc.worker.service import serve
-with open("/proc/self/statm") as file:
-    own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-confine(own_bytes + int(sys.argv[1]), {_MOST_FILES}, opens=False)
-serve()
-"""
 
 
 class AskedFile(Protocol):
-    """A file that the worker is asked about."""
+    """A file that the worker is asked about, or what else it knows by a number."""
 
     number: int
     """By which the worker knows it, no other one's."""
-    path: str
-    """For people."""
+    missing: str
+    """What is missing if it can't be read, for people."""
     generation: int
     """Number of the worker process that knows it."""
     failure: str | None
@@ -68,7 +53,13 @@ class FileReadError(Exception):
 class FileWorker:
     """One process for all files, started when first needed. Thread safe."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, what: str, *, most_ends: int = MOST_ENDS, patience_s: float = _PATIENCE_S
+    ) -> None:
+        """``what`` is missing of files that can't be read, for people."""
+        self.what = what
+        self._patience_s = patience_s
+        self._most_ends = most_ends
         self.memory_bytes = DEFAULT_MEMORY_BYTES
         """What it may take beyond itself; for the next start."""
         self.ends = 0
@@ -79,8 +70,7 @@ class FileWorker:
         """How often it was started."""
         self._tell: Callable[[str], None] | None = None
         self._lock = threading.Lock()
-        self._process: subprocess.Popen[bytes] | None = None
-        self._channel: socket.socket | None = None
+        self._process: ForkedWorker | None = None
         self._is_closing = False
         self._has_given_up = False
         self._forgotten: list[int] = []
@@ -88,11 +78,6 @@ class FileWorker:
     def on_trouble(self, tell: Callable[[str], None] | None) -> None:
         """Calls this, from any thread, with what is to be said of files that can't be read."""
         self._tell = tell
-
-    def start(self) -> None:
-        """Starts it, if it is not there: it gets ready while others do something else."""
-        with self._lock, suppress(OSError):
-            self._ensure()
 
     def close(self) -> None:
         """Ends it, also in the middle of an answer. May be started again."""
@@ -104,33 +89,48 @@ class FileWorker:
             self._end()
             self._is_closing = False
 
+    def rest(self) -> None:
+        """Ends it after what it is at, to have its memory back. It is started again if needed."""
+        with self._lock:
+            self._end()
+
     @property
     def rss_bytes(self) -> int:
-        """Bytes of memory that it has resident."""
+        """Bytes of memory that it has resident, those that are the zygote's as well included."""
         process = self._process
-        if process is None:
-            return 0
-        try:
-            pages = Path(f"/proc/{process.pid}/statm").read_text().split()[1]
-        except (OSError, IndexError):
-            return 0
-        return int(pages) * os.sysconf("SC_PAGESIZE")
+        return 0 if process is None else process.rss_bytes
 
     def ask(self, file: AskedFile, what: str, *more: Any, descriptors: Sequence[int] = ()) -> Any:
         """The answer to a question about a file. Raises FileReadError."""
+        return self.exchange(file, [what, *more], descriptors=descriptors)[0]
+
+    def exchange(
+        self,
+        file: AskedFile,
+        question: Sequence[Any],
+        data: bytes = b"",
+        *,
+        descriptors: Sequence[int] = (),
+        beside: Iterable[AskedFile] = (),
+    ) -> tuple[Any, bytes]:
+        """The answer to a question and its bytes. Raises FileReadError.
+
+        ``beside``: other files that it has to know.
+        """
         with self._lock:
             if file.failure is not None:
                 raise FileReadError(file.failure)
             why = ""
             for _ in range(_TRIES):
-                if self.ends >= MOST_ENDS:
+                if self.ends >= self._most_ends:
                     why = f"what reads them has ended {self.ends} times"
                     if not self._has_given_up:
                         self._has_given_up = True
-                        self._say(f"no more names are read: {why}")
+                        self._say(f"no more {self.what} are read: {why}")
                     raise FileReadError(why)
                 try:
-                    return self._exchange(file, what, more, descriptors)
+                    self._tell_of(file, beside)
+                    return self._answer([file.number, *question], data, descriptors)
                 except OSError as error:
                     why = f"what reads them {self._end(error)}"
                     if self._is_closing:
@@ -143,8 +143,12 @@ class FileWorker:
                     raise
             file.failure = why
             self.unread_files += 1
-        self._say(f"names in {printable(file.path)} are missing: {why}")
+        self.say_missing(file, why)
         raise FileReadError(why)
+
+    def say_missing(self, file: AskedFile, why: str) -> None:
+        """Says that something of a file can't be read."""
+        self._say(f"{printable(file.missing)} are missing: {why}")
 
     def _say(self, what: str) -> None:
         if self._tell is not None:
@@ -154,72 +158,53 @@ class FileWorker:
         """Has it close a file, before the next answer."""
         self._forgotten.append(file.number)
 
-    def _ensure(self) -> None:
-        if self._process is not None:
-            return
-        if not sys.executable:
-            raise OSError("Python's own program is not known")
-        package = str(Path(__file__).parents[2])
-        paths = [package, *(path for path in sys.path if path and path != package)]
-        ours, its = socket.socketpair()
-        try:
-            with its:
-                self._process = start_reader(
-                    [SCRIPT, str(max(self.memory_bytes, LEAST_MEMORY_BYTES)), *paths],
-                    {"OPENBLAS_NUM_THREADS": "1"},
-                    channel=its.fileno(),
-                )
-        except BaseException:
-            ours.close()
-            raise
-        self._channel = ours
-        self.generation += 1
-
-    def _exchange(
-        self, file: AskedFile, what: str, more: Sequence[Any], descriptors: Sequence[int]
-    ) -> Any:
-        self._ensure()
+    def _tell_of(self, file: AskedFile, beside: Iterable[AskedFile]) -> None:
+        """Has it know some files, and forget others."""
+        if self._process is None:
+            self._process = ZYGOTE.fork(self.memory_bytes)
+            self.generation += 1
         while self._forgotten:
             self._answer([self._forgotten.pop(), "close"])
+        for each in beside:
+            if each.generation != self.generation and each.failure is None:
+                try:
+                    self._begin(each)
+                except FileReadError as error:
+                    each.failure = str(error)
         if file.generation != self.generation:
-            for words, files in file.beginning():
-                self._answer([file.number, *words], files)
-            file.generation = self.generation
-        return self._answer([file.number, what, *more], descriptors)
+            self._begin(file)
 
-    def _answer(self, question: Sequence[Any], descriptors: Sequence[int] = ()) -> Any:
-        assert self._channel is not None
-        self._channel.settimeout(_PATIENCE_S)
-        send(self._channel, question, descriptors=descriptors)
-        message, _ = receive(self._channel, _PATIENCE_S)
+    def _begin(self, file: AskedFile) -> None:
+        for words, files in file.beginning():
+            self._answer([file.number, *words], descriptors=files)
+        file.generation = self.generation
+
+    def _answer(
+        self, question: Sequence[Any], data: bytes = b"", descriptors: Sequence[int] = ()
+    ) -> tuple[Any, bytes]:
+        assert self._process is not None
+        channel = self._process.channel
+        channel.settimeout(self._patience_s)
+        send(channel, question, data, descriptors)
+        message, found = receive(channel, self._patience_s)
         if not isinstance(message, dict):
             raise ChannelError("its answer is odd")
         if "error" in message:
             raise FileReadError(str(message["error"])[:200])
-        return message.get("answer")
+        return message.get("answer"), found
 
     def _end(self, error: OSError | None = None) -> str:
         """Ends it, if it has not after an error. Returns how it did, in words."""
         process, self._process = self._process, None
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
         if process is None:
             return f"can't be started ({error})"
-        status = _status(process) if isinstance(error, ConnectionError) else None
+        process.channel.close()
+        status = process.wait(_LAST_S) if isinstance(error, ConnectionError) else None
         if status is not None:
             return _in_words(status)
         process.kill()
-        _status(process)
+        process.wait(_LAST_S)
         return f"was ended ({error})"
-
-
-def _status(process: subprocess.Popen[bytes]) -> int | None:
-    """How it has ended; None if it has not."""
-    try:
-        return process.wait(_LAST_S)
-    except subprocess.TimeoutExpired:
-        return None
 
 
 def _in_words(status: int) -> str:
@@ -232,6 +217,33 @@ def _in_words(status: int) -> str:
     return f"ended with status {status}"
 
 
-WORKER: Final = FileWorker()
-"""The program's own."""
-atexit.register(WORKER.close)
+NAME_WORKER: Final = FileWorker("names")
+"""Reads symbol tables for names, DWARF and debug files."""
+ROW_WORKER: Final = FileWorker("unwind entries")
+"""Makes the unwind entries of whole files, ahead of stacks."""
+CODE_WORKER: Final = FileWorker("functions and unwind entries")
+"""Finds allocators and places for probes, and finishes stacks that the probes could not."""
+_WORKERS: Final = (NAME_WORKER, ROW_WORKER, CODE_WORKER)
+
+
+def prepare_workers(memory_bytes: int, tell: Callable[[str], None]) -> None:
+    """Says what each may take, and what hears of files that can't be read."""
+    for worker in _WORKERS:
+        worker.memory_bytes = memory_bytes
+        worker.on_trouble(tell)
+
+
+def close_workers() -> None:
+    """Ends them all."""
+    for worker in _WORKERS:
+        worker.close()
+    ZYGOTE.close()
+
+
+def workers_memory() -> int:
+    """Bytes that are resident in all of them, what they share counted once."""
+    shared = ZYGOTE.rss_bytes
+    return shared + sum(max(0, worker.rss_bytes - shared) for worker in _WORKERS)
+
+
+atexit.register(close_workers)

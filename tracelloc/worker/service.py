@@ -1,4 +1,4 @@
-"""What runs in the worker: one question after the other about files that it is given.
+"""What runs in a worker: one question after the other about files that it is given.
 
 Files are known by numbers that the other end chooses, and are given as descriptors: their own
 and that of their debug file. Runs without rights (``tracelloc.confined``), so everything that is
@@ -7,161 +7,119 @@ imported has to be imported before. A question may take so much CPU time, then i
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import resource
 import signal
 import socket
-from collections.abc import Callable, Sequence
-from dataclasses import astuple
-from functools import cached_property
+from collections.abc import Sequence
 from typing import Any, Final
 
-import numpy as np
-
-from tracelloc.dwarf.decoder import DwarfDecoder, open_decoder
-from tracelloc.elf import ElfFile, NotElfError, RawTable, SymbolTable
-from tracelloc.elf.debugfiles import belongs_to, embedded_symbols, references_of
-from tracelloc.elf.plt import plt_functions
-from tracelloc.elf.sections import SectionError, load_zstd
+from tracelloc.elf import ElfFile
+from tracelloc.elf.sections import load_zstd
 from tracelloc.worker.channel import receive_question, send
+from tracelloc.worker.readcode import CODE_ANSWERS, ReadCode
+from tracelloc.worker.readfile import NAME_ANSWERS, ReadFile
+from tracelloc.worker.readstacks import finish_stacks
 
 load_zstd()
 
 _CPU_S: Final = 120.0
-"""For one question."""
+"""For one question;"""
+_STACKS_CPU_S: Final = 10.0
+"""for some call stacks, while the thread that pumps is waiting."""
+_SYS_CLONE: Final = 56
+_CLONE_PARENT: Final = 0x8000
 
 
-class ReadFile:
-    """A file of code, and its debug file if it has one. Its methods answer the questions."""
+class KnownFile:
+    """A file that was given, as the different questions look at it."""
 
     def __init__(self, elf: ElfFile) -> None:
-        self._elf = elf
-        self._debug: ElfFile | None = None
-        self._decoders: dict[bool, DwarfDecoder] = {}
-
-    def describe(self) -> list[Any]:
-        """Whether it has a symbol table, whether lines, and what it says of its debug file."""
-        return [
-            self._own_table is not None,
-            _has_lines(self._elf),
-            *astuple(references_of(self._elf)),
-        ]
-
-    def add_debug_file(self, descriptor: int, *, by_name: bool) -> list[bool]:
-        """Whether a file is this one's debug file, and if so, has lines; it is then kept."""
-        try:
-            debug = ElfFile(descriptor)
-        except NotElfError:
-            return [False, False]
-        if not belongs_to(debug, references_of(self._elf), by_name=by_name):
-            debug.close()
-            return [False, False]
-        self._debug = debug
-        return [True, _has_lines(debug)]
-
-    @cached_property
-    def _own_table(self) -> RawTable | None:
-        return self._elf.table(".symtab")
-
-    @cached_property
-    def _embedded(self) -> ElfFile | None:
-        return embedded_symbols(self._elf)
-
-    @cached_property
-    def _table(self) -> SymbolTable:
-        tables = list(self._elf.tables())
-        if self._own_table is None:
-            if self._embedded is not None:
-                tables.extend(self._embedded.tables())
-            if self._debug is not None:
-                tables.extend(self._debug.tables())
-        stubs = plt_functions(self._elf)
-        if stubs:
-            tables.append(RawTable.made_up(stubs))
-        return SymbolTable(tables)
-
-    def count(self) -> list[Any]:
-        """How many functions have names, whether a symbol table is embedded, what is not read."""
-        return [len(self._table), self._embedded is not None, self._elf.troubles]
-
-    def symbols(self, addresses: Sequence[int]) -> list[Any]:
-        """Per address the name, address and size of its function."""
-        found = self._table.find_all(np.array(addresses, np.uint64))
-        return [None if symbol is None else astuple(symbol) for symbol in found]
-
-    def decode(self, *, of_debug: bool) -> str | None:
-        """Makes ready to answer ``chains``. Why that can't be."""
-        elf = self._debug if of_debug else self._elf
-        decoder = "it has no debug file" if elf is None else open_decoder(elf)
-        if isinstance(decoder, str):
-            return decoder
-        self._decoders[of_debug] = decoder
-        return None
-
-    def chains(self, addresses: Sequence[int], *, of_debug: bool) -> list[Any]:
-        """Chains, the paths of .dwo files, and why not all is known."""
-        decoder = self._decoders[of_debug]
-        chains = decoder.chains(addresses)
-        plain = [[astuple(frame) for frame in chain] for chain in chains]
-        return [plain, decoder.split_paths, decoder.reason]
-
-    def close(self) -> None:
-        """Closes what was given."""
-        for elf in (self._elf, self._debug):
-            if elf is not None:
-                elf.close()
-
-
-def _has_lines(elf: ElfFile) -> bool:
-    try:
-        return elf.open_section(".debug_line") is not None
-    except SectionError:
-        return False
+        self.names = ReadFile(elf)
+        self.code = ReadCode(elf)
 
 
 class FileService:
     """The files that were given, by number."""
 
     def __init__(self) -> None:
-        self._files: dict[int, ReadFile] = {}
+        self._files: dict[int, KnownFile] = {}
 
-    def answer(self, question: Sequence[Any], descriptors: Sequence[int]) -> Any:
-        """The answer to ``[number, what, ...]``. Raises anything."""
+    def answer(
+        self, question: Sequence[Any], data: bytes, descriptors: Sequence[int]
+    ) -> tuple[Any, bytes]:
+        """The answer to ``[number, what, ...]``, and its bytes. Raises anything."""
         number, what, *more = question
         if what == "open":
-            self._files[number] = ReadFile(ElfFile(descriptors[0]))
-            return None
+            self._files[number] = KnownFile(ElfFile(descriptors[0]))
+            return None, b""
         if what == "close":
             file = self._files.pop(number, None)
-            return None if file is None else file.close()
+            if file is not None:
+                file.names.close()
+            return None, b""
+        if what == "stacks":
+            codes = {number: file.code for number, file in self._files.items()}
+            return finish_stacks(codes, data, *more)
         file = self._files[number]
-        answers: dict[str, Callable[[], Any]] = {
-            "describe": file.describe,
-            "count": file.count,
-            "symbols": lambda: file.symbols(more[0]),
-            "debug": lambda: file.add_debug_file(descriptors[0], by_name=more[0]),
-            "decode": lambda: file.decode(of_debug=more[0]),
-            "chains": lambda: file.chains(more[0], of_debug=more[1]),
-        }
-        return answers[what]()
+        if what in CODE_ANSWERS:
+            return CODE_ANSWERS[what](file.code, data, *more)
+        return NAME_ANSWERS[what](file.names, descriptors, *more), b""
 
 
-def serve() -> None:
-    """Answers what comes over standard input, a socket, until the other end has gone."""
+def serve(channel: socket.socket) -> None:
+    """Answers what comes until the other end has gone."""
     service = FileService()
-    with socket.socket(fileno=0) as channel:
+    while True:
+        try:
+            question, data, descriptors = receive_question(channel)
+        except OSError:
+            return
+        # The default action of its signal is the end.
+        signal.setitimer(signal.ITIMER_PROF, _STACKS_CPU_S if question[1] == "stacks" else _CPU_S)
+        found = b""
+        try:
+            answer, found = service.answer(question, data, descriptors)
+            message = {"answer": answer}
+        except MemoryError:
+            os._exit(errno.ENOMEM)
+        except Exception as error:  # noqa: BLE001 - whatever it is, this file is not read
+            message = {"error": f"{type(error).__name__}: {error}"}
+        send(channel, message, found)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def fork_workers(own_bytes: int) -> None:
+    """Forks a worker for each socket that comes over standard input, until the other end is gone.
+
+    A message is the bytes that the worker may take beyond ours, the answer its process id.
+    """
+    with socket.socket(fileno=0) as control:
         while True:
             try:
-                question, descriptors = receive_question(channel)
-            except OSError:
+                memory_bytes, _, (descriptor,) = receive_question(control)
+            except (OSError, ValueError):
                 return
-            # The default action of its signal is the end.
-            signal.setitimer(signal.ITIMER_PROF, _CPU_S)
-            try:
-                answer = {"answer": service.answer(question, descriptors)}
-            except MemoryError:
-                os._exit(errno.ENOMEM)
-            except Exception as error:  # noqa: BLE001 - whatever it is, this file has no names
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            send(channel, answer)
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            pid = _fork_sibling()
+            if pid == 0:
+                control.close()
+                bound = own_bytes + memory_bytes
+                resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+                os.dup2(descriptor, 0)
+                os.close(descriptor)
+                with socket.socket(fileno=0) as channel:
+                    serve(channel)
+                os._exit(0)
+            os.close(descriptor)
+            send(control, pid)
+
+
+def _fork_sibling() -> int:
+    """Forks a child of our parent's, which learns how it ends. Returns 0 there, else its PID.
+
+    This process has one thread, which nothing in the C library needs to be told of.
+    """
+    # PyDLL: the interpreter's lock is not given away.
+    return int(ctypes.PyDLL(None).syscall(_SYS_CLONE, _CLONE_PARENT | signal.SIGCHLD, 0, 0, 0, 0))

@@ -6,53 +6,41 @@ functions that can't be at an address, are an error.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import Any
 
 from tracelloc.dwarf import Chain, SourceFrame
 from tracelloc.elf import Symbol
 from tracelloc.elf.debugfiles import DebugFile, DebugReferences
-from tracelloc.worker.client import FileReadError, FileWorker
-
-T = TypeVar("T")
-_numbers = itertools.count()
+from tracelloc.worker.client import FileWorker
+from tracelloc.worker.handle import FileHandle, text_or_none
 
 
-class WorkerFile:
+class WorkerFile(FileHandle):
     """Every question may raise FileReadError."""
 
     def __init__(self, worker: FileWorker, descriptor: int, path: str) -> None:
-        """The descriptor stays the caller's, and open; ``path`` is for people."""
-        self.number = next(_numbers)
-        self.path = path
-        self.generation = 0
-        self.failure: str | None = None
-        self._worker = worker
-        self._descriptor = descriptor
+        """See ``FileHandle``."""
+        super().__init__(worker, descriptor, path)
         self._debug: DebugFile | None = None
         self._decoded: set[bool] = set()
 
     def beginning(self) -> list[tuple[list[Any], list[int]]]:
         """What a new worker is to be told, and with which descriptors."""
-        told: list[tuple[list[Any], list[int]]] = [(["open"], [self._descriptor])]
+        told = super().beginning()
         if self._debug is not None:
             told.append((["debug", self._debug.by_name], [self._debug.descriptor()]))
         return told + [(["decode", of_debug], []) for of_debug in self._decoded]
-
-    def close(self) -> None:
-        """Has the worker close it."""
-        self._worker.forget(self)
 
     def describe(self) -> tuple[bool, bool, DebugReferences]:
         """Whether it has a symbol table, whether lines, and what it says of its debug file."""
 
         def take(answer: Any) -> tuple[bool, bool, DebugReferences]:
             has_symbols, has_lines, build_id, name, checksum = answer
-            references = DebugReferences(_text(build_id), _text(name), checksum)
+            references = DebugReferences(text_or_none(build_id), text_or_none(name), checksum)
             return bool(has_symbols), bool(has_lines), references
 
-        return self._ask(take, "describe")
+        return self._asked(take, "describe")
 
     def take_debug_file(self, found: DebugFile) -> tuple[bool, bool]:
         """Whether a file is its debug file, which has to stay open then, and has lines."""
@@ -61,7 +49,9 @@ class WorkerFile:
             fits, has_lines = answer
             return bool(fits), bool(has_lines)
 
-        fits, has_lines = self._ask(take, "debug", found.by_name, descriptors=[found.descriptor()])
+        fits, has_lines = self._asked(
+            take, "debug", found.by_name, descriptors=[found.descriptor()]
+        )
         if fits:
             self._debug = found
         return fits, has_lines
@@ -73,7 +63,7 @@ class WorkerFile:
             functions, has_embedded, troubles = answer
             return int(functions), bool(has_embedded), [str(each) for each in troubles]
 
-        return self._ask(take, "count")
+        return self._asked(take, "count")
 
     def symbols(self, addresses: Sequence[int]) -> list[Symbol | None]:
         """The function at each address, None where there is none."""
@@ -81,11 +71,11 @@ class WorkerFile:
         def take(answer: Any) -> list[Symbol | None]:
             return [_symbol(*pair) for pair in zip(answer, addresses, strict=True)]
 
-        return self._ask(take, "symbols", addresses)
+        return self._asked(take, "symbols", addresses)
 
     def decoder(self, *, of_debug: bool) -> FileDecoder | str:
         """What knows its lines, from itself or its debug file; or why there are none."""
-        reason = self._ask(_text, "decode", of_debug)
+        reason = self._asked(text_or_none, "decode", of_debug)
         if reason is not None:
             return reason
         self._decoded.add(of_debug)
@@ -102,20 +92,10 @@ class WorkerFile:
                 tuple(_source_frame(*frame) for frame in chain)
                 for chain, _ in zip(chains, addresses, strict=True)
             ]
-            split = [_text(path) for path, _ in zip(paths, addresses, strict=True)]
-            return found, split, _text(reason)
+            split = [text_or_none(path) for path, _ in zip(paths, addresses, strict=True)]
+            return found, split, text_or_none(reason)
 
-        return self._ask(take, "chains", addresses, of_debug)
-
-    def _ask(
-        self, take: Callable[[Any], T], what: str, *more: Any, descriptors: Sequence[int] = ()
-    ) -> T:
-        """``take`` makes a result of the answer."""
-        answer = self._worker.ask(self, what, *more, descriptors=descriptors)
-        try:
-            return take(answer)
-        except (ValueError, TypeError, OverflowError) as error:
-            raise FileReadError(f"an odd answer to {what!r}") from error
+        return self._asked(take, "chains", addresses, of_debug)
 
 
 class FileDecoder:
@@ -133,12 +113,6 @@ class FileDecoder:
         return found
 
 
-def _text(value: object) -> str | None:
-    if not isinstance(value, str | None):
-        raise TypeError
-    return value
-
-
 def _symbol(fields: Any, address: int) -> Symbol | None:
     if fields is None:
         return None
@@ -150,5 +124,8 @@ def _symbol(fields: Any, address: int) -> Symbol | None:
 
 def _source_frame(function: Any, file: Any, line: Any, inlined: Any) -> SourceFrame:
     return SourceFrame(
-        _text(function), _text(file), None if line is None else int(line), inlined=bool(inlined)
+        text_or_none(function),
+        text_or_none(file),
+        None if line is None else int(line),
+        inlined=bool(inlined),
     )
