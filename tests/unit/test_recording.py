@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sqlite3
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +19,7 @@ from tests.unit.recordedtraces import START_S, assert_equal, namers, traces
 from tracelloc.command.record import Recorder
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run
+from tracelloc.confined import NOBODY
 from tracelloc.errors import TracellocError
 from tracelloc.filters import Filters
 from tracelloc.recording import parts
@@ -171,6 +174,7 @@ def _without_confidence(plain: Any) -> Any:
 
 _WRITE_ON = """
 import sys
+import tempfile
 from pathlib import Path
 from tests.unit.recordedtraces import namers, traces
 from tracelloc.recording.writer import RecordingWriter
@@ -304,3 +308,30 @@ def test_each_new_leak_cuts_a_copy(tmp_path: Path, capsys: pytest.CaptureFixture
     assert capsys.readouterr().err.count("copied to") == 1
     (copy,) = tmp_path.glob("a-*.rec")
     assert len(RecordedTrace(copy).moments) == 2
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has rights that others don't have")
+def test_nothing_is_written_to_what_others_have_linked_beside_a_recording(recorded: Path) -> None:
+    """Neither by who reads another user's recording, nor by who begins one."""
+    with tempfile.TemporaryDirectory() as name:
+        directory, victim = Path(name), Path(name) / "victim"
+        directory.chmod(0o755)
+        content = b"precious\n" * 8000
+        victim.write_bytes(content)
+        path = directory / "a.rec"
+        data = bytearray(recorded.read_bytes())
+        data[18:20] = b"\2\2"  # There may be a log beside it.
+        path.write_bytes(data)
+        Path(f"{path}-wal").write_bytes(b"")
+        Path(f"{path}-shm").hardlink_to(victim)
+        for each in (directory, path, Path(f"{path}-wal")):
+            os.chown(each, NOBODY, NOBODY)
+        recording = RecordedTrace(path)
+        recording.trace_at(0)
+        recording.close()
+        assert (victim.read_bytes(), victim.stat().st_uid) == (content, 0)
+        other = directory / "b.rec"
+        Path(f"{other}-shm").hardlink_to(victim)
+        with pytest.raises(TracellocError, match=r"b\.rec-shm exists already"):
+            RecordingWriter(other, max_bytes=1 << 30, max_s=1e9)
+        assert (victim.read_bytes(), victim.stat().st_uid) == (content, 0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.invoker import create_file
+from tracelloc.invoker import Invoker, create_file, rights_of
 
 APPLICATION_ID: Final = 0x74726C63
 """What file(1) and we know a recording by: "trlc"."""
@@ -27,6 +27,8 @@ _LARGEST_ROW: Final = 1 << 28
 _LOG_PAGES: Final = 256
 """Pages of the write-ahead log before it is moved into the file: 1 MiB."""
 _PATIENCE_S: Final = 5.0
+_BESIDE: Final = ("-wal", "-shm")
+"""Ends of the names of files that SQLite has beside one that is written."""
 
 TABLES: Final = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -83,9 +85,12 @@ def create(
     with failing(path, "written"):
         # One thread at a time uses it, not always the same.
         connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
+            connection.execute(f"PRAGMA {pragma}")
+        # What lies beside it is ours as well: nobody else's file or link is written to.
+        for suffix in _BESIDE:
+            _create_file(Path(f"{path}{suffix}"), owner, mode)
         for pragma in (
-            f"application_id={APPLICATION_ID}",
-            f"user_version={version}",
             "journal_mode=WAL",
             "synchronous=NORMAL",
             f"wal_autocheckpoint={_LOG_PAGES}",
@@ -126,7 +131,7 @@ def close_written(connection: sqlite3.Connection) -> None:
 
 def remove(path: Path) -> None:
     """Removes a recording of nothing, and what lies beside it."""
-    for suffix in ("", "-wal", "-shm"):
+    for suffix in ("", *_BESIDE):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
@@ -137,8 +142,39 @@ def is_recording(path: Path) -> bool:
     return head[:16] == b"SQLite format 3\0" and head[68:72] == APPLICATION_ID.to_bytes(4, "big")
 
 
+@contextmanager
+def rights_to_read(path: Path) -> Iterator[None]:
+    """The rights of the user whose recording it is, or whose directory, for what is read of it.
+
+    SQLite opens what lies beside it to be written to, and gives it to the recording's owner: as
+    root it must not do so with what somebody has linked there.
+    """
+    owner = _other_owner(path) if os.geteuid() == 0 else None
+    if owner is None:
+        yield
+        return
+    with rights_of(owner):
+        yield
+
+
+def _other_owner(path: Path) -> Invoker | None:
+    """Who can put files beside this one, and may read it; None: root alone."""
+    with suppress(OSError):
+        real = path.resolve()
+        for status in (real.parent.stat(), real.lstat()):
+            if status.st_uid != 0:
+                owner = Invoker(status.st_uid, status.st_gid, path, path)
+                with rights_of(owner):
+                    path.open("rb").close()
+                return owner
+    return None
+
+
 def open_recorded(path: Path) -> tuple[sqlite3.Connection, bool]:
-    """A recording to be read, and whether it may still be written to. Raises TracellocError."""
+    """A recording to be read, and whether it may still be written to. Raises TracellocError.
+
+    With ``rights_to_read``.
+    """
     try:
         if not is_recording(path):
             raise TracellocError(

@@ -62,7 +62,8 @@ class RecordedTrace:
         self._traces: dict[int, TraceSnapshot] = {}
         """By number, the last ones that were asked for."""
         self._data_version = -1
-        self._connection, self.is_growing = container.open_recorded(path)
+        with container.rights_to_read(path):
+            self._connection, self.is_growing = container.open_recorded(path)
         """Whether it may still be written to."""
         self.has_events = container.has_events(self._connection)
         """Whether single blocks are known, at least of the last moments."""
@@ -86,7 +87,7 @@ class RecordedTrace:
     @contextmanager
     def _reading(self) -> Iterator[None]:
         """What is read within is of one state of the file."""
-        with container.failing(self.path, "read"):
+        with container.failing(self.path, "read"), container.rights_to_read(self.path):
             self._connection.execute("BEGIN")
             try:
                 yield
