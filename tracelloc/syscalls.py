@@ -1,6 +1,6 @@
 """System calls that Python has no name for, and files opened that others have named.
 
-bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2).
+bpf(2), perf_event_open(2), openat2(2), process_vm_readv(2), ioctl PAGEMAP_SCAN.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import platform
 import stat
-from typing import Final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -139,6 +139,41 @@ def read_process(pid: int, pieces: npt.NDArray[np.uint64], into: npt.NDArray[np.
         ctypes.c_ulong(len(pieces)),
         ctypes.c_ulong(0),
     )
+
+
+class _PageScan(ctypes.Structure):
+    """``struct pm_scan_arg`` (include/uapi/linux/fs.h)."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_uint64)
+        for name in (
+            "size", "flags", "start", "end", "walk_end", "regions", "most_regions", "most_pages",
+            "inverted", "all_of", "any_of", "returned",
+        )
+    ]  # fmt: skip
+
+
+_PAGEMAP_SCAN: Final = 0xC0606610
+"""_IOWR('f', 16, struct pm_scan_arg)"""
+_PAGE_IS_PRESENT, _PAGE_IS_ZERO = 1 << 3, 1 << 5
+
+
+def scan_pages(pagemap: int, start: int, end: int, regions: npt.NDArray[np.uint64]) -> int:
+    """Notes where memory of a process is resident, other than pages of nothing but zeros.
+
+    ``pagemap``: the open file of the process. ``regions``: room for rows of start, end and a
+    category; what is not used is 0 afterwards. Returns the address up to which it has looked.
+    Raises OSError: ENOTTY on kernels before 6.7.
+    """
+    regions[:] = 0
+    wanted = _PageScan(
+        ctypes.sizeof(_PageScan), 0, start, end, 0, regions.ctypes.data, len(regions), 0,
+        _PAGE_IS_ZERO, _PAGE_IS_PRESENT | _PAGE_IS_ZERO, 0, _PAGE_IS_PRESENT,
+    )  # fmt: skip
+    if _LIBC.ioctl(pagemap, ctypes.c_ulong(_PAGEMAP_SCAN), ctypes.byref(wanted)) < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return int(wanted.walk_end)
 
 
 def _call(number: int, *arguments: object) -> int:

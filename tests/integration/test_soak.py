@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ pytestmark = pytest.mark.bpf
 
 SECONDS = float(os.environ.get("SOAK_SECONDS", "45"))
 OPERATIONS = 20_000
-MOST_GROWTH_BYTES = {"reports": 24 << 20, "screen": 40 << 20}
+MOST_GROWTH_BYTES = {
+    "reports": 24 << 20, "screen": 40 << 20, "reports' workers": 24 << 20,
+    "screen's workers": 24 << 20,
+}  # fmt: skip
 """Between the first third and the end: allocators keep what was once needed for an export."""
 SCREENS = (120, 40), (80, 24), (200, 60), (60, 20)
 """Widths and heights that the screen's terminal has by turns."""
@@ -42,13 +46,26 @@ def test_soak(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     assert target.process.poll() is None
 
 
+def memory_of(processes: list[Process]) -> list[int]:
+    """Bytes resident in each, then in the workers of each (what they share counted in parts)."""
+    own = [process.rss_bytes() or 0 for process in processes]
+    return own + [sum(map(proportional, process.child_ids())) for process in processes]
+
+
+def proportional(pid: int) -> int:
+    with suppress(OSError):
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return int(text.split("\nPss:")[1].split()[0]) << 10
+    return 0
+
+
 def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> None:
     screen.wait_for("Allocators")
     shown = Process(screen.pid).child_ids()
     assert len(shown) == 1
     watched = [Process(tracer.process.pid), Process(*shown)]
     begun = time.monotonic()
-    sizes: list[list[int]] = [[], []]
+    sizes: list[list[int]] = []
     books: dict[str, list[int]] = {}
     rounds = passing = 0
     while time.monotonic() - begun < SECONDS:
@@ -78,16 +95,18 @@ def run(target: Target, tracer: Tracelloc, screen: Terminal, tmp_path: Path) -> 
             other.stop()
             passing += 1
         # Its events have been applied when the ring is empty; memory is looked at in between.
-        for process, sized in zip(watched, sizes, strict=True):
-            sized.append(process.rss_bytes() or 0)
+        sizes.append(memory_of(watched))
         rounds += 1
+        if rounds % 10 == 1:
+            figures = ", ".join(f"{bytes_ >> 20}" for bytes_ in sizes[-1])
+            print(f"{time.monotonic() - begun:.0f} s: {figures} MiB", flush=True)
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0, tracer.messages
     report = tracer.last()
     assert_equal(report, books)
     assert report["unmatched_frees"] == 0
     assert passing > 1
-    for who, sized in zip(MOST_GROWTH_BYTES, sizes, strict=True):
+    for who, sized in zip(MOST_GROWTH_BYTES, zip(*sizes, strict=True), strict=True):
         third = max(1, len(sized) // 3)
         early, late = max(sized[:third]), max(sized[-third:])
         print(f"{rounds} rounds, {who}: {early >> 20} MiB in the first third, {late >> 20} later")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.errors import PrivilegeError, TargetError, privilege_hint
-from tracelloc.syscalls import read_process
+from tracelloc.syscalls import read_process, scan_pages
 from tracelloc.target.procfs import Process
 
 U64 = npt.NDArray[np.uint64]
@@ -19,6 +20,13 @@ Mask = npt.NDArray[np.bool_]
 PAGE_BYTES: Final = 4096
 _MOST_PIECES: Final = 1024
 """UIO_MAXIOV, include/uapi/linux/uio.h."""
+_REGIONS: Final = 1 << 10
+"""Contiguous memory that is asked about at once."""
+_STRETCH_BYTES: Final = 1 << 30
+"""Address space whose pages are asked about at once."""
+_MOST_ADDRESSES: Final = 4 << 40
+"""Bytes of address space that are looked through page by page: some ten seconds' work."""
+_TOO_MUCH: Final = "its mappings have terabytes, and Linux before 6.7 can't say what is in memory"
 _PRESENT: Final = np.uint64(1 << 63)
 """A page is in memory (Documentation/admin-guide/mm/pagemap.rst)."""
 
@@ -44,6 +52,42 @@ class RemoteMemory:
         words = np.frombuffer(entries[: len(entries) // 8 * 8], np.uint64)
         found[: len(words)] = (words & _PRESENT) != 0
         return found
+
+    def resident_runs(
+        self, areas: Iterable[tuple[int, int]], may_go_on: Callable[[], bool]
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yields where areas are in memory: (number of the area, start, end).
+
+        Ends early if ``may_go_on`` says no. Raises OSError: EFBIG where the kernel can't tell
+        soon enough, and PrivilegeError.
+        """
+        regions = np.zeros((_REGIONS, 3), np.uint64)
+        try:
+            pagemap = self._pagemap.open("rb", buffering=0)
+        except ProcessLookupError:
+            return
+        except PermissionError as error:
+            raise _refused(self.process) from error
+        looked_at = 0
+        with pagemap:
+            for number, (start, end) in enumerate(areas):
+                at = start
+                while at < end:
+                    if not may_go_on():
+                        return
+                    try:
+                        at, runs = _scanned(pagemap.fileno(), at, end, regions)
+                    except OSError as error:
+                        if error.errno not in (errno.ENOTTY, errno.EINVAL):
+                            raise
+                        looked_at += min(_STRETCH_BYTES, end - at)
+                        if looked_at > _MOST_ADDRESSES:
+                            raise OSError(errno.EFBIG, _TOO_MUCH) from error
+                        stop = min(at + _STRETCH_BYTES, end)
+                        runs = _runs_of(at, self.present_pages(at, stop))
+                        at = stop
+                    for first, last in runs:
+                        yield number, first, last
 
     def fetch(self, pieces: U64, into: U64) -> int:
         """Reads pieces one behind the other, up to the first that can't be read.
@@ -101,6 +145,20 @@ class RemoteMemory:
         """The text up to a zero byte; empty if it can't be read."""
         text = self.process.read_memory(address, most_bytes)
         return text.partition(b"\0")[0].decode(errors="backslashreplace")
+
+
+def _scanned(pagemap: int, start: int, end: int, regions: U64) -> tuple[int, list[tuple[int, int]]]:
+    """(where it goes on, runs of resident pages before that) Raises OSError."""
+    at = scan_pages(pagemap, start, end, regions)
+    found = regions[: int(np.count_nonzero(regions[:, 1])), :2]
+    return max(at, start + PAGE_BYTES), [(first, last) for first, last in found.tolist()]
+
+
+def _runs_of(start: int, pages: Mask) -> list[tuple[int, int]]:
+    """Contiguous pages among some from an address on."""
+    present = np.concatenate([[False], pages, [False]])
+    turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
+    return list(zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True))
 
 
 def _refused(process: Process) -> PrivilegeError:

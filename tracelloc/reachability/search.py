@@ -7,7 +7,7 @@ so, and only old blocks are asked about; the memory of all others is a root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.heap.blocks import Blocks
-from tracelloc.objects.memory import PAGE_BYTES, RemoteMemory
-from tracelloc.reachability.areas import Area, searched_areas
+from tracelloc.objects.memory import RemoteMemory
+from tracelloc.reachability.areas import searched_areas
 from tracelloc.reachability.marking import Marks
 from tracelloc.target.procfs import Process
 
@@ -24,8 +24,6 @@ Mask = npt.NDArray[np.bool_]
 
 _PIECE_BYTES: Final = 1 << 20
 """Read at once: the target's mappings can't change meanwhile."""
-_STRETCH_BYTES: Final = 1 << 30
-"""Address space whose pages are asked about at once: there may be terabytes, mostly empty."""
 _MOST_EDGES: Final = 1 << 22
 """Pointers from block to block that are kept: 32 MiB."""
 
@@ -48,7 +46,7 @@ def search(
     """Searches for pointers to these blocks; what is in no block is a root.
 
     None if ``may_go_on`` said no, which is asked after each MiB. Raises TargetError,
-    PrivilegeError.
+    PrivilegeError, OSError.
     """
     # A main thread that has ended has no memory.
     process = Process(process.thread_id, process.root)
@@ -59,25 +57,18 @@ def search(
     marks = Marks(blocks.address, ends, _MOST_EDGES)
     memory = RemoteMemory(process)
     words = np.empty(_PIECE_BYTES // 8 + 1, np.uint64)
-    for area in searched_areas(process.maps_text()):
-        for first, last in _present_runs(memory, area):
-            for address in range(first, last, _PIECE_BYTES):
-                if not may_go_on():
-                    return None
-                piece = np.array([[address, min(_PIECE_BYTES, last - address)]], np.uint64)
-                size_bytes = memory.fetch(piece, words)
-                for shift in range(8 if area.is_code else 1):
-                    shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
-                    marks.scan(shifted.view(np.uint64), address)
+    areas = list(searched_areas(process.maps_text()))
+    for number, first, last in memory.resident_runs((area[:2] for area in areas), may_go_on):
+        for address in range(first, last, _PIECE_BYTES):
+            if not may_go_on():
+                return None
+            piece = np.array([[address, min(_PIECE_BYTES, last - address)]], np.uint64)
+            size_bytes = memory.fetch(piece, words)
+            for shift in range(8 if areas[number].is_code else 1):
+                shifted = words.view(np.uint8)[shift : shift + size_bytes // 8 * 8]
+                marks.scan(shifted.view(np.uint64), address)
+    if not may_go_on():
+        return None
     reachable = np.zeros(len(blocks), np.uint8)
     marks.finish(reachable)
     return PointerSearch(blocks, reachable.view(np.bool_), marks.edges_left_out)
-
-
-def _present_runs(memory: RemoteMemory, area: Area) -> Iterator[tuple[int, int]]:
-    """Contiguous pages that are in memory: others hold nothing, or would have to be fetched."""
-    for start in range(area.start, area.end, _STRETCH_BYTES):
-        pages = memory.present_pages(start, min(start + _STRETCH_BYTES, area.end))
-        present = np.concatenate([[False], pages, [False]])
-        turns = start + PAGE_BYTES * np.flatnonzero(present[1:] != present[:-1])
-        yield from zip(turns[::2].tolist(), turns[1::2].tolist(), strict=True)

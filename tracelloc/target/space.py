@@ -200,7 +200,7 @@ class AddressSpace:
                 del self._modules[mapping.file_id]
         return [module for mapping, module in opened if mapping in still]
 
-    def _open(self, mapping: Mapping) -> Module | None:
+    def _open(self, mapping: Mapping) -> Module | None:  # noqa: PLR0911 - a reason each
         """The module of a mapping if this is the first look at an executable file."""
         if mapping.path == VDSO:
             self._open_vdso(mapping)
@@ -218,9 +218,13 @@ class AddressSpace:
             if scarce is None:
                 self._modules[mapping.file_id] = Unresolved.UNREADABLE
             return None
-        except (NotElfError, FileReadError) as error:
-            is_elf = isinstance(error, FileReadError)
-            self._modules[mapping.file_id] = Unresolved.UNREAD if is_elf else Unresolved.NOT_ELF
+        except NotElfError:
+            self._modules[mapping.file_id] = Unresolved.NOT_ELF
+            return None
+        except FileReadError as error:
+            self.shortage = error.scarce or self.shortage
+            if error.scarce is None:
+                self._modules[mapping.file_id] = Unresolved.UNREAD
             return None
         self._modules[mapping.file_id] = module
         return module

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,11 @@ from tracelloc.text import NS_PER_S
 
 _LOOK_NS: Final = NS_PER_S
 """How often it is asked whether something is due."""
+_MOST_NS: Final = 600 * NS_PER_S
+"""For one turn, as time passes. Reading memory may wait for what another program does
+(userfaultfd(2), FUSE)."""
+_LAST_S: Final = 2.0
+"""How long the end waits for what is going on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class Turn:
     pause_ns: int
     """From one turn of it to the next, at least."""
     work: Callable[[], None]
+    give_up: Callable[[], None] = lambda: None
+    """Called when the work takes too long: it is left to itself, as nothing can end it."""
 
 
 class BackgroundTurns:
@@ -31,8 +39,8 @@ class BackgroundTurns:
     def __init__(self, name: str, share: float) -> None:
         """``share``: most of this machine's time (of one processor) that the work takes."""
         self._share = share
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._working: Future[None] | None = None
+        self._name = name
+        self._working: tuple[Turn, Future[None]] | None = None
         self._not_before_ns = 0
         self._began_ns: dict[Hashable, int] = {}
         """When each had its last turn."""
@@ -44,9 +52,13 @@ class BackgroundTurns:
         if self.is_over or now_ns < self._not_before_ns:
             return
         if self._working is not None:
-            if not self._working.done():
+            turn, done = self._working
+            if done.done():
+                done.result()
+            elif now_ns - self._began_ns.get(turn.key, 0) < _MOST_NS:
                 return
-            self._working.result()
+            else:
+                turn.give_up()
             self._working = None
         self._not_before_ns = now_ns + _LOOK_NS
         known, offered = self._began_ns, turns()
@@ -55,7 +67,19 @@ class BackgroundTurns:
         if due:
             one = min(due, key=lambda turn: self._began_ns[turn.key])
             self._began_ns[one.key] = now_ns
-            self._working = self._pool.submit(self._work, one, now_ns)
+            self._working = one, Future()
+            threading.Thread(
+                target=self._work_and_tell, args=(*self._working, now_ns), name=self._name,
+                daemon=True,
+            ).start()  # fmt: skip
+
+    def _work_and_tell(self, turn: Turn, done: Future[None], now_ns: int) -> None:
+        try:
+            self._work(turn, now_ns)
+        except BaseException as error:  # noqa: BLE001 - raised where it is looked at
+            done.set_exception(error)
+        else:
+            done.set_result(None)
 
     def _work(self, turn: Turn, now_ns: int) -> None:
         began_ns = time.thread_time_ns()
@@ -66,9 +90,10 @@ class BackgroundTurns:
     def wait(self, timeout_s: float | None = None) -> None:
         """Waits until nothing is going on."""
         if self._working is not None:
-            self._working.result(timeout_s)
+            self._working[1].result(timeout_s)
 
     def close(self) -> None:
-        """Begins nothing any more, and waits until nothing is going on."""
+        """Begins nothing any more, and waits until nothing is going on that can end."""
         self.is_over = True
-        self._pool.shutdown()
+        if self._working is not None:
+            wait([self._working[1]], _LAST_S)

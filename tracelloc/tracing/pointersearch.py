@@ -8,6 +8,7 @@ memory takes, so there is a pause after each.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, Protocol
@@ -26,6 +27,8 @@ _PAUSE_NS: Final = 10 * NS_PER_S
 """From one search to the next, at least."""
 _QUIET_NS: Final = 60 * NS_PER_S
 """From one to the next in processes in which nothing grows."""
+_MOST_CPU_NS: Final = 60 * NS_PER_S
+"""For one search: 200 GiB or so."""
 _SHARE: Final = 1 / 64
 """Most of this machine's time (of one processor) that searches take."""
 _AT_ONCE: Final = 8192
@@ -74,11 +77,25 @@ class PointerSearches:
 
     def _turn(self, one: Searched, now_ns: int) -> Turn:
         pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
-        return Turn(one.heap, pause_ns, partial(self._search, one.process, one.heap, now_ns))
+        return Turn(
+            one.heap, pause_ns, partial(self._search, one, now_ns), partial(self._give_up, one)
+        )
 
-    def _search(self, process: Process, heap: Heap, now_ns: int) -> None:
+    def _give_up(self, one: Searched) -> None:
+        one.heap.unreachable.is_refused = True
+        self._say(
+            "warning: unreachable blocks can't be told from others: reading the memory of process "
+            f"{one.process.pid} takes too long"
+        )
+
+    def _search(self, one: Searched, now_ns: int) -> None:
+        heap, began_ns = one.heap, time.thread_time_ns()
+
+        def may_go_on() -> bool:
+            return not self.turns.is_over and time.thread_time_ns() - began_ns < _MOST_CPU_NS
+
         try:
-            found = search(process, self._old_blocks(heap, now_ns - _OLD_NS), self._may_go_on)
+            found = search(one.process, self._old_blocks(heap, now_ns - _OLD_NS), may_go_on)
         except TargetError:
             return
         except (PrivilegeError, OSError, MemoryError) as error:
@@ -89,9 +106,8 @@ class PointerSearches:
         if found is not None:
             with self._lock:
                 heap.unreachable.note(found.blocks, found.reachable)
-
-    def _may_go_on(self) -> bool:
-        return not self.turns.is_over
+        elif not self.turns.is_over:
+            self._give_up(one)
 
     def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
         parts: list[Blocks] = []
@@ -106,6 +122,7 @@ class PointerSearches:
 
 
 def _has_old(one: Searched, now_ns: int) -> bool:
-    """Whether it has been traced for long enough, and frees are seen."""
+    """Whether it has been traced for long enough, frees are seen, and its memory can be read."""
     began_ns = one.heap.table.cohorts.start_ns
-    return not one.is_paused and began_ns is not None and now_ns - began_ns > _OLD_NS
+    may = not one.is_paused and not one.heap.unreachable.is_refused
+    return may and began_ns is not None and now_ns - began_ns > _OLD_NS

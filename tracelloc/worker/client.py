@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from tracelloc.errors import scarcity
 from tracelloc.text import printable
 from tracelloc.worker.channel import ChannelError, receive, send
 from tracelloc.worker.zygote import ZYGOTE, ForkedWorker
@@ -48,6 +49,11 @@ class AskedFile(Protocol):
 
 class FileReadError(Exception):
     """A file can't be read. Its text is a reason for people."""
+
+    def __init__(self, why: str, scarce: str | None = None) -> None:
+        """``scarce``: what there is too little of here, if that is why."""
+        super().__init__(why)
+        self.scarce = scarce
 
 
 class FileWorker:
@@ -132,6 +138,9 @@ class FileWorker:
                     self._tell_of(file, beside)
                     return self._answer([file.number, *question], data, descriptors)
                 except OSError as error:
+                    scarce = scarcity(error) if self._process is None else None
+                    if scarce is not None:
+                        raise FileReadError(scarce, scarce) from error
                     why = f"what reads them {self._end(error)}"
                     if self._is_closing:
                         raise FileReadError(why) from error
