@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -99,3 +100,39 @@ def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> N
     assert [lab.look(at_s, one) for at_s in (20, 31)] == [1, 1]
     assert not lab.said
     assert not one.heap.unreachable.is_refused
+
+
+def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may be such that reading it waits for the process: others are searched, we end."""
+    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, is_growing=False)
+    for_ever = threading.Event()
+    monkeypatch.setattr(pointersearch, "search", lambda *_: for_ever.wait() and None)
+    monkeypatch.setattr(pointersearch, "_LAST_S", 0.01)
+    try:
+        lab.searches.look([one], 20 * NS_PER_S)
+        stuck = lab.searches._searching
+        lab.searches.look([one], 619 * NS_PER_S)
+        assert lab.searches._searching is stuck
+        assert not lab.said
+        lab.searches.look([one, two], 620 * NS_PER_S)
+        assert lab.searches._searching is not stuck
+        (said,) = lab.said
+        assert said.endswith("reading the memory of process 1 takes too long")
+        assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
+        lab.searches.close()
+    finally:
+        for_ever.set()
+
+
+def test_a_search_that_takes_too_much_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one = Lab(monkeypatch), Traced(1)
+    monkeypatch.setattr(pointersearch, "_MOST_CPU_NS", 1)
+
+    def search(_process: Process, _blocks: Blocks, may_go_on: Callable[[], bool]) -> None:
+        assert not may_go_on()
+
+    monkeypatch.setattr(pointersearch, "search", search)
+    lab.look(20, one)
+    assert one.heap.unreachable.is_refused
+    assert len(lab.said) == 1
+    assert lab.look(40, one) == 0

@@ -62,11 +62,13 @@ class RecordedTrace:
         self._traces: dict[int, TraceSnapshot] = {}
         """By number, the last ones that were asked for."""
         self._data_version = -1
+        self.is_growing: bool
+        """Whether it may still be written to."""
+        self.has_events: bool
+        """Whether single blocks are known, at least of the last moments."""
         with container.rights_to_read(path):
             self._connection, self.is_growing = container.open_recorded(path)
-        """Whether it may still be written to."""
-        self.has_events = container.has_events(self._connection)
-        """Whether single blocks are known, at least of the last moments."""
+            self.has_events = container.has_events(self._connection)
         try:
             self.reload()
             if not self.moments:
