@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -167,3 +169,36 @@ def test_damaged_files_are_played_or_refused(tmp_path: Path) -> None:
             said = str(error)
         assert "\n" not in said
     assert 10 < played < 90
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([b"i 1000 1" + b" 1 1 1" * 1000] * 1100, "it has more than 1,048,576 frames"),
+        ([b"i 1000 1" + b" 1 1 1" * 100_000, *[b"t 1 0"] * 200,
+          *(b"a 1 %x" % n for n in range(1, 201)), *(b"+ %x" % n for n in range(200))],
+         "its stacks have more than 16,777,216 frames"),
+    ],
+    ids=["places", "stacks"],
+)  # fmt: skip
+def test_what_swells_is_refused(tmp_path: Path, lines: list[bytes], said: str) -> None:
+    """Some kilobytes that would be gigabytes of frames."""
+    content = zstandard.compress(b"\n".join([b"v 10400 3", b"s 1 a", *lines]))
+    assert len(content) < 100_000
+    with pytest.raises(TracellocError, match=said):
+        read(tmp_path / "a.zst", content)
+
+
+def test_memory_has_a_limit_where_files_are_read(tmp_path: Path) -> None:
+    """One that takes more than there is ends the command, not the machine."""
+    (tmp_path / "a.folded").write_text("main 5\n")
+    code = (
+        "import resource, sys\n"
+        "from tracelloc.cli import main\n"
+        "main(['diff', sys.argv[1], sys.argv[1]])\n"
+        "print(resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "a.folded"], capture_output=True, text=True
+    )
+    assert 0 < int(done.stdout.split()[-1]) < 1 << 62

@@ -45,6 +45,8 @@ class Subcommand:
     """Returns the exit status, if that is not 0."""
     takes_command: bool = False
     """Whether ``-- CMD [ARG...]`` may follow."""
+    reads_files: bool = False
+    """Whether somebody else's files say how much memory is taken."""
 
 
 def run_subcommand(
@@ -64,6 +66,11 @@ def run_subcommand(
     given.show_recording = show_recording
     if command.takes_command:
         given.command = started
+    if command.reads_files:
+        import_numpy()
+        from tracelloc.tracing.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
+
+        MemoryBudget(default_budget() // 2).enforce()
     return command.run(given) or 0
 
 
@@ -315,6 +322,7 @@ COMMANDS: Final = {
         "is written instead, flame graphs colored by growth.",
         _add_diff,
         _diff,
+        reads_files=True,
     ),
     "record": Subcommand(
         "Records a trace, a moment each second, so that it can be looked at later and elsewhere: "
@@ -329,17 +337,20 @@ COMMANDS: Final = {
         "other, also on several machines.",
         _add_merge,
         _merge,
+        reads_files=True,
     ),
     "open": Subcommand(
         "Shows a recording on the screen, with a time line to go back and forward on, also while "
         "it is being written.",
         _add_open,
         _open,
+        reads_files=True,
     ),
     "report": Subcommand(
         "Shows a recording as of any of its moments, as a report or in any of the file formats.",
         _add_report,
         _report,
+        reads_files=True,
     ),
     "help": Subcommand("Shows a topic of the manual, or lists the topics.", _add_help, _help),
     "completion": Subcommand(

@@ -26,6 +26,10 @@ _OLDEST: Final = 3
 """Version of the format in which strings have lengths."""
 _AFTER_COMMAND: Final = re.compile(rb"I [0-9a-f]+ [0-9a-f]+")
 _DEEPEST: Final = 4096
+_MOST_INLINED: Final = 1 << 20
+"""Frames of all places together;"""
+_MOST_FRAMES: Final = 1 << 24
+"""and of all call stacks. Lines that repeat one another are packed to nearly nothing."""
 _METRICS: Final = frozenset({Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED})
 
 
@@ -46,6 +50,8 @@ class Log:
         self.strings: list[str] = [""]
         self.places: list[list[Frame]] = [[]]
         """Frames by number: the innermost inlined one first."""
+        self._frames_left = _MOST_INLINED
+        self._stack_frames_left = _MOST_FRAMES
         self.by_address: dict[int, list[Frame]] = {}
         self.stacks: list[tuple[int, int]] = [(0, 0)]
         """(place, stack of the caller) by number."""
@@ -102,6 +108,9 @@ class Log:
         """One place in code: its function, and those inlined there from the inside out."""
         path = self.strings[module] or None
         # A function alone, or triples of function, file and line.
+        self._frames_left -= len(names) // 3 + 1
+        if self._frames_left < 0:
+            raise MalformedError(f"it has more than {_MOST_INLINED:,} frames")
         parts = [(*names[at : at + 3], 0, 0)[:3] for at in range(0, len(names), 3)] or [(0, 0, 0)]
         frames = []
         for number, (function, file, line) in enumerate(parts):
@@ -136,6 +145,9 @@ class Log:
         while number and len(frames) < _DEEPEST:
             place, number = self.stacks[number]
             frames += self.places[place]
+            self._stack_frames_left -= len(self.places[place])
+            if self._stack_frames_left < 0:
+                raise MalformedError(f"its stacks have more than {_MOST_FRAMES:,} frames")
         return frames
 
 
