@@ -16,7 +16,7 @@ from tracelloc.heap.heap import Heap
 from tracelloc.reachability.search import PointerSearch
 from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
-from tracelloc.tracing import pointersearch
+from tracelloc.tracing import background, pointersearch
 from tracelloc.tracing.pointersearch import PointerSearches
 
 
@@ -107,19 +107,19 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, is_growing=False)
     for_ever = threading.Event()
     monkeypatch.setattr(pointersearch, "search", lambda *_: for_ever.wait() and None)
-    monkeypatch.setattr(pointersearch, "_LAST_S", 0.01)
+    monkeypatch.setattr(background, "_LAST_S", 0.01)
     try:
         lab.searches.look([one], 20 * NS_PER_S)
-        stuck = lab.searches._searching
+        stuck = lab.searches.turns._working
         lab.searches.look([one], 619 * NS_PER_S)
-        assert lab.searches._searching is stuck
+        assert lab.searches.turns._working is stuck
         assert not lab.said
         lab.searches.look([one, two], 620 * NS_PER_S)
-        assert lab.searches._searching is not stuck
+        assert lab.searches.turns._working is not stuck
         (said,) = lab.said
         assert said.endswith("reading the memory of process 1 takes too long")
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
-        lab.searches.close()
+        lab.searches.turns.close()
     finally:
         for_ever.set()
 
