@@ -132,6 +132,10 @@ def load_zstd() -> None:
             return
 
 
+_NOT_THERE: Final = ImportError, PermissionError
+"""Workers may not open files: what could not be imported before is refused."""
+
+
 def unzstd(stored: bytes, size: int) -> bytes:
     """What is compressed, and one byte more if there is more than ``size``.
 
@@ -140,10 +144,10 @@ def unzstd(stored: bytes, size: int) -> bytes:
     """
     try:
         zstandard = importlib.import_module("zstandard")
-    except ImportError:
+    except _NOT_THERE:
         try:
             zstd = importlib.import_module("compression.zstd")
-        except ImportError:
+        except _NOT_THERE:
             raise SectionError(
                 "debug information is compressed by zstd: install the Python package zstandard"
             ) from None
