@@ -68,7 +68,7 @@ from tracelloc.worker.workerfile import WorkerFile
 
 Reader = Callable[[bytes], object]
 _PYTHON_HEAD_WORDS = 10
-"""Of a ``struct python_code`` from ``code`` on, before what was copied."""
+"""Words of a ``struct python_code`` from ``code`` on, before what was copied."""
 STACK = struct.pack("<8Q", 0x401010, 0x401008, 0x401010, 0, 0, 0, 0, 0).ljust(512, b"\x10")
 """Registers and the memory of a stack."""
 PYTHON = struct.pack("<10Q", 0x1000, 7, 0x1000, 256, 0x1100, 64, 0x1140, 64, 0x1180, 64)

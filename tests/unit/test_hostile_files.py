@@ -56,7 +56,7 @@ def bounded(cpu_s: float = 5.0, memory_bytes: int = 512 * MIB) -> Iterator[None]
 
 
 def families_of(elf: ElfFile) -> list[Family]:
-    """As a worker reads it."""
+    """The malloc libraries in a file that a worker reads."""
     return list(families_in(TargetFile(os.dup(elf.descriptor()), "/file")))
 
 

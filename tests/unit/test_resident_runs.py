@@ -38,7 +38,7 @@ def runs(start: int, end: int) -> list[tuple[int, int, int]]:
 
 
 def by_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on kernels before 6.7."""
+    """Kernels before 6.7 have no such request."""
 
     def scan(*_: object) -> int:
         raise OSError(errno.ENOTTY, "not there")

@@ -92,7 +92,7 @@ def test_it_answers_as_the_readers_do(program: Path, opened: Open) -> None:
 
 
 def test_functions_are_those_of_the_readers(program: Path) -> None:
-    """Of a program and of the C library."""
+    """The files of a program and of the C library."""
     for path in (program, libc()):
         file, elf = target_file(path), open_elf(path)
         assert file.segments == elf.segments

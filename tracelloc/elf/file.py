@@ -25,6 +25,7 @@ from tracelloc.elf.headers import (
     RawSection,
 )
 from tracelloc.elf.sections import ElfSection, Packing, SectionError
+from tracelloc.elf.segments import Segment, SegmentedFile
 from tracelloc.elf.symtab import RawTable, SymbolTable
 
 _DT_NEEDED: Final = 1
@@ -81,16 +82,6 @@ class NotElfError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
-    """A PT_LOAD program header, in bytes of the file and of the virtual address space."""
-
-    offset: int
-    file_size: int
-    address: int
-    executable: bool
-
-
-@dataclass(frozen=True, slots=True)
 class SectionHeader:
     """A section with content, in bytes of the file and of the virtual address space."""
 
@@ -101,7 +92,7 @@ class SectionHeader:
     is_compressed: bool
 
 
-class ElfFile:
+class ElfFile(SegmentedFile):
     """An open ELF file. Owns the descriptor; reads with pread, never by mapping.
 
     A file that shrinks under a mapping kills the reader; a short read does not. Symbols
@@ -181,20 +172,6 @@ class ElfFile:
         if size_bytes > max(_SPARSE_BYTES, _SPARSE_TIMES * 512 * status.st_blocks):
             raise OSError(errno.EFBIG, f"{size_bytes} bytes of it are holes")
         return os.pread(self._file.fileno(), size_bytes, offset) if size_bytes > 0 else b""
-
-    def address_of(self, offset: int) -> int | None:
-        """Virtual address (the file's own) of a file offset."""
-        for segment in self.segments:
-            if segment.offset <= offset < segment.offset + segment.file_size:
-                return segment.address + offset - segment.offset
-        return None
-
-    def offset_of(self, address: int) -> int | None:
-        """File offset of a virtual address (the file's own)."""
-        for segment in self.segments:
-            if segment.address <= address < segment.address + segment.file_size:
-                return segment.offset + address - segment.address
-        return None
 
     def section_bytes(self, name: str) -> bytes | None:
         """The bytes of a section as they are in the file.

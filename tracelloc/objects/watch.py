@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tracelloc.errors import PrivilegeError, TargetError
@@ -18,6 +18,7 @@ from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.verdict.judgement import Verdict
 from tracelloc.verdict.parameters import P
+from tracelloc.verdict.unreachable import doubles_memory
 
 _MOST_TYPES: Final = 12
 """Growing types whose holders are looked for."""
@@ -171,15 +172,10 @@ class ObjectWatch:
     def _judged(self, suspect: TypeSuspect, now_s: float) -> TypeSuspect:
         """Calls it a leak if it goes on for long: what is kept may be a cache that fills."""
         watched_s = now_s - suspect.growth.since_s
-        grown_bytes = suspect.bytes_per_min * watched_s / _MINUTE_S
-        has_doubled = grown_bytes >= P.referenced_share * max(self._process.rss_bytes() or 0, 1)
+        resident_bytes = self._process.rss_bytes() or 0
+        has_doubled = doubles_memory(suspect.bytes_per_min, watched_s, resident_bytes)
         called_s = P.referenced_doubled_s if has_doubled else P.referenced_watch_s
-        if watched_s < called_s:
-            return suspect
-        return TypeSuspect(
-            suspect.growth, suspect.count, suspect.size_bytes, Verdict.LEAKING, suspect.holders,
-            suspect.parts,
-        )  # fmt: skip
+        return suspect if watched_s < called_s else replace(suspect, verdict=Verdict.LEAKING)
 
 
 def group_types(

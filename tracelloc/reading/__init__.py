@@ -33,8 +33,8 @@ LARGEST_BYTES: Final = 1 << 28
 """Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
 _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
-_GZIP: Final = b"\x1f\x8b"
-_ZSTD: Final = b"\x28\xb5\x2f\xfd"
+GZIP: Final = b"\x1f\x8b"
+ZSTD: Final = b"\x28\xb5\x2f\xfd"
 _CONTROL: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f]")
 
 
@@ -94,9 +94,9 @@ def content_of(path: Path) -> bytes:
     """What is in a file, unpacked. Raises OSError and MalformedError."""
     with path.open("rb") as stream:
         packed = stream.read(LARGEST_BYTES + 1)
-    if packed[:4] == _ZSTD:
+    if packed[:4] == ZSTD:
         return _unpacked_zstd(packed)
-    if packed[:2] != _GZIP:
+    if packed[:2] != GZIP:
         if len(packed) > LARGEST_BYTES:
             raise MalformedError("it is larger than 256 MiB")
         return packed

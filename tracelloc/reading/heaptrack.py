@@ -21,7 +21,7 @@ from tracelloc.target.procfs import base_name
 from tracelloc.text import NS_PER_S
 from tracelloc.views.profile import Metric, Profile, Sample
 
-_HEAD: Final = b"v "
+HEAD: Final = b"v "
 _OLDEST: Final = 3
 """Version of the format in which strings have lengths."""
 _AFTER_COMMAND: Final = re.compile(rb"I [0-9a-f]+ [0-9a-f]+")
@@ -36,7 +36,7 @@ _METRICS: Final = frozenset({Metric.BYTES, Metric.BLOCKS, Metric.ALLOCATED})
 def is_heaptrack(content: bytes) -> bool:
     """Whether it begins like one."""
     words = content[:64].split(b"\n", 1)[0].split()
-    return content.startswith(_HEAD) and len(words) == 3
+    return content.startswith(HEAD) and len(words) == 3
 
 
 class Log:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.reading import content_of, heaptrack
+from tracelloc.reading import GZIP, ZSTD, content_of, heaptrack
 from tracelloc.reading.heaptracktrace import convert
 from tracelloc.recording.joined import AnyRecording, JoinedTraces
 from tracelloc.recording.reader import RecordedTrace
@@ -24,8 +24,8 @@ def open_recording(path: Path) -> RecordedTrace:
     """A recording, or a file of heaptrack's as one. Raises TracellocError."""
     try:
         with path.open("rb") as stream:
-            is_packed = stream.read(4).startswith((b"\x28\xb5\x2f\xfd", b"\x1f\x8b", b"v "))
-        content = content_of(path) if is_packed else b""
+            may_be = stream.read(4).startswith((ZSTD, GZIP, heaptrack.HEAD))
+        content = content_of(path) if may_be else b""
     except (OSError, MalformedError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise TracellocError(f"{path} cannot be read: {why}") from error

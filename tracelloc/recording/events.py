@@ -115,7 +115,7 @@ class EventWriter:
         ).fetchone()  # fmt: skip
         self._bytes -= len(data)
         if later is not None and is_whole and not later[1]:
-            blocks = _outstanding([decode(data)[1], decode(later[2])[0]]).blocks()
+            blocks = _outstanding([decode(data)[1], decode(later[2])[0]])
             whole = encode(LoggedEvents(np.empty(0, EVENT_DTYPE), blocks))
             self._replace(later[0], key, whole)
             self._bytes += len(whole) - len(later[2])
@@ -128,7 +128,7 @@ class EventWriter:
             change(_INSERT, (*row, True, checksum(whole, *row), whole))
 
 
-def _outstanding(parts: list[Events]) -> LiveTable:
+def _outstanding(parts: list[Events]) -> Blocks:
     """What these lead to, one after the other."""
     most = max((int(part["stack_id"].max()) for part in parts if len(part)), default=0)
     stacks = Stacks()
@@ -137,7 +137,7 @@ def _outstanding(parts: list[Events]) -> LiveTable:
     table = LiveTable(stacks)
     for part in parts:
         table.apply(part)
-    return table
+    return table.blocks()
 
 
 def blocks_at(
@@ -158,7 +158,7 @@ def blocks_at(
         events, births = decode(checked(data, crc, number, *key))
         parts.append(events if parts else births)
         _check(parts[-1], len(one.stacks), one.now_ns)
-    return _outstanding(parts).blocks() if parts else None
+    return _outstanding(parts) if parts else None
 
 
 def _check(events: Events, stacks: int, now_ns: int) -> None:

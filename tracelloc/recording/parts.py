@@ -77,10 +77,9 @@ class Dissector:
     def _process(self, one: Snapshot) -> ProcessParts:
         key = key_of(one)
         facts = {
-            name: self._converted(key, name, getattr(one, name), to_plain)
-            for name in _FACT_TYPES.keys() - _LATER_FACTS
+            name: self._converted(key, name, getattr(one, name), _CONVERTERS.get(name, to_plain))
+            for name in _FACT_TYPES
         }
-        facts["objects"] = self._converted(key, "objects", one.objects, _objects)
         facts["sample_bytes"] = one.totals.sample_bytes
         facts["book"] = self._book_of(one.stacks)
         facts["history"] = one.history.times_ns
@@ -123,6 +122,10 @@ def _objects(found: ObjectFindings | None) -> Any:
     kept = {one.name for one in (*largest, *grown[:_MOST_TYPES])}
     now, first = found.now.reduced_to(kept), found.first.reduced_to(kept)
     return to_plain(replace(found, now=now, first=first))
+
+
+_CONVERTERS: Final[dict[str, Callable[[Any], Any]]] = {"objects": _objects}
+"""By name, where a fact is not kept as it is."""
 
 
 def _words(column: Any) -> I64:

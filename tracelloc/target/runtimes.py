@@ -131,11 +131,13 @@ def runtimes_of(modules: Iterable[Module]) -> tuple[Runtime, ...]:
 
 def collects_garbage(paths: Iterable[str]) -> bool:
     """Whether a garbage collector frees blocks in a process, by the files it has mapped."""
-    names = [base_name(path) for path in paths]
-    runtimes = map(_by_name, names)
-    return any(each is not None and each.collects for each in runtimes) or any(
-        map(_COLLECTORS.fullmatch, names)
-    )
+    return any(_collects(base_name(path)) for path in paths)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _collects(name: str) -> bool:
+    runtime = _by_name(name)
+    return _COLLECTORS.fullmatch(name) is not None if runtime is None else runtime.collects
 
 
 @functools.lru_cache(maxsize=1 << 12)

@@ -9,6 +9,7 @@ freed; where old blocks are still pointed to, they may be a cache or a table tha
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import overload
 
 import numpy as np
 
@@ -91,9 +92,9 @@ def heed_pointers(
     resident_bytes = around.resident_bytes
     rate = sites.rate_bytes_per_min
     # A collector may leave garbage until there is twice as much.
-    has_doubled = rate * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
-    has_doubled &= not around.collects
-    called_s = np.where(has_doubled, P.referenced_doubled_s, P.referenced_watch_s)
+    doubles_s = P.referenced_watch_s if around.collects else P.referenced_doubled_s
+    has_doubled = doubles_memory(rate, watched_s, resident_bytes)
+    called_s = np.where(has_doubled, doubles_s, P.referenced_watch_s)
     leaks = sites.code == CODE_OF[Verdict.LEAKING]
     grew = sites.confidence > 0
     waits = leaks & ~proof.proven & (watched_s < called_s)
@@ -129,6 +130,17 @@ def heed_pointers(
         rising_only=sites.rising_only & ~proof.listed,
         replaces_old=sites.replaces_old & ~proof.listed,
     )
+
+
+@overload
+def doubles_memory(rate_bytes_per_min: float, watched_s: float, resident_bytes: int) -> bool: ...
+@overload
+def doubles_memory(rate_bytes_per_min: F64, watched_s: F64, resident_bytes: int) -> Mask: ...
+def doubles_memory(
+    rate_bytes_per_min: float | F64, watched_s: float | F64, resident_bytes: int
+) -> bool | Mask:
+    """Whether what has piled up since is so much of the process's memory that this has doubled."""
+    return rate_bytes_per_min * watched_s / 60 >= P.referenced_share * max(resident_bytes, 1)
 
 
 def _rates(

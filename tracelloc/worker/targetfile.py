@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from tracelloc.elf import NotElfError, Segment
 from tracelloc.elf.file import DynamicNames
+from tracelloc.elf.segments import SegmentedFile
 from tracelloc.text import printable
 from tracelloc.worker.client import CODE_WORKER, FileReadError, FileWorker
 from tracelloc.worker.handle import FileHandle, text, text_or_none, whole_number
@@ -55,7 +56,7 @@ Offsets = tuple[int, bool]
 """Where a probe sits, from the function's entry, and whether the instruction is single-stepped."""
 
 
-class TargetFile(FileHandle):
+class TargetFile(FileHandle, SegmentedFile):
     """Owns its descriptor. Addresses are the file's own. Safe for use from several threads."""
 
     def __init__(self, descriptor: int, path: str, worker: FileWorker = CODE_WORKER) -> None:
@@ -71,7 +72,7 @@ class TargetFile(FileHandle):
             if isinstance(error, FileReadError) and str(error).startswith(_NOT_ELF):
                 raise NotElfError(str(error).removeprefix(_NOT_ELF)) from error
             raise
-        self.segments: Final = self._facts.segments
+        self.segments = self._facts.segments
         self.has_frames: Final = self._facts.has_frames
         self.build_id: Final = self._facts.build_id
         self.is_go: Final = self._facts.is_go
@@ -115,20 +116,6 @@ class TargetFile(FileHandle):
             return os.pread(self._descriptor, min(size_bytes, _LONGEST_READ), offset)
         except (OSError, OverflowError, ValueError):
             return b""
-
-    def address_of(self, offset: int) -> int | None:
-        """Virtual address of a file offset."""
-        for segment in self.segments:
-            if segment.offset <= offset < segment.offset + segment.file_size:
-                return segment.address + offset - segment.offset
-        return None
-
-    def offset_of(self, address: int) -> int | None:
-        """File offset of a virtual address."""
-        for segment in self.segments:
-            if segment.address <= address < segment.address + segment.file_size:
-                return segment.offset + address - segment.address
-        return None
 
     def once(self, key: Hashable, work_out: Callable[[], T]) -> T:
         """What is worked out from the file alone, kept under a key for as long as the file."""
