@@ -8,7 +8,7 @@ DEMO_SECONDS ?= 15
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test capabilities soak lint bench kernels screenshots docs clean
+.PHONY: help install demo test capabilities fuzz soak lint bench kernels screenshots docs clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/:/' | \
@@ -29,6 +29,10 @@ test: $(VENV)/.tools ## run all tests, those that trace real processes included
 capabilities: $(VENV)/.tools ## run the tests that trace with the documented capabilities, not as root
 	$(SUDO) env TEST_CAPABILITIES=1 "PATH=$$PATH" $(BIN)/python -m pytest -m "not alone" \
 	    --numprocesses 2 --dist worksteal tests/integration $(PYTEST_ARGS)
+
+fuzz: $(VENV)/.tools ## damage the input of every reader anew, for ten minutes (FUZZ_SECONDS)
+	env FUZZ_SECONDS=$${FUZZ_SECONDS:-600} FUZZ_SEED=$$(date +%s%N) PYTHONDONTWRITEBYTECODE=1 \
+	    $(BIN)/python -m pytest --numprocesses 2 tests/unit/test_fuzz.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.tools ## trace under load for half an hour: memory flat, figures exact (SOAK_SECONDS)
 	$(SUDO) env SOAK_SECONDS=$${SOAK_SECONDS:-1800} "PATH=$$PATH" $(BIN)/python -m pytest -s \

@@ -22,9 +22,12 @@ _RETURN_ADDRESS_BYTES: Final = 8
 
 
 def function_parts(elf: ElfFile, cfi: Cfi | None, name: str) -> list[range]:
-    """The parts of a function, by the file's own addresses; none if it has no symbol."""
+    """The parts of a function, by the file's own addresses; none if it has no symbol.
+
+    No part is larger than the file, whatever its symbol says.
+    """
     parts = [
-        range(start, start + size)
+        range(start, start + min(size, elf.size_bytes))
         for each in (name, f"{name}.cold")
         for start, size in elf.find_functions([each]).get(each, {}).items()
     ]
