@@ -142,6 +142,9 @@ class CaptureConfig:
 class Capture:
     """The programs, their rings, counters and control words."""
 
+    waits_ms = 5, 100
+    """How long the rings may be left alone: while much comes, and while little does."""
+
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
     ) -> None:
@@ -280,7 +283,7 @@ class Capture:
 
     def set_live(self, live: bool) -> None:
         """Lets the probes report, or stops them."""
-        self._report(abi.Reporting.LIVE if live else abi.Reporting.STOPPED)
+        self._control["reporting"][0] = abi.Reporting.LIVE if live else abi.Reporting.STOPPED
 
     def pause(self) -> None:
         """Stops reports of allocations and frees, for probes that are about to come off.
@@ -288,10 +291,7 @@ class Capture:
         Each program looks when it begins, so once an event of an address is left out, all later
         ones are.
         """
-        self._report(abi.Reporting.PAUSED)
-
-    def _report(self, what: abi.Reporting) -> None:
-        self._control["reporting"][0] = what
+        self._control["reporting"][0] = abi.Reporting.PAUSED
 
     def set_stop_at_loads(self, stop: bool) -> None:
         """Whether threads get the stop signal when the loader has mapped something."""

@@ -200,6 +200,24 @@ class Miss:
     """Pages of it that could not be copied: a bit for each."""
 
 
+def miss_of(data: memoryview, at: int) -> Miss:
+    """The ``struct miss`` at a place, and what has been copied behind it."""
+    head = np.frombuffer(data, _MISS_DTYPE, 1, at)[0]
+    at += _MISS_DTYPE.itemsize
+    pages = int(head["stack_pages"])
+    n_pages = pages.bit_length()
+    return Miss(
+        stack_id=int(head["stack_id"]),
+        generation=int(head["generation"]),
+        image=int(head["image"]),
+        missing=int(head["missing"]),
+        registers=tuple(head["registers"].tolist()),
+        stack_address=int(head["stack_address"]),
+        stack=bytes(data[at : at + n_pages * _PAGE]),
+        stack_holes=~pages & (1 << n_pages) - 1,
+    )
+
+
 class MissRing(Ring):
     """The ring of ``struct miss``: few records, of two sizes."""
 
@@ -215,23 +233,7 @@ class MissRing(Ring):
             if length & BUSY:
                 break
             if not length & DISCARD:
-                at += HEAD_BYTES
-                head = np.frombuffer(self.data, _MISS_DTYPE, 1, at)[0]
-                at += _MISS_DTYPE.itemsize
-                pages = int(head["stack_pages"])
-                n_pages = pages.bit_length()
-                found.append(
-                    Miss(
-                        stack_id=int(head["stack_id"]),
-                        generation=int(head["generation"]),
-                        image=int(head["image"]),
-                        missing=int(head["missing"]),
-                        registers=tuple(head["registers"].tolist()),
-                        stack_address=int(head["stack_address"]),
-                        stack=bytes(self.data[at : at + n_pages * _PAGE]),
-                        stack_holes=~pages & (1 << n_pages) - 1,
-                    )
-                )
+                found.append(miss_of(self.data, at + HEAD_BYTES))
             position += (HEAD_BYTES + (length & _LENGTH_MASK) + 7) & ~7
             self.consumed = position
         return found

@@ -50,6 +50,13 @@ class RowMemory:
         self._salt = 0
         self._last_tags = list(range(_SALTS))
 
+    def move(self, sets: npt.NDArray[Any]) -> None:
+        """Has everything in another array of as many sets from here on, where walks look for it."""
+        with self.lock:
+            sets[:] = self._sets.view(sets.dtype).ravel()
+            self._sets = sets.view(np.uint64).reshape(len(sets), -1)
+            self._keys, self._rows = sets["keys"], sets["rows"]
+
     @property
     def capacity(self) -> int:
         """Rows that there is room for."""

@@ -16,7 +16,22 @@ class SpaceWords:
     def __init__(self, spaces: npt.NDArray[Any], slot: int) -> None:
         """``spaces``: an array of ``abi.SPACE_DTYPE``."""
         self._words = spaces[slot : slot + 1]
+        self._rows_words = self._words
+        """What says which rows are valid: where stacks are walked."""
         self.slot = slot
+
+    def walk_elsewhere(self, words: npt.NDArray[Any] | None) -> None:
+        """Stacks are walked by who reads these words (an element of ``abi.SPACE_DTYPE``).
+
+        None: by the probes. The generation stays as it is.
+        """
+        generation, tag = self.generation, int(self._rows_words["tag"][0])
+        if words is not None:
+            words["image"][0], words["lineage"][0] = self.image, self._words["lineage"][0]
+        self._rows_words = self._words if words is None else words
+        loads = int(self._rows_words["loads"][0])
+        self._rows_words["changes"][0] = generation - loads & GENERATION_MASK
+        self._rows_words["tag"][0] = tag
 
     @property
     def image(self) -> int:
@@ -53,16 +68,16 @@ class SpaceWords:
     @property
     def generation(self) -> int:
         """How often what is mapped has changed, so that rows may be outdated."""
-        words = self._words
-        return int(words["loads"][0] + words["changes"][0]) & GENERATION_MASK
+        words = self._rows_words
+        return int(words["loads"][0]) + int(words["changes"][0]) & GENERATION_MASK
 
     def note_change(self) -> None:
         """Outdates all rows: something else is mapped now, without the loader's telling."""
-        self._words["changes"][0] += 1
+        self._rows_words["changes"][0] += 1
 
     def publish_tag(self, generation: int, tag: int) -> None:
         """Rows whose keys carry ``tag`` are for what is mapped in this generation."""
-        self._words["tag"][0] = generation << TAG_BITS | tag
+        self._rows_words["tag"][0] = generation << TAG_BITS | tag
 
     def set_trampoline(self, address: int) -> None:
         """Where hijacked returns go: lets the probes spot abandoned calls."""

@@ -60,6 +60,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
     _check(given, command)
     _check_watch(given)
     _check_overhead(given)
+    _check_lane(given)
     mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
     _check_mode(given, command, mode)
     return CommandLine(given, command, mode)
@@ -151,6 +152,19 @@ def _check_overhead(given: argparse.Namespace) -> None:
         raise UsageError("--max-overhead must be between 0.1% and 1000%")
     if given.follow is not None:
         raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
+
+
+def _check_lane(given: argparse.Namespace) -> None:
+    """Raises UsageError for what the library can't do."""
+    asked = {
+        "--follow": given.follow is not None,
+        "--max-overhead": given.max_overhead is not None,
+        "--mmap": given.mmap,
+        "--stacks=fp": given.stacks == "fp",
+    }
+    excluded = next((name for name, is_asked in asked.items() if is_asked), None)
+    if given.lane == "on" and excluded is not None:
+        raise UsageError(f"--lane=on excludes {excluded}, which needs probes")
 
 
 def _check_watch(given: argparse.Namespace) -> None:

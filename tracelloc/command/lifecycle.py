@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.capture import system
+from tracelloc.capture.lane import preloaded_library
 from tracelloc.command.options import Options
 from tracelloc.invoker import discard_unfinished, effective_user, invoker
 from tracelloc.target.processlist import open_target
@@ -252,7 +253,8 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
-    return LaunchStart(TracedProgram(options.command, who, file_limit, terminal))
+    preloaded = preloaded_library() if options.trace.use_lane else None
+    return LaunchStart(TracedProgram(options.command, who, file_limit, terminal, preloaded))
 
 
 def _is_from_terminal() -> bool:

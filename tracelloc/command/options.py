@@ -149,6 +149,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         most_processes=given.follow_limit,
         followed_names=given.follow or frozenset(),
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
+        use_lane=given.lane == "on",
         reads_memory=not given.no_search,
         debug=given.debug,
     )

@@ -13,8 +13,8 @@ from tracelloc.command.arguments import add_all
 from tracelloc.errors import UsageError
 
 SUBCOMMANDS: Final = (
-    "completion", "diff", "doctor", "help", "merge", "objects", "open", "record", "report",
-    "symbols",
+    "completion", "diff", "doctor", "help", "lane-path", "merge", "objects", "open", "record",
+    "report", "symbols",
 )  # fmt: skip
 """Words that stand before all options; ``subcommands`` has them."""
 _USAGE: Final = """tracelloc [-p PID | -n NAME] [options]

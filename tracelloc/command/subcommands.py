@@ -270,6 +270,16 @@ def _help(given: argparse.Namespace) -> None:
     manual.show(given.topic)
 
 
+def _add_lane_path(parser: Parser) -> None:
+    _add_debug(parser)
+
+
+def _lane_path(given: argparse.Namespace) -> None:  # noqa: ARG001 - there is nothing to ask for
+    from tracelloc.capture.lane import preloaded_library  # noqa: PLC0415
+
+    _print([str(preloaded_library())])
+
+
 def _add_completion(parser: Parser) -> None:
     parser.add_argument("shell", choices=["bash", "zsh", "fish"], help="shell to complete for")
     _add_debug(parser)
@@ -351,6 +361,12 @@ COMMANDS: Final = {
         _add_report,
         _report,
         reads_files=True,
+    ),
+    "lane-path": Subcommand(
+        "Prints the path of the library that programs have preloaded (LD_PRELOAD) to report their "
+        "allocations by themselves: tracelloc help lane.",
+        _add_lane_path,
+        _lane_path,
     ),
     "help": Subcommand("Shows a topic of the manual, or lists the topics.", _add_help, _help),
     "completion": Subcommand(

@@ -11,7 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from tracelloc import abi
-from tracelloc.target.allocators import Allocator, AllocatorFunction, Module, Unseen
+from tracelloc.target.allocators import (
+    PRELOADED_MARKER,
+    Allocator,
+    AllocatorFunction,
+    Module,
+    Unseen,
+)
 from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
 from tracelloc.target.procfs import base_name
 from tracelloc.worker.targetfile import Offsets
@@ -161,8 +167,10 @@ def _entry_point(
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
-    """The probes that tell when libraries come and go."""
-    return _hook_points(modules, LOADER_HOOK, "loader_changes")
+    """The probes that tell when libraries come and go, and when our own one has begun."""
+    modules = list(modules)
+    own = _hook_points(modules, PRELOADED_MARKER, "loader_changes")
+    return own + _hook_points(modules, LOADER_HOOK, "loader_changes")
 
 
 def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:

@@ -123,11 +123,24 @@ class MallocChoice:
 
 EVERYTHING: Final = MallocChoice()
 
+PRELOADED_MARKER: Final = "tracelloc_lane_ready"
+"""A function that only our own preloaded library has."""
+
+
+def is_preloaded_library(module: Module) -> bool:
+    """Whether a file is the library that reports allocations by itself (``probes/lane``).
+
+    It passes all calls on, and is no allocator.
+    """
+    return bool(module.elf.find_functions([PRELOADED_MARKER]))
+
 
 def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) -> list[Allocator]:
     """The allocators in these files, each address once."""
     found: list[Allocator] = []
     for module in modules:
+        if is_preloaded_library(module):
+            continue
         named = (pool.family_in(module.path, module.elf) for pool in selection.custom)
         every = [*(family for family in named if family is not None), *families_in(module.elf)]
         only = selection.only

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tracelloc.capture.bpf import Capture
+from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
@@ -52,7 +53,11 @@ def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool =
 
 def _capture(config: TraceConfig, say: Say) -> Capture:
     """The probes: without frames of Python if the kernel refuses those that read them."""
-    capture = Capture(config.capture, config.method, debug=config.debug)
+    capture: Capture
+    if config.use_lane:
+        capture = LaneCapture(config.capture, config.method, say=say, debug=config.debug)
+    else:
+        capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
         return capture
     try:

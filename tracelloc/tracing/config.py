@@ -31,6 +31,8 @@ class TraceConfig:
     """What tracelloc itself may take; None: whatever there is."""
     max_overhead: OverheadLimit | None = None
     """What the probes may cost the target; None: whatever they do."""
+    use_lane: bool = False
+    """Whether a process that has the library preloaded reports by itself, where it can."""
     reads_memory: bool = True
     """Whether the processes' memory is read: for pointers to old blocks, and Python's objects."""
     log_events: bool = False

@@ -8,15 +8,19 @@ from typing import Final
 
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
+from tracelloc.capture.lanecapture import LaneCapture
+from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
-from tracelloc.placement import ProbePoint, place_exceptions, place_loader, plan
+from tracelloc.placement import Plan, ProbePoint, place_exceptions, place_loader, plan
 from tracelloc.target.allocators import Allocator, MallocChoice, Module, discover
 from tracelloc.target.found import FoundLibrary, found_of, why_no_allocator
 from tracelloc.target.processlist import check_bits
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
+from tracelloc.tracing.lanelink import LaneLink, code_ranges, is_behind
 from tracelloc.tracing.survival import check_survival
+from tracelloc.unwinding.leading import LeadingFrames
 
 _LOADER_PROGRAM: Final = "loader_changes"
 
@@ -55,7 +59,13 @@ class ProbeSet:
     """Not thread safe: the session's lock guards it, but for ``detach`` of an ended process."""
 
     def __init__(
-        self, capture: Capture, space: AddressSpace, selection: MallocChoice, *, with_loader: bool
+        self,
+        capture: Capture,
+        space: AddressSpace,
+        selection: MallocChoice,
+        words: SpaceWords,
+        *,
+        with_loader: bool,
     ) -> None:
         """Nothing is attached yet. ``with_loader``: the dynamic linker's calls are wanted."""
         self._capture = capture
@@ -66,6 +76,11 @@ class ProbeSet:
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self._is_paused = False
+        self._lane: LaneLink | None = None
+        if isinstance(capture, LaneCapture):
+            self._lane = LaneLink(capture, space, words)
+        self._withheld: list[ProbePoint] = []
+        """Points in files whose blocks the process reports by itself."""
         self._trouble: TracellocError | None = None
         """Why the last files that could not be probed could not."""
         self.points: list[ProbePoint] = []
@@ -73,32 +88,67 @@ class ProbeSet:
         self.found: tuple[FoundLibrary, ...] = ()
         """The allocators of all programs so far, in the order of being found; only grows."""
 
-    def attach(self, modules: Sequence[Module]) -> None:
+    def attach(self, modules: Sequence[Module], *, all_loaded: bool = False) -> None:
         """Probes the allocators in files that were not mapped before.
+
+        ``all_loaded``: see ``settle``.
 
         Raises TracellocError, and has then attached nothing of these files.
         """
         check_survival(self._space.process)
+        withheld = self._withheld
         planned = plan(discover(modules, self._selection))
-        points = list(planned.points)
+        points = self._wanted(planned, all_loaded=all_loaded)
         if self._with_loader:
             points += place_loader(modules)
         if planned.has_throwing and not self._has_throwing:
             points += place_exceptions(self._space.modules)
         elif self._has_throwing:
             points += place_exceptions(modules)
-        if not points:
+        if not points and not self._withheld:
             return
         try:
             self._attach(points)
         except TracellocError as error:
-            self._trouble = error
+            self._trouble, self._withheld = error, withheld
             raise
         self.points += points
         self._allocators += planned.allocators
         found = found_of(planned.allocators)
         self.found += tuple(each for each in found if each not in self.found)
         self._has_throwing = self._has_throwing or planned.has_throwing
+
+    def _wanted(self, planned: Plan, *, all_loaded: bool) -> list[ProbePoint]:
+        """The points of a plan, and those withheld before, that are to be attached now."""
+        points = [*self._withheld, *planned.points]
+        self._withheld = []
+        if self._lane is not None:
+            every = [*self._allocators, *planned.allocators]
+            self._lane.look(every, all_loaded=all_loaded)
+            if self._lane.withholds:
+                behind = {a.module.open_path for a in every if is_behind(a)}
+                self._withheld = [point for point in points if point.open_path in behind]
+                points = [point for point in points if point.open_path not in behind]
+        return points
+
+    @property
+    def has_lane(self) -> bool:
+        """Whether what the process says by itself takes the place of probes, or may yet."""
+        return self._lane is not None and self._lane.withholds
+
+    def settle(self, *, all_loaded: bool) -> None:
+        """Looks whether the process has a library that has begun. Raises TracellocError.
+
+        ``all_loaded``: whatever the program begins with is there.
+        """
+        if self._lane is not None and not self._lane.is_settled:
+            self.attach((), all_loaded=all_loaded)
+
+    def leading(self) -> LeadingFrames | None:
+        """Code of allocators that stacks begin with; None: they don't."""
+        if not self.has_lane:
+            return None
+        return LeadingFrames(code_ranges(self._space, self._allocators))
 
     def _attach(self, points: Sequence[ProbePoint]) -> None:
         """Attaches these; while this is paused, only the loader's."""
@@ -169,5 +219,7 @@ class ProbeSet:
     def clear(self) -> None:
         """Takes the probes out and forgets them, for another program."""
         self.detach()
-        self.points, self._allocators = [], []
+        self.points, self._allocators, self._withheld = [], [], []
+        if self._lane is not None:
+            self._lane.begin_image()
         self._has_throwing = False

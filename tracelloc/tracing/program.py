@@ -42,11 +42,14 @@ class TracedProgram:
         who: Invoker,
         file_limit: FileLimit,
         terminal: ProgramTerminal | None = None,
+        preloaded: Path | None = None,
     ) -> None:
         """``who`` runs it, with this limit of open files.
 
-        Its streams are those of ``terminal``, or ours.
+        Its streams are those of ``terminal``, or ours. ``preloaded``: a library that comes before
+        all others.
         """
+        self._preloaded = preloaded
         self.terminal = terminal
         self._command = list(command)
         self.name = command[0]
@@ -89,7 +92,10 @@ class TracedProgram:
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
                 resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
-                _execute(self._command, _become_user(self._who))
+                environment = _become_user(self._who)
+                if self._preloaded is not None:
+                    environment = _with_preloaded(environment, self._preloaded)
+                _execute(self._command, environment)
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:
@@ -168,6 +174,14 @@ def _become_user(who: Invoker) -> list[bytes]:
     dropped = tuple(f"{name}=".encode() for name in user)
     kept = [e for e in environment if not e.startswith((b"SUDO_", *dropped))]
     return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
+
+
+def _with_preloaded(environment: Sequence[bytes], library: Path) -> list[bytes]:
+    """The environment with one more library in ``LD_PRELOAD`` (ld.so(8)), before the user's own."""
+    name = b"LD_PRELOAD="
+    before = [e.removeprefix(name) for e in environment if e.startswith(name)]
+    others = [e for e in environment if not e.startswith(name)]
+    return [*others, name + b":".join([os.fsencode(library), *filter(None, before)])]
 
 
 def _execute(command: Sequence[str], environment: Sequence[bytes]) -> None:

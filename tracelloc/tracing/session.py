@@ -42,8 +42,6 @@ from tracelloc.tracing.tracee import Outside, Tracee
 from tracelloc.tracing.upkeep import Upkeep
 from tracelloc.tracing.windows import Windows
 
-_SHORTEST_WAIT_MS: Final = 5
-_LONGEST_WAIT_MS: Final = 100
 _FULL_SHARE: Final = 1 / 3
 """The reader hurries when it finds more than this part of the ring filled."""
 _IDLE_SHARE: Final = 1 / 6
@@ -340,13 +338,14 @@ class Session:
             self._failure = failure
 
     def _pump_until_stopped(self) -> None:
-        wait_ms = _SHORTEST_WAIT_MS
+        capture = self._capture
+        wait_ms = capture.waits_ms[0]
         with select.epoll() as poll:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
-            poll.register(self._capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
+            poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
             poll.register(self._wake_fd, select.EPOLLIN)
-            if self._capture.misses_fd >= 0:
-                poll.register(self._capture.misses_fd, select.EPOLLIN | select.EPOLLET)
+            if capture.misses_fd >= 0:
+                poll.register(capture.misses_fd, select.EPOLLIN | select.EPOLLET)
             while True:
                 ready = poll.poll(wait_ms / 1000)
                 with self._lock:
@@ -358,9 +357,10 @@ class Session:
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
                 if share > _FULL_SHARE:
-                    wait_ms = max(_SHORTEST_WAIT_MS, wait_ms // 2)
+                    wait_ms = wait_ms // 2
                 elif share < _IDLE_SHARE:
-                    wait_ms = min(_LONGEST_WAIT_MS, wait_ms + 1 + wait_ms // 4)
+                    wait_ms += 1 + wait_ms // 4
+                wait_ms = max(capture.waits_ms[0], min(capture.waits_ms[1], wait_ms))
 
     def _drain_all(self) -> None:
         """Applies all that a process has reported, which has stopped now."""

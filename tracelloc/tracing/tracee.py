@@ -79,10 +79,8 @@ class Tracee:
         libraries are not mapped yet. ``has_begun`` is False for a process that waits to
         execute the program that is to be traced.
         """
-        self.process = space.process
-        self.target = target
-        self.space = space
-        self.heap = heap
+        self.process, self.space = space.process, space
+        self.target, self.heap = target, heap
         self.words = words
         """What the probes are told of its address space."""
         self.image = words.image
@@ -97,6 +95,7 @@ class Tracee:
             capture,
             space,
             config.selection,
+            words,
             with_loader=config.capture.use_rows or config.follow or is_starting,
         )
         self.source: StackSource = StackSource(
@@ -108,14 +107,13 @@ class Tracee:
             on_modules=self._see,
             like=None if parent is None else parent.source,
         )
-        self._cpu = CpuMeter()
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         """Files of code, and the runtimes that are among them."""
         self.judged_ns = 0
         """When some of its stacks were looked at last."""
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Once it has ended nothing changes, so one snapshot of each kind will do."""
-        self._capture, self._config = capture, config
+        self._capture, self._config, self._cpu = capture, config, CpuMeter()
         self._rate, self._events_before = RateMeter(), 0
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
 
@@ -144,7 +142,8 @@ class Tracee:
 
         Raises TracellocError, and has then attached nothing.
         """
-        self.probes.attach(modules)
+        self.probes.attach(modules, all_loaded=True)
+        self.source.leading = self.probes.leading()
         self.source.await_rows()
         self.windows.restart(now_ns)
         self.heap = self.heap.renewed(now_ns, self.heap.stacks)
@@ -176,17 +175,20 @@ class Tracee:
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.thread_names.forget_order()
         self._forget_image(now_ns)
+        # Who reports by itself does so no more, and what it spared is to be probed again.
+        same_thread = same_thread and not (had_lane := self.probes.has_lane)
         self.space.begin_image(keep_modules=same_thread)
         self.source.begin_image(self.heap.stacks)
         if not same_thread:
             self.probes.clear()
         self.source.refresh()
-        if not self.is_starting:
+        if not (self.is_starting or had_lane):
             self.probes.check()
 
     def load(self) -> None:
         """Libraries have come or gone, and it is stopped. Raises TargetError without allocator."""
         self.source.refresh()
+        self.probes.settle(all_loaded=True)
         if self.is_starting:
             self.is_starting = False
             self.probes.check()
@@ -253,6 +255,8 @@ class Tracee:
         """
         table = self.heap.table
         self.probes.look_after(say)
+        if not self.is_starting:
+            self.probes.settle(all_loaded=True)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
         if self.source.merger is not None:
@@ -330,6 +334,7 @@ class Tracee:
         """Something else is mapped: perhaps an allocator, too."""
         if modules:
             self.probes.attach(modules)
+            self.source.leading = self.probes.leading()
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
             self._trampoline = trampoline

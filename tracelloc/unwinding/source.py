@@ -20,6 +20,7 @@ from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.unwinding.addresses import AddressSet
 from tracelloc.unwinding.ahead import RowsAhead
+from tracelloc.unwinding.leading import LeadingFrames
 from tracelloc.unwinding.plausible import FrameChecker
 from tracelloc.unwinding.sitememory import SiteMemory
 from tracelloc.unwinding.unwinder import Unwinder
@@ -74,6 +75,8 @@ class StackSource:
         if config.python:
             parent = None if like is None or like.merger is None else like.merger.runtime
             self.merger = StackMerger(space, stacks, words, parent)
+        self.leading: LeadingFrames | None = None
+        """What stacks begin with that were walked by an allocator; None: they are not."""
         self._unwinder: Unwinder | None = None
         self._is_closed = False
         self._image = words.image
@@ -197,6 +200,8 @@ class StackSource:
         self.merger.note(new.select(is_merged))
 
     def _note_code(self, new: SentStacks) -> None:
+        if self.leading is not None:
+            new = self.leading.without_all(new)
         if self._checker.has_unknown(self._note_passed(new.frames)):
             self.refresh()
         if self._unwinder is None:
@@ -230,7 +235,8 @@ class StackSource:
         finished = self._unwinder.finish(misses)
         self._note_passed(np.array([f for stack in finished for f in stack.frames], np.uint64))
         for stack in finished:
-            self._stacks.add(stack.stack_id, *self._settle(stack.frames, stack.flags))
+            frames = stack.frames if self.leading is None else self.leading.without(stack.frames)
+            self._stacks.add(stack.stack_id, *self._settle(frames, stack.flags))
         if self.merger is not None:
             self.merger.settle()
 

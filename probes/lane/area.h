@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * What a process that has libtracelloc.so preloaded shares with the profiler: one file in memory
+ * (memfd_create(2)) that the library makes, sealed against changes of its size, and of which both
+ * sides have parts mapped. tracelloc/capture/lanearea.py mirrors it; a test compares both.
+ *
+ * The profiler believes nothing that it reads here: the process may write what it likes.
+ */
+#ifndef TRACELLOC_LANE_AREA_H
+#define TRACELLOC_LANE_AREA_H
+
+#include <linux/types.h>
+#include "../event.h"
+
+#define LANE_MAGIC 0x31656e616c6c7274ULL
+#define LANE_PAGE 4096
+
+/* Rings, of which each thread takes one; the first is for all that find none. */
+#define LANE_RINGS 256
+/* Slots of a ring: a power of two. */
+#define LANE_SLOTS 16384
+/* A ring is full for those who come anew when so many slots are left: for signal handlers. */
+#define LANE_SPARE_SLOTS 64
+/* Bytes of the ring of records: a power of two. */
+#define LANE_RECORD_BYTES (8U << 20)
+/* Stacks that are remembered as sent: sets of eight, powers of two. */
+#define LANE_KNOWN_SETS (1U << 15)
+#define LANE_KNOWN_WAYS 8
+/* Most frames of a stack. */
+#define LANE_MOST_FRAMES 512
+/* Sets of unwind entries, each a cache line: keys and rows as in struct row_set (maps.h). */
+#define LANE_ROW_SETS_LOG2 18
+#define LANE_ROW_WAYS 4
+#define LANE_KEY_TAG_SHIFT 48
+#define LANE_REGION_SHIFT 16
+
+/* Distances between samples in bytes, to be drawn from; the profiler. */
+#define LANE_GAPS 65536
+/* Sampled blocks, by sets of a cache line, and how many there are of each hash, up to 255. */
+#define LANE_SAMPLED_SETS (1U << 17)
+#define LANE_SAMPLED_WAYS 8
+#define LANE_FILTER_BYTES 65536
+
+/* Walks that a ring's threads remember, and the words that each goes by. */
+#define LANE_MEMOS 16
+#define LANE_MEMO_WORDS 160
+
+/* What orders events of different rings. */
+enum lane_clock {
+	LANE_CLOCK_TSC = 0,     /* the processors' time stamp counters, which run as one */
+	LANE_CLOCK_COUNTER = 1, /* `counter`, one more for each event */
+};
+
+/* Value of the library's variable tracelloc_lane_state, 0 at first. */
+enum lane_state {
+	LANE_READY = 1,   /* the file is there */
+	LANE_REFUSED = 2, /* it could not be made: nothing will ever be reported */
+};
+
+/* The first page: all that an idle process has mapped. */
+struct lane_control {
+	__u64 magic;
+	__u32 pid;        /* of the process, as it sees itself; the library */
+	__u32 registered; /* whether membarrier(2) reaches the process; the library */
+	__u64 size_bytes; /* of the file; the library */
+	__u32 unmappable; /* errno of mapping the rest of the file; the library */
+	__u32 unused_first;
+	__u64 unused[4];
+	/*
+	 * The id of the profiler's thread while events are wanted, else 0. It is on that thread's
+	 * list of robust futexes: when the profiler dies, of whatever, the kernel takes the id
+	 * away, and the process is idle from the next call on.
+	 */
+	__u32 holder;
+	__u32 gap_holder[15];
+	/* The profiler: */
+	__u64 min_size; /* of blocks that are reported, in bytes */
+	__u64 max_size;
+	__u32 clock;      /* enum lane_clock */
+	__u32 max_frames; /* of a stack */
+	__u32 may_sleep;  /* whether waiting threads may make system calls: no seccomp filter */
+	__u32 samples;    /* whether only blocks that samples fall into are reported */
+	__u64 unused_too[4];
+	struct space space; /* `loads` is the library's */
+	__u8 gap[63 & -sizeof(struct space)];
+	__u64 counter; /* of LANE_CLOCK_COUNTER */
+	__u64 gap_counter[7];
+	__u64 records_reserved; /* bytes of the ring of records, since the start; the library */
+	__u64 gap_reserved[7];
+	__u64 records_taken; /* the profiler */
+	__u64 gap_taken[7];
+	__u64 counters[COUNTERS]; /* by enum counter; the library */
+};
+
+/* A remembered walk: where each word was read, and what it was (memo.h). */
+struct lane_memo {
+	__u64 sp; /* where the walk began; 0: none */
+	__u64 pc;
+	__u64 bp;
+	__u64 state;   /* of the address space */
+	__u64 owner;   /* image and lineage */
+	__u64 stack_id;
+	__u32 n_words;
+	__u32 uses_bp; /* whether the caller's frame pointer counts */
+	__u64 words[LANE_MEMO_WORDS];
+	__u32 places[LANE_MEMO_WORDS]; /* bytes from sp */
+};
+
+/* One thread's ring, and what it works with. */
+struct lane_ring {
+	__u64 reserved; /* slots, since the start; the thread */
+	__u64 gap_reserved[7];
+	__u64 taken; /* slots, since the start; the profiler */
+	__u64 gap_taken[7];
+	__u32 owner; /* the thread's id; 0: nobody. Cleared by the profiler when the thread is gone */
+	__u32 lock;  /* of the first ring: the id of the thread that uses it now */
+	__u32 busy;  /* a walk is under way */
+	__u32 unused;
+	__u64 gap_owner[6];
+	/* The thread's own: */
+	__u64 low;  /* of the stack that it runs on: from here */
+	__u64 high; /* to here it can be read */
+	__u64 frames[LANE_MOST_FRAMES];
+	struct lane_memo memos[LANE_MEMOS];
+};
+
+/* What a record of the ring of records is. Its head is 8 bytes: its length with the head, a
+   multiple of 8, below this. A head of 0 is not written yet: who takes records leaves zeros. */
+enum lane_record {
+	LANE_RECORD_PAD = 1,   /* nothing */
+	LANE_RECORD_STACK = 2, /* struct stack with its used frames */
+	LANE_RECORD_MISS = 3,  /* struct miss with the memory of its pages */
+};
+#define LANE_RECORD_KIND_SHIFT 32
+
+/* Pages of stack in a miss, at most. */
+#define LANE_MISS_PAGES 17
+
+struct lane_row_set {
+	__u64 keys[LANE_ROW_WAYS];
+	__u64 rows[LANE_ROW_WAYS];
+};
+
+/* Where everything is in the file. */
+#define LANE_CEIL(bytes) (((bytes) + LANE_PAGE - 1) / LANE_PAGE * LANE_PAGE)
+#define LANE_AT_ROWS LANE_CEIL(sizeof(struct lane_control))
+#define LANE_AT_KNOWN (LANE_AT_ROWS + (sizeof(struct lane_row_set) << LANE_ROW_SETS_LOG2))
+#define LANE_AT_RECORDS (LANE_AT_KNOWN + 8UL * LANE_KNOWN_SETS * LANE_KNOWN_WAYS)
+#define LANE_AT_GAPS (LANE_AT_RECORDS + LANE_RECORD_BYTES)
+#define LANE_AT_FILTER (LANE_AT_GAPS + 8UL * LANE_GAPS)
+#define LANE_AT_SAMPLED (LANE_AT_FILTER + LANE_FILTER_BYTES)
+#define LANE_AT_RINGS (LANE_AT_SAMPLED + 8UL * LANE_SAMPLED_SETS * LANE_SAMPLED_WAYS)
+#define LANE_RING_BYTES LANE_CEIL(sizeof(struct lane_ring))
+#define LANE_AT_SLOTS (LANE_AT_RINGS + LANE_RINGS * LANE_RING_BYTES)
+#define LANE_SLOTS_BYTES LANE_CEIL(LANE_SLOTS * sizeof(struct event))
+#define LANE_BYTES (LANE_AT_SLOTS + LANE_RINGS * LANE_SLOTS_BYTES)
+
+#endif

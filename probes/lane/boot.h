@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/* What the first call of each function is: it finds the next definitions, and calls that. */
+
+#define BOOT(type, name, parameters, ...) \
+	static type boot_##name parameters \
+	{ \
+		begin_once(); \
+		if (next.name == boot_##name) \
+			__builtin_trap(); /* no C library has it */ \
+		return name(__VA_ARGS__); \
+	}
+
+BOOT(void *, malloc, (size_t size), size)
+BOOT(void *, calloc, (size_t n, size_t size), n, size)
+BOOT(void *, realloc, (void *block, size_t size), block, size)
+BOOT(void *, reallocarray, (void *block, size_t n, size_t size), block, n, size)
+BOOT(int, posix_memalign, (void **out, size_t alignment, size_t size), out, alignment, size)
+BOOT(void *, aligned_alloc, (size_t alignment, size_t size), alignment, size)
+BOOT(void *, memalign, (size_t alignment, size_t size), alignment, size)
+BOOT(void *, valloc, (size_t size), size)
+BOOT(void *, pvalloc, (size_t size), size)
+BOOT(void, free, (void *block), block)

@@ -1,0 +1,596 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * libtracelloc.so: reports allocations and frees of the process that it is preloaded in, through
+ * memory that it shares with the profiler (area.h), in the records of the probes (event.h).
+ *
+ * Contract
+ *   Defines malloc and its kin, and calls the next definition in the order of symbols, which
+ *   it finds by itself: nothing of the C library is called but dl_iterate_phdr(3), once. System
+ *   calls are made when the process begins, when a ring is taken, where a stack grows
+ *   into pages never seen, and where a thread has to wait; none of them changes errno. Nothing
+ *   allocates. Idle, a call costs two loads and a jump.
+ *
+ * Whether anybody wants events
+ *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
+ *   looks once, at its beginning. A forked child finds zeros in `guard`
+ *   (MADV_WIPEONFORK) and is idle, and does not have the shared memory (MADV_DONTFORK); a child
+ *   of vfork(2) has its parent's memory, and reports for it.
+ *
+ * Order
+ *   A free is stamped before it happens, an allocation after it has happened. Let event x of an
+ *   address come before event y of it, in another thread: the block was handed over, either
+ *   within the malloc library (x a free, y an allocation) or by the program (x an allocation, y a
+ *   free). Then x's thread has written something after stamping x that y's thread has read before
+ *   stamping y. The stamp comes from
+ *     - the time stamp counter, where the kernel finds that all processors' run as one (it
+ *       lists `tsc` among its clock sources). lfence lets it be read only after all loads before
+ *       it are done, and x's write is seen by others only after x's stamp was read, as
+ *       instructions retire in order. The handing over takes longer than a step of the counter;
+ *     - or a counter in the shared memory, for each event one more, by a locked addition: its
+ *       order is that of the additions.
+ *   So x has the lower stamp. Within a ring stamps grow.
+ *
+ * The cut
+ *   A slot is reserved before it is stamped. The profiler reads the clock (T), then makes all
+ *   threads of the process pass a memory barrier (membarrier(2)), then reads how many slots
+ *   are reserved in each ring. Whoever stamps below T had reserved before the barrier: the
+ *   profiler sees it. (With the counter, or where the process could not be registered, reserving
+ *   is a locked addition itself.) Slots that are reserved but not written have stamps
+ *   above those before them in their ring. So below T, and below the last written stamp of each
+ *   ring that has an unwritten slot, all is there: that is merged, the rest waits (merge.pyx).
+ *   A thread that was preempted in between holds others up until it runs again.
+ *
+ * Full rings
+ *   A thread waits, before it reserves, until there is room or nobody wants events any more.
+ *   Nothing is lost. If the profiler takes nothing for some seconds (it was stopped, say), the
+ *   process goes on for itself: it clears `holder`, which the profiler finds out.
+ *
+ * Signal handlers
+ *   Slots are reserved by one instruction, so a handler that allocates gets the next one. A walk
+ *   that interrupts another one is not made: COUNTER_LOST_STACKS.
+ */
+#define _GNU_SOURCE
+#include <elf.h>
+#include <link.h>
+#include <stddef.h>
+#include "area.h"
+#include "../row.h"
+
+typedef __u64 u64;
+typedef __u32 u32;
+typedef __u8 u8;
+
+#ifndef __x86_64__
+#error "only x86-64"
+#endif
+
+#define EXPORT __attribute__((visibility("default")))
+#define likely(x) __builtin_expect(!!(x), 1)
+#define unlikely(x) __builtin_expect(!!(x), 0)
+
+#include "kernel.h"
+#include "next.h"
+
+/* For the profiler to take something, in ticks of the time stamp counter: some seconds. */
+#define LONGEST_WAIT 20000000000ULL
+
+/* Wiped when the process forks: its child is to be idle. Pages of its own. */
+static struct guard {
+	struct lane_control *control; /* NULL: idle for good */
+	u8 *area;                     /* all of the file, once events were wanted */
+	u32 mapping;                  /* a thread is mapping it */
+	u8 rest[LANE_PAGE - 20];
+} guard __attribute__((aligned(LANE_PAGE)));
+
+/* What a thread keeps: little, for it is taken from its stack. */
+struct thread {
+	struct lane_ring *ring;
+	struct event *slots;
+	u64 taken;   /* slots that the profiler had taken when last looked */
+	u64 call;    /* where the return address of the allocator's call under way is; 0: none */
+	u64 freeing; /* the same of a free */
+	u64 freed;   /* what that frees */
+	u64 until_sample; /* bytes; 0: to be drawn */
+	u64 dice;         /* of pseudo-random numbers; 0: none yet */
+	u32 tid;
+};
+static __thread struct thread me __attribute__((tls_model("initial-exec")));
+
+static inline int is_wanted(const struct lane_control *control)
+{
+	return control && *(volatile u32 *)&control->holder & FUTEX_TID_MASK;
+}
+
+static inline void count(u32 which)
+{
+	__atomic_fetch_add(&guard.control->counters[which], 1, __ATOMIC_RELAXED);
+}
+
+/*
+ * A moment's wait for the profiler, longer where many have passed. `begun` is when the first one
+ * was. Where it takes too long the profiler is as good as dead.
+ */
+static void wait_a_while(struct lane_control *control, u32 tries, u64 begun)
+{
+	struct { u64 seconds, nanoseconds; } time = {0, 50000};
+
+	if (__builtin_ia32_rdtsc() - begun > LONGEST_WAIT)
+		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
+	if (tries > 50 && *(volatile u32 *)&control->may_sleep)
+		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
+	else
+		for (u32 n = 0; n < 50; n++)
+			__builtin_ia32_pause();
+}
+
+static inline u64 stamp_now(struct lane_control *control)
+{
+	u32 low, high;
+
+	if (unlikely(control->clock == LANE_CLOCK_COUNTER))
+		return __atomic_fetch_add(&control->counter, 1, __ATOMIC_SEQ_CST);
+	__asm__ volatile("lfence\n\trdtsc" : "=a"(low), "=d"(high) : : "memory");
+	return (u64)high << 32 | low;
+}
+
+/* Maps all of the file: the page that is mapped is shared, so a copy of it can be longer. */
+static __attribute__((noinline)) int map_area(void)
+{
+	u32 nobody = 0;
+	long area;
+
+	while (!__atomic_compare_exchange_n(&guard.mapping, &nobody, 1, 0, __ATOMIC_ACQUIRE,
+					    __ATOMIC_RELAXED)) {
+		nobody = 0;
+		__builtin_ia32_pause();
+	}
+	if (!guard.area && guard.control) {
+		area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES, MREMAP_MAYMOVE,
+				   0, 0);
+		if (area < 0) {
+			guard.control->unmappable = -area;
+			__atomic_store_n(&guard.control->holder, 0, __ATOMIC_SEQ_CST);
+		} else {
+			guard.area = (u8 *)area;
+		}
+	}
+	__atomic_store_n(&guard.mapping, 0, __ATOMIC_RELEASE);
+	return guard.area != NULL;
+}
+
+static struct lane_ring *ring_at(u32 number)
+{
+	return (struct lane_ring *)(guard.area + LANE_AT_RINGS + number * LANE_RING_BYTES);
+}
+
+/* Takes a ring for this thread; the first one, which is for many, if no other is free. */
+static __attribute__((noinline)) int take_ring(void)
+{
+	u32 number = 0;
+
+	if (!guard.area && !map_area())
+		return 0;
+	me.tid = system_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	for (u32 n = 1; n < LANE_RINGS && !number; n++) {
+		u32 nobody = 0;
+
+		if (!ring_at(n)->owner &&
+		    __atomic_compare_exchange_n(&ring_at(n)->owner, &nobody, me.tid, 0,
+						__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+			number = n;
+	}
+	me.slots = (struct event *)(guard.area + LANE_AT_SLOTS + number * LANE_SLOTS_BYTES);
+	me.ring = ring_at(number);
+	me.taken = 0;
+	me.ring->low = me.ring->high = me.ring->busy = 0;
+	for (u32 n = 0; number && n < LANE_MEMOS; n++)
+		me.ring->memos[n].sp = 0;
+	return 1;
+}
+
+/* Whether this thread has a ring, its own or by turns. */
+static int begin_report(void)
+{
+	struct lane_control *control = guard.control;
+	struct lane_ring *ring;
+
+	if (unlikely(!me.ring) && !take_ring())
+		return 0;
+	/* A ring that was given to somebody else is none of ours. */
+	if (unlikely(me.ring != ring_at(0) && me.ring->owner != me.tid) && !take_ring())
+		return 0;
+	ring = me.ring;
+	if (likely(ring != ring_at(0)))
+		return 1;
+	for (u32 tries = 0, nobody = 0;; tries++, nobody = 0) {
+		if (__atomic_compare_exchange_n(&ring->lock, &nobody, me.tid, 0, __ATOMIC_ACQUIRE,
+						__ATOMIC_RELAXED))
+			break;
+		/* A signal handler, in what it has interrupted. */
+		if (nobody == me.tid || !is_wanted(control))
+			return 0;
+		/* Whoever has it may have to wait for the profiler in turn. */
+		wait_a_while(control, tries, __builtin_ia32_rdtsc());
+	}
+	ring->low = ring->high = 0;
+	me.taken = 0;
+	return 1;
+}
+
+static inline void end_report(void)
+{
+	if (unlikely(me.ring == ring_at(0)))
+		__atomic_store_n(&me.ring->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Whether there is room for an event; waits for it. */
+static int await_slot(struct lane_control *control, struct lane_ring *ring)
+{
+	u64 begun = __builtin_ia32_rdtsc();
+
+	for (u32 tries = 0;; tries++) {
+		me.taken = *(volatile u64 *)&ring->taken;
+		if (ring->reserved - me.taken < LANE_SLOTS - LANE_SPARE_SLOTS)
+			return 1;
+		if (!is_wanted(control))
+			return 0;
+		wait_a_while(control, tries, begun);
+	}
+}
+
+static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
+{
+	struct lane_control *control = guard.control;
+	struct lane_ring *ring = me.ring;
+	u64 slot = 1;
+	struct event *event;
+
+	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= LANE_SLOTS - LANE_SPARE_SLOTS) &&
+	    !await_slot(control, ring))
+		return;
+	if (unlikely(control->clock == LANE_CLOCK_COUNTER || !control->registered))
+		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
+	else
+		__asm__ volatile("xaddq %0, %1" : "+r"(slot), "+m"(ring->reserved) : : "memory");
+	event = &me.slots[slot % LANE_SLOTS];
+	event->time_ns = stamp_now(control);
+	event->address = address;
+	event->stack_id = stack_id;
+	event->tid = me.tid;
+	event->image = control->space.image;
+	__atomic_store_n(&event->size_tag,
+			 size | (u64)kind << EVENT_SIZE_BITS |
+				 (slot / LANE_SLOTS + 1) << EVENT_LAP_BIT,
+			 __ATOMIC_RELEASE);
+}
+
+#include "records.h"
+#include "walk.h"
+#include "sample.h"
+
+/*
+ * Whether a call made now, whose return address is at `at`, is inside the one that has its own
+ * at `outer`: the stack has grown since. (A call that longjmp has left lies at the same depth or
+ * above; if it does not, the next one outside it sets this right.)
+ */
+static inline int is_inside(u64 at, u64 outer)
+{
+	return outer && at < outer;
+}
+
+/* Whether a block of this size, that is about to be allocated, is not to be reported. */
+static inline int is_hidden(u64 size)
+{
+	const struct lane_control *control = guard.control;
+
+	return size < control->min_size || size > control->max_size ||
+	       (control->samples && !is_sampled(size));
+}
+
+static void report_block(const u64 *frame, u64 address, u64 size)
+{
+	struct lane_control *control = guard.control;
+	u64 stack_id;
+
+	if (!begin_report())
+		return;
+	if (control->samples && !note_sampled(address)) {
+		end_report();
+		return;
+	}
+	stack_id = capture_stack(control, me.ring, frame);
+	emit(EVENT_ALLOC, address, size, stack_id);
+	end_report();
+}
+
+/* A block is about to be freed, for now or for good. Whether that was reported. */
+static int report(u32 kind, u64 address)
+{
+	if (guard.control->samples && !take_sampled(address))
+		return 0;
+	if (!begin_report())
+		return 0;
+	emit(kind, address, 0, 0);
+	end_report();
+	return 1;
+}
+
+/* The block that a resize was to take lives on. */
+static void restore(u64 address)
+{
+	if ((guard.control->samples && !note_sampled(address)) || !begin_report())
+		return;
+	emit(EVENT_RESTORE, address, 0, 0);
+	end_report();
+}
+
+/* A function that allocates: `frame` is its own, above which its return address is. */
+#define ALLOCATOR(frame, size, invoke) \
+	({ \
+		u64 at = (u64)((frame) + 1); \
+		void *block; \
+		if (is_inside(at, me.call)) { \
+			block = invoke; \
+		} else { \
+			int hidden = is_hidden(size); \
+			me.call = at; \
+			block = invoke; \
+			me.call = 0; \
+			if (block && !hidden) \
+				report_block(frame, (u64)block, size); \
+		} \
+		block; \
+	})
+
+static __attribute__((noinline)) void *traced_malloc(size_t size, const u64 *frame)
+{
+	return ALLOCATOR(frame, size, next.malloc(size));
+}
+
+static __attribute__((noinline)) void *traced_calloc(size_t n, size_t size, const u64 *frame)
+{
+	return ALLOCATOR(frame, n * size, next.calloc(n, size));
+}
+
+static __attribute__((noinline)) void *traced_memalign(void *(*function)(size_t, size_t),
+						       size_t alignment, size_t size,
+						       const u64 *frame)
+{
+	return ALLOCATOR(frame, size, function(alignment, size));
+}
+
+static __attribute__((noinline)) void *traced_valloc(void *(*function)(size_t), size_t size,
+						     const u64 *frame)
+{
+	return ALLOCATOR(frame, size, function(size));
+}
+
+static __attribute__((noinline)) int traced_posix_memalign(void **out, size_t alignment,
+							   size_t size, const u64 *frame)
+{
+	int result = 0;
+
+	ALLOCATOR(frame, size, ({
+			  result = next.posix_memalign(out, alignment, size);
+			  result ? NULL : *out;
+		  }));
+	return result;
+}
+
+static void *resize(void *block, size_t n, size_t size, int is_array)
+{
+	return is_array ? next.reallocarray(block, n, size) : next.realloc(block, size);
+}
+
+static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, size_t size,
+						      int is_array, const u64 *frame)
+{
+	u64 at = (u64)(frame + 1), bytes;
+	int hidden, taken;
+	void *moved;
+
+	/* As for the probes: what overflows can't succeed, and is not a resize to nothing. */
+	if (__builtin_mul_overflow(n, size, &bytes))
+		bytes = -1UL;
+	if (is_inside(at, me.call))
+		return resize(block, n, size, is_array);
+	hidden = is_hidden(bytes);
+	/* What happens inside, a free as well, is part of this. */
+	me.call = at;
+	taken = block && report(EVENT_REALLOC_FREE, (u64)block);
+	moved = resize(block, n, size, is_array);
+	me.call = 0;
+	if (moved) {
+		if (!hidden)
+			report_block(frame, (u64)moved, bytes);
+	} else if (taken && bytes) { /* a realloc to no bytes has freed it */
+		restore((u64)block);
+	}
+	return moved;
+}
+
+static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
+{
+	u64 at = (u64)(frame + 1), outer = me.freeing, outer_freed = me.freed;
+
+	if (!block || is_inside(at, me.call)) {
+		next.free(block);
+		return;
+	}
+	if (!is_inside(at, outer)) {
+		outer = outer_freed = 0;
+		report(EVENT_FREE, (u64)block);
+	} else if ((u64)block != outer_freed) {
+		report(EVENT_INNER_FREE, (u64)block);
+	}
+	me.freeing = at;
+	me.freed = (u64)block;
+	next.free(block);
+	me.freeing = outer;
+	me.freed = outer_freed;
+}
+
+#define FRAME ((const u64 *)__builtin_frame_address(0))
+#define IS_IDLE likely(!is_wanted(guard.control))
+/* A call that is no jump: the frame stays. */
+#define TRACED(call) \
+	({ \
+		__typeof__(call) traced_result = call; \
+		__asm__ volatile("" : : : "memory"); \
+		traced_result; \
+	})
+
+EXPORT void *malloc(size_t size)
+{
+	return IS_IDLE ? next.malloc(size) : TRACED(traced_malloc(size, FRAME));
+}
+
+EXPORT void free(void *block)
+{
+	if (IS_IDLE) {
+		next.free(block);
+	} else {
+		traced_free(block, FRAME);
+		__asm__ volatile("" : : : "memory");
+	}
+}
+
+EXPORT void *calloc(size_t n, size_t size)
+{
+	return IS_IDLE ? next.calloc(n, size) : TRACED(traced_calloc(n, size, FRAME));
+}
+
+EXPORT void *realloc(void *block, size_t size)
+{
+	return IS_IDLE ? next.realloc(block, size) : TRACED(traced_realloc(block, 1, size, 0, FRAME));
+}
+
+EXPORT void *reallocarray(void *block, size_t n, size_t size)
+{
+	return IS_IDLE ? next.reallocarray(block, n, size) :
+			 TRACED(traced_realloc(block, n, size, 1, FRAME));
+}
+
+EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.posix_memalign(out, alignment, size) :
+			 TRACED(traced_posix_memalign(out, alignment, size, FRAME));
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.aligned_alloc(alignment, size) :
+			 TRACED(traced_memalign(next.aligned_alloc, alignment, size, FRAME));
+}
+
+EXPORT void *memalign(size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.memalign(alignment, size) :
+			 TRACED(traced_memalign(next.memalign, alignment, size, FRAME));
+}
+
+EXPORT void *valloc(size_t size)
+{
+	return IS_IDLE ? next.valloc(size) : TRACED(traced_valloc(next.valloc, size, FRAME));
+}
+
+EXPORT void *pvalloc(size_t size)
+{
+	return IS_IDLE ? next.pvalloc(size) : TRACED(traced_valloc(next.pvalloc, size, FRAME));
+}
+
+/*
+ * What is unmapped may be followed by something else at the same addresses: unwind entries are
+ * outdated from here on, and once more when it is done, for some may be made in between.
+ */
+EXPORT int dlclose(void *library)
+{
+	struct lane_control *control = guard.control;
+	int (*close)(void *) = (int (*)(void *))find_one("dlclose");
+	int result;
+
+	if (!close)
+		return -1;
+	if (control)
+		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
+	result = close(library);
+	if (control)
+		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
+	return result;
+}
+
+/* Whether the shared memory has been made, or could not be: for the profiler. */
+EXPORT volatile u32 tracelloc_lane_state;
+
+/*
+ * Called when that is decided, before the first allocation. Whoever launches the
+ * program has a probe here, upon which it stops until the profiler is ready.
+ */
+EXPORT __attribute__((noinline)) void tracelloc_lane_ready(void)
+{
+	__asm__ volatile("nop");
+}
+
+/* Makes the shared memory. Without it the process is as if this were not here. */
+static void make_area(void)
+{
+	struct { u64 now, most; } limit = {0, 0};
+	struct lane_control *control;
+	long file, page;
+
+	/* To grow a file beyond the limit would end the process. */
+	if (system_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (u64)&limit, 0, 0) ||
+	    limit.now < LANE_BYTES)
+		return;
+	/* Shared memory can't be told to be wiped; this page says where it is, and can. */
+	if (system_call(SYS_madvise, (u64)&guard, LANE_PAGE, MADV_WIPEONFORK, 0, 0, 0))
+		return;
+	file = system_call(SYS_memfd_create, (u64) "tracelloc-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING,
+			   0, 0, 0, 0);
+	if (file < 0)
+		return;
+	page = -1;
+	if (!system_call(SYS_ftruncate, file, LANE_BYTES, 0, 0, 0, 0) &&
+	    !system_call(SYS_fcntl, file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, 0,
+			 0, 0))
+		page = system_call(SYS_mmap, 0, LANE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+				   0);
+	system_call(SYS_close, file, 0, 0, 0, 0, 0);
+	if (page < 0)
+		return;
+	control = (struct lane_control *)page;
+	if (system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTFORK, 0, 0, 0)) {
+		system_call(SYS_munmap, page, LANE_PAGE, 0, 0, 0, 0);
+		return;
+	}
+	system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTDUMP, 0, 0, 0);
+	control->size_bytes = LANE_BYTES;
+	control->pid = system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	control->registered = !system_call(SYS_membarrier,
+					   MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
+	__atomic_store_n(&control->magic, LANE_MAGIC, __ATOMIC_RELEASE);
+	guard.control = control;
+}
+
+/* Whoever allocates first, or else the loader, begins; others wait until that is done. */
+static void begin_once(void)
+{
+	static u32 begun, done;
+
+	if (!__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) {
+		if (find_next())
+			make_area();
+		tracelloc_lane_state = guard.control ? LANE_READY : LANE_REFUSED;
+		tracelloc_lane_ready();
+		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+	}
+	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
+		__builtin_ia32_pause();
+}
+
+__attribute__((constructor)) static void construct(void)
+{
+	begin_once();
+}
+
+#include "boot.h"

@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * The next definitions of the functions that are defined here: those that the program would have
+ * called. Found in the loaded objects' symbol tables, in the order of the loader's list, behind
+ * this library. (dlsym(3) may allocate; and would be one more function that has to be there.)
+ * Format: System V gABI, chapter 5; GNU hash tables as in binutils' bfd/elflink.c.
+ */
+
+extern int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *)
+	__attribute__((weak));
+
+static void *boot_malloc(size_t);
+static void boot_free(void *);
+static void *boot_calloc(size_t, size_t);
+static void *boot_realloc(void *, size_t);
+static void *boot_reallocarray(void *, size_t, size_t);
+static int boot_posix_memalign(void **, size_t, size_t);
+static void *boot_aligned_alloc(size_t, size_t);
+static void *boot_memalign(size_t, size_t);
+static void *boot_valloc(size_t);
+static void *boot_pvalloc(size_t);
+
+/* Until they are found: what finds them first. */
+static struct {
+	void *(*malloc)(size_t);
+	void (*free)(void *);
+	void *(*calloc)(size_t, size_t);
+	void *(*realloc)(void *, size_t);
+	void *(*reallocarray)(void *, size_t, size_t);
+	int (*posix_memalign)(void **, size_t, size_t);
+	void *(*aligned_alloc)(size_t, size_t);
+	void *(*memalign)(size_t, size_t);
+	void *(*valloc)(size_t);
+	void *(*pvalloc)(size_t);
+} next = {
+	boot_malloc, boot_free, boot_calloc, boot_realloc, boot_reallocarray,
+	boot_posix_memalign, boot_aligned_alloc, boot_memalign, boot_valloc, boot_pvalloc,
+};
+
+#define FUNCTIONS 10
+static const char *const names[FUNCTIONS] = {
+	"malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign",
+	"aligned_alloc", "memalign", "valloc", "pvalloc",
+};
+
+struct finding {
+	const char *const *names;
+	u32 n;
+	void *found[FUNCTIONS]; /* by name */
+	int is_behind; /* this library has been passed */
+};
+
+struct symbols {
+	const Elf64_Sym *table;
+	const char *strings;
+	const u32 *gnu_hash;
+	const u32 *hash;
+};
+
+static int is_same(const char *one, const char *other)
+{
+	while (*one && *one == *other)
+		one++, other++;
+	return *one == *other;
+}
+
+/* Some loaders put addresses in place of the file's own ones, others don't. */
+static const void *pointer(const struct dl_phdr_info *object, u64 value)
+{
+	return (const void *)(value < object->dlpi_addr ? value + object->dlpi_addr : value);
+}
+
+static struct symbols symbols_of(const struct dl_phdr_info *object)
+{
+	struct symbols found = {0};
+	const Elf64_Dyn *entry = NULL;
+
+	for (u32 n = 0; n < object->dlpi_phnum; n++)
+		if (object->dlpi_phdr[n].p_type == PT_DYNAMIC)
+			entry = (const Elf64_Dyn *)(object->dlpi_addr + object->dlpi_phdr[n].p_vaddr);
+	for (; entry && entry->d_tag != DT_NULL; entry++) {
+		const void *at = pointer(object, entry->d_un.d_ptr);
+
+		if (entry->d_tag == DT_SYMTAB)
+			found.table = at;
+		else if (entry->d_tag == DT_STRTAB)
+			found.strings = at;
+		else if (entry->d_tag == DT_GNU_HASH)
+			found.gnu_hash = at;
+		else if (entry->d_tag == DT_HASH)
+			found.hash = at;
+	}
+	return found;
+}
+
+static const Elf64_Sym *find_by_gnu_hash(const struct symbols *symbols, const char *name)
+{
+	const u32 *table = symbols->gnu_hash;
+	u32 buckets = table[0], first = table[1], words = table[2], hash = 5381;
+	const u32 *bucket = table + 4 + 2 * words;
+	const u32 *chain = bucket + buckets;
+	u32 at;
+
+	for (const char *c = name; *c; c++)
+		hash = hash * 33 + (u8)*c;
+	at = buckets ? bucket[hash % buckets] : 0;
+	if (at < first)
+		return NULL;
+	for (;; at++) {
+		if ((chain[at - first] | 1) == (hash | 1) &&
+		    is_same(symbols->strings + symbols->table[at].st_name, name))
+			return &symbols->table[at];
+		if (chain[at - first] & 1)
+			return NULL;
+	}
+}
+
+static const Elf64_Sym *find_by_hash(const struct symbols *symbols, const char *name)
+{
+	u32 buckets = symbols->hash[0], hash = 0;
+	const u32 *bucket = symbols->hash + 2;
+	const u32 *chain = bucket + buckets;
+
+	for (const char *c = name; *c; c++) {
+		hash = (hash << 4) + (u8)*c;
+		hash = (hash ^ (hash >> 24 & 0xf0)) & 0x0fffffff;
+	}
+	for (u32 at = buckets ? bucket[hash % buckets] : 0; at; at = chain[at])
+		if (is_same(symbols->strings + symbols->table[at].st_name, name))
+			return &symbols->table[at];
+	return NULL;
+}
+
+static void *find_in(const struct dl_phdr_info *object, const struct symbols *symbols,
+		     const char *name)
+{
+	const Elf64_Sym *symbol = NULL;
+	void *address;
+
+	if (symbols->gnu_hash)
+		symbol = find_by_gnu_hash(symbols, name);
+	else if (symbols->hash)
+		symbol = find_by_hash(symbols, name);
+	if (!symbol || symbol->st_shndx == SHN_UNDEF)
+		return NULL;
+	address = (void *)(object->dlpi_addr + symbol->st_value);
+	if (ELF64_ST_TYPE(symbol->st_info) == STT_GNU_IFUNC)
+		return ((void *(*)(void))address)();
+	return ELF64_ST_TYPE(symbol->st_info) == STT_FUNC ? address : NULL;
+}
+
+static int is_ours(const struct dl_phdr_info *object)
+{
+	for (u32 n = 0; n < object->dlpi_phnum; n++) {
+		const Elf64_Phdr *part = &object->dlpi_phdr[n];
+
+		if (part->p_type == PT_LOAD &&
+		    (u64)&next - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+			return 1;
+	}
+	return 0;
+}
+
+static int look_into(struct dl_phdr_info *object, size_t size, void *argument)
+{
+	struct finding *finding = argument;
+	struct symbols symbols;
+
+	(void)size;
+	if (!finding->is_behind) {
+		finding->is_behind = is_ours(object);
+		return 0;
+	}
+	symbols = symbols_of(object);
+	if (!symbols.table || !symbols.strings)
+		return 0;
+	for (u32 n = 0; n < finding->n; n++)
+		if (!finding->found[n])
+			finding->found[n] = find_in(object, &symbols, finding->names[n]);
+	return 0;
+}
+
+/* Where a library lacks them. */
+static void *lacking_reallocarray(void *block, size_t n, size_t size)
+{
+	size_t bytes;
+
+	if (__builtin_mul_overflow(n, size, &bytes))
+		bytes = -1UL >> 1; /* which fails as it should */
+	return next.realloc(block, bytes);
+}
+
+static void *lacking_pvalloc(size_t size)
+{
+	return next.memalign(LANE_PAGE, LANE_CEIL(size));
+}
+
+static void *lacking_valloc(size_t size)
+{
+	return next.memalign(LANE_PAGE, size);
+}
+
+/* The next definition of another function; NULL: there is none. */
+static void *find_one(const char *name)
+{
+	struct finding finding = {.names = &name, .n = 1};
+
+	if (dl_iterate_phdr)
+		dl_iterate_phdr(look_into, &finding);
+	return finding.found[0];
+}
+
+/* Finds them all. False if the most important ones are not there. */
+static int find_next(void)
+{
+	struct finding finding = {.names = names, .n = FUNCTIONS};
+
+	if (!dl_iterate_phdr)
+		return 0;
+	dl_iterate_phdr(look_into, &finding);
+	if (!finding.found[4])
+		finding.found[4] = lacking_reallocarray;
+	if (!finding.found[8])
+		finding.found[8] = lacking_valloc;
+	if (!finding.found[9])
+		finding.found[9] = lacking_pvalloc;
+	for (u32 n = 0; n < FUNCTIONS; n++)
+		if (!finding.found[n])
+			return 0;
+	for (u32 n = 0; n < FUNCTIONS; n++)
+		((void **)&next)[n] = finding.found[n];
+	return 1;
+}

@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * The ring of records: stacks, each sent once, and those that the profiler has to finish. All
+ * threads write to it, seldom. A record's place is reserved by comparing and swapping, its head
+ * written last; what the profiler has taken it leaves as zeros. A record is never split: where it
+ * would be, a piece of padding comes before it.
+ */
+
+/* The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it. */
+static u64 *reserve_record(struct lane_control *control, u64 bytes, u64 *length)
+{
+	u8 *ring = guard.area + LANE_AT_RECORDS;
+	u64 whole = (bytes + 8 + 7) & ~7ULL, begun = __builtin_ia32_rdtsc();
+
+	for (u32 tries = 0;; tries++) {
+		u64 from = *(volatile u64 *)&control->records_reserved;
+		u64 taken = *(volatile u64 *)&control->records_taken;
+		u64 at = from % LANE_RECORD_BYTES;
+		u64 padding = at + whole > LANE_RECORD_BYTES ? LANE_RECORD_BYTES - at : 0;
+
+		if (from + padding + whole - taken > LANE_RECORD_BYTES) {
+			if (!is_wanted(control))
+				return NULL;
+			wait_a_while(control, tries, begun);
+			continue;
+		}
+		if (!__atomic_compare_exchange_n(&control->records_reserved, &from,
+						 from + padding + whole, 0, __ATOMIC_SEQ_CST,
+						 __ATOMIC_RELAXED))
+			continue;
+		if (padding)
+			__atomic_store_n((u64 *)(ring + at),
+					 padding | (u64)LANE_RECORD_PAD << LANE_RECORD_KIND_SHIFT,
+					 __ATOMIC_RELEASE);
+		*length = whole;
+		return (u64 *)(ring + (from + padding) % LANE_RECORD_BYTES);
+	}
+}
+
+static void finish_record(u64 *record, u32 kind, u64 length)
+{
+	__atomic_store_n(record, length | (u64)kind << LANE_RECORD_KIND_SHIFT, __ATOMIC_RELEASE);
+}
+
+static void copy_words(u64 *to, const u64 *from, u64 n)
+{
+	__asm__ volatile("rep movsq" : "+D"(to), "+S"(from), "+c"(n) : : "memory");
+}
+
+/* Whether a stack of this id has been sent. */
+static int is_known(u64 stack_id)
+{
+	u64 *set = (u64 *)(guard.area + LANE_AT_KNOWN) +
+		   (stack_id >> 6) % LANE_KNOWN_SETS * LANE_KNOWN_WAYS;
+
+	for (u32 way = 0; way < LANE_KNOWN_WAYS; way++)
+		if (*(volatile u64 *)&set[way] == stack_id)
+			return 1;
+	return 0;
+}
+
+/* Remembers it; where there is no room, another one will be sent again. */
+static void note_known(u64 stack_id)
+{
+	u64 *set = (u64 *)(guard.area + LANE_AT_KNOWN) +
+		   (stack_id >> 6) % LANE_KNOWN_SETS * LANE_KNOWN_WAYS;
+	u32 at = stack_id >> 40 & (LANE_KNOWN_WAYS - 1);
+
+	for (u32 way = 0; way < LANE_KNOWN_WAYS; way++)
+		if (!*(volatile u64 *)&set[way]) {
+			at = way;
+			break;
+		}
+	*(volatile u64 *)&set[at] = stack_id;
+}
+
+/* Sends a stack. */
+static void send_stack(struct lane_control *control, u64 stack_id, const u64 *frames, u32 n,
+		       u32 flags)
+{
+	u64 length, *record = reserve_record(control, 16 + 8UL * n, &length);
+	struct stack *stack = (struct stack *)(record + 1);
+
+	if (!record)
+		return;
+	stack->stack_id = stack_id;
+	stack->n_frames = n;
+	stack->flags = flags;
+	stack->image = control->space.image;
+	copy_words(stack->frames, frames, n);
+	finish_record(record, LANE_RECORD_STACK, length);
+	note_known(stack_id);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Sampling by bytes, as the probes do it (heap.bpf.c), decided before anything else is done. Most
+ * blocks are not sampled, and most frees find so in one byte: how many sampled blocks have
+ * their hash. Exact is the table behind it. An entry is there before its block is handed out, and
+ * goes before the block is freed: nobody else looks for that address meanwhile.
+ */
+
+static inline u64 hash_of(u64 address)
+{
+	return (address >> 4) * 0x9e3779b97f4a7c15ULL;
+}
+
+static u8 *filter_of(u64 address)
+{
+	return guard.area + LANE_AT_FILTER + (hash_of(address) >> 48) % LANE_FILTER_BYTES;
+}
+
+static u64 *sampled_set(u64 address)
+{
+	return (u64 *)(guard.area + LANE_AT_SAMPLED) +
+	       (hash_of(address) >> 24) % LANE_SAMPLED_SETS * LANE_SAMPLED_WAYS;
+}
+
+/* Counts one more or less; 255 stays for good: then the table is always looked at. */
+static void change_filter(u8 *filter, int by)
+{
+	u8 before = __atomic_load_n(filter, __ATOMIC_RELAXED);
+
+	while (before != 255 && !__atomic_compare_exchange_n(filter, &before, (u8)(before + by), 0,
+							     __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
+		;
+}
+
+static int note_sampled(u64 address)
+{
+	u64 *set = sampled_set(address);
+
+	change_filter(filter_of(address), 1);
+	for (u32 way = 0; way < LANE_SAMPLED_WAYS; way++) {
+		u64 nothing = 0;
+
+		if (__atomic_compare_exchange_n(&set[way], &nothing, address, 0, __ATOMIC_SEQ_CST,
+						__ATOMIC_RELAXED))
+			return 1;
+	}
+	change_filter(filter_of(address), -1);
+	count(COUNTER_SAMPLE_TABLE_FULL);
+	return 0;
+}
+
+/* Whether a block about to be freed was sampled; it no longer is. */
+static int take_sampled(u64 address)
+{
+	u64 *set;
+
+	if (!guard.area || likely(!*filter_of(address)))
+		return 0;
+	set = sampled_set(address);
+	for (u32 way = 0; way < LANE_SAMPLED_WAYS; way++) {
+		if (set[way] == address) {
+			__atomic_store_n(&set[way], 0, __ATOMIC_SEQ_CST);
+			change_filter(filter_of(address), -1);
+			return 1;
+		}
+	}
+	return 0;
+}
+
+static u64 draw_gap(void)
+{
+	if (!me.dice)
+		me.dice = (__builtin_ia32_rdtsc() ^ (u64)&me) | 1;
+	/* Marsaglia's xorshift64*. */
+	me.dice ^= me.dice >> 12;
+	me.dice ^= me.dice << 25;
+	me.dice ^= me.dice >> 27;
+	return ((u64 *)(guard.area + LANE_AT_GAPS))[(me.dice * 0x2545f4914f6cdd1dULL >> 32) % LANE_GAPS];
+}
+
+static inline int is_sampled(u64 size)
+{
+	u64 bytes = size ? size : 1;
+
+	if (unlikely(!me.until_sample)) {
+		if (!guard.area && !map_area())
+			return 0;
+		me.until_sample = draw_gap();
+	}
+	if (likely(bytes < me.until_sample)) {
+		me.until_sample -= bytes;
+		return 0;
+	}
+	me.until_sample = draw_gap();
+	return 1;
+}

@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * Walking call stacks by rows, as the probes do it (walk_rows.h, memo.h), in memory of our own:
+ * nothing catches a read of what is not mapped, so pages are asked for first, each once: a
+ * system call says EFAULT where the program would be ended.
+ */
+
+
+static inline u64 mix(u64 hash, u64 value)
+{
+	hash = (hash ^ value) * 0x9e3779b97f4a7c15ULL;
+	return hash ^ (hash >> 29);
+}
+
+/* What is mapped now: generation and tag; 0 until user space has found out. */
+static inline u64 state_of(const struct space *space)
+{
+	u64 tag = *(volatile u64 *)&space->tag;
+
+	return tag >> TAG_BITS == (u32)(*(volatile u64 *)&space->loads +
+					*(volatile u64 *)&space->changes) ? tag : 0;
+}
+
+/* rt_sigprocmask(2) reads a mask before it finds that it can't do that with it. */
+static int can_read(u64 address)
+{
+	return system_call(SYS_rt_sigprocmask, 99, address & ~7ULL, 0, 8, 0, 0) != -EFAULT;
+}
+
+/* Whether a word can be read that is outside of what is known to be. */
+static __attribute__((noinline)) int can_read_word(struct lane_ring *ring, u64 address)
+{
+	u64 page = address & -(u64)LANE_PAGE;
+
+	if (!can_read(address))
+		return 0;
+	if (page == ring->high)
+		ring->high += LANE_PAGE;
+	return 1;
+}
+
+/* The stack that this thread runs on now can be read from here on. */
+static void set_bottom(struct lane_ring *ring, u64 sp)
+{
+	u64 page = sp & -(u64)LANE_PAGE, at = page + LANE_PAGE;
+
+	if (page >= ring->low && page < ring->high)
+		return;
+	/* If it is the same one, all between is stack, too. */
+	while (page < ring->low && ring->low - page < 64 * LANE_PAGE && at < ring->low &&
+	       can_read(at))
+		at += LANE_PAGE;
+	if (at != ring->low)
+		ring->high = page + LANE_PAGE;
+	ring->low = page;
+}
+
+struct walk {
+	struct lane_ring *ring;
+	u64 bad; /* something could not be read */
+};
+
+static inline u64 read_word(struct walk *walk, u64 address)
+{
+	if (unlikely(address & 7)) {
+		walk->bad = 1;
+		return 0;
+	}
+	if (unlikely(address - walk->ring->low >= walk->ring->high - walk->ring->low) &&
+	    !can_read_word(walk->ring, address)) {
+		walk->bad = 1;
+		return 0;
+	}
+	return *(volatile u64 *)address;
+}
+
+/* The row for an address; 0 if there is none. See walk_rows.h. */
+static inline u64 find_row(u64 address, u64 tag)
+{
+	u64 key = address | tag;
+	u64 hashed = key & ((1ULL << (LANE_KEY_TAG_SHIFT + ROW_SALT_BITS)) - 1);
+	u64 index = (hashed * 0x9e3779b97f4a7c15ULL) >> (64 - LANE_ROW_SETS_LOG2);
+	volatile struct lane_row_set *set =
+		(struct lane_row_set *)(guard.area + LANE_AT_ROWS) + index;
+
+	for (u32 way = 0; way < LANE_ROW_WAYS; way++) {
+		if (set->keys[way] == key) {
+			u64 row = set->rows[way];
+
+			return set->keys[way] == key ? row : 0;
+		}
+	}
+	return 0;
+}
+
+/*
+ * Leaves the stack to the profiler: registers as they are here, and the memory of the stack, our
+ * own frames included, which it walks through and leaves out. Returns the id of what it will find.
+ */
+static __attribute__((noinline)) u64 send_miss(struct lane_control *control, u64 hash, u64 missing)
+{
+	struct miss *miss;
+	u64 registers[MISS_REGISTERS], start, id, length, *record;
+	u32 pages = 0, bits = 0;
+
+	__asm__ volatile("leaq 0f(%%rip), %%rax\n0:\n\t"
+			 "movq %%rax, 0(%0)\n\tmovq %%rsp, 8(%0)\n\tmovq %%rbp, 16(%0)\n\t"
+			 "movq %%rbx, 24(%0)\n\tmovq %%r12, 32(%0)\n\tmovq %%r13, 40(%0)\n\t"
+			 "movq %%r14, 48(%0)\n\tmovq %%r15, 56(%0)"
+			 : : "D"(registers) : "rax", "memory");
+	count(COUNTER_MISSES);
+	start = registers[MISS_SP] & -(u64)LANE_PAGE;
+	for (u32 page = 0; page < LANE_MISS_PAGES; page++)
+		if (can_read(start + page * LANE_PAGE)) {
+			bits |= 1U << page;
+			pages = page + 1;
+		}
+	record = reserve_record(control, sizeof(struct miss) + pages * (u64)LANE_PAGE, &length);
+	if (!record)
+		return 0;
+	id = mix(mix(hash, me.tid), __builtin_ia32_rdtsc()) | 1;
+	miss = (struct miss *)(record + 1);
+	miss->stack_id = id;
+	miss->generation = control->space.loads + control->space.changes;
+	miss->image = control->space.image;
+	miss->missing = missing;
+	miss->stack_address = start;
+	miss->stack_pages = bits;
+	miss->tid = me.tid;
+	copy_words(miss->registers, registers, MISS_REGISTERS);
+	for (u32 page = 0; page < pages; page++)
+		if (bits >> page & 1)
+			copy_words((u64 *)(miss + 1) + page * (LANE_PAGE / 8),
+				   (const u64 *)(start + page * LANE_PAGE), LANE_PAGE / 8);
+	finish_record(record, LANE_RECORD_MISS, length);
+	return id;
+}
+
+/* The one place where a walk from there may be remembered. */
+static inline struct lane_memo *memo_of(struct lane_ring *ring, u64 sp, u64 pc)
+{
+	return &ring->memos[((sp >> 3 ^ pc) * 0x9e3779b97f4a7c15ULL >> 32) % LANE_MEMOS];
+}
+
+static inline u64 owner_of(const struct space *space)
+{
+	return (u64)space->image << 32 | space->lineage;
+}
+
+/* The id that a walk from here comes to, if that is remembered; else 0. */
+static inline u64 recall(const struct lane_ring *ring, const struct lane_memo *memo,
+			 const struct space *space, u64 state, u64 sp, u64 pc, u64 bp)
+{
+	u64 room = ring->high - sp, different = 0;
+
+	if (memo->sp != sp || memo->pc != pc || memo->state != state ||
+	    memo->owner != owner_of(space) || (memo->uses_bp && memo->bp != bp))
+		return 0;
+	for (u32 n = 0; n < memo->n_words; n++) {
+		if (memo->places[n] >= room)
+			return 0;
+		different |= *(volatile u64 *)(sp + memo->places[n]) ^ memo->words[n];
+	}
+	return different ? 0 : memo->stack_id;
+}
+
+/* A walk that may be remembered notes what it goes by. */
+static inline void note_word(struct lane_memo *memo, u64 sp, u64 address, u64 word)
+{
+	u32 n = memo->n_words;
+
+	if (n < LANE_MEMO_WORDS && address - sp < 1U << 30) {
+		memo->words[n] = word;
+		memo->places[n] = address - sp;
+	} else {
+		n = LANE_MEMO_WORDS; /* one too many: it is not kept */
+	}
+	memo->n_words = n + 1;
+}
+
+/* Where and how a walk is. */
+struct place {
+	u64 pc, sp, bp;
+	u64 before;  /* a return address is looked up by the byte before it: 1; else 0 */
+	u64 guessed; /* STACK_GUESSED, or 0 */
+	u64 far;     /* not to be remembered */
+	u64 bp_at;   /* where bp was read, if that has not been noted; 0 */
+	u64 is_callers_bp; /* nobody has saved bp yet */
+};
+
+#define GO_ON (-1)
+
+/* The frame pointer counts. */
+static inline void use_bp(struct lane_memo *memo, u64 sp, struct place *at)
+{
+	if (at->is_callers_bp)
+		memo->uses_bp = 1;
+	else if (at->bp_at)
+		note_word(memo, sp, at->bp_at, at->bp);
+	at->bp_at = 0;
+}
+
+/* Steps over the kernel's frame of a signal handler. */
+static int step_signal(struct walk *walk, struct place *at)
+{
+	u64 sp = at->sp;
+
+	at->far = 1;
+	at->bp = read_word(walk, sp + ROW_SIGNAL_BP);
+	at->sp = read_word(walk, sp + ROW_SIGNAL_SP);
+	at->pc = read_word(walk, sp + ROW_SIGNAL_IP);
+	at->before = 0;
+	return walk->bad ? STACK_UNREADABLE : GO_ON;
+}
+
+/* Steps to the caller. Flags of the stack if that is its end, or GO_ON. */
+static inline int step(struct walk *walk, struct lane_memo *memo, u64 from, struct place *at,
+		       u64 row)
+{
+	u32 kind = ROW_KIND(row);
+	u64 cfa = at->sp;
+
+	if (unlikely(kind == ROW_SIGNAL))
+		return step_signal(walk, at);
+	at->before = 1;
+	if (kind == ROW_FRAME_POINTER) {
+		at->guessed = STACK_GUESSED;
+		if (!at->bp)
+			return 0;
+	}
+	if (kind != ROW_SP) {
+		cfa = at->bp;
+		use_bp(memo, from, at);
+	}
+	cfa += ROW_CFA_OFFSET(row);
+	if (kind == ROW_REALIGNED) {
+		u64 word = read_word(walk, cfa);
+
+		note_word(memo, from, cfa, word);
+		cfa = word;
+	}
+	if (cfa <= at->sp || cfa >> 47)
+		return STACK_BROKEN;
+	at->pc = read_word(walk, cfa - 8);
+	note_word(memo, from, cfa - 8, at->pc);
+	if (ROW_BP_SLOT(row) != ROW_BP_UNCHANGED) {
+		u64 saved = cfa + ROW_BP_SLOT(row);
+
+		if (ROW_BP_SLOT(row) == ROW_BP_AT_BP) {
+			use_bp(memo, from, at);
+			saved = at->bp;
+		}
+		at->bp = read_word(walk, saved);
+		at->bp_at = saved;
+		at->is_callers_bp = 0;
+	}
+	if (walk->bad)
+		return STACK_UNREADABLE;
+	at->sp = cfa;
+	return at->pc ? GO_ON : 0;
+}
+
+/* Kinds of rows that end the walk: none, no caller, not for us. */
+#define STOPPING_ROWS (1 << 0 | 1 << ROW_END | 1 << ROW_UNENCODABLE)
+
+/* Walks from where a function of this library, of this frame, returns to. Returns the id. */
+static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, const u64 *frame)
+{
+	const struct space *space = &control->space;
+	u64 state = state_of(space), tag = state << LANE_KEY_TAG_SHIFT;
+	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
+	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
+			   .is_callers_bp = 1};
+	struct walk walk = {.ring = ring};
+	struct lane_memo *memo = memo_of(ring, from, at.pc);
+	u32 n = 0, most = control->max_frames;
+	int flags = GO_ON;
+
+	set_bottom(ring, (u64)frame);
+	id = recall(ring, memo, space, state, from, at.pc, at.bp);
+	if (likely(id) && is_known(id))
+		return id;
+	memo->sp = 0;
+	memo->pc = at.pc;
+	memo->bp = at.bp;
+	memo->n_words = memo->uses_bp = 0;
+	if (most > LANE_MOST_FRAMES)
+		most = LANE_MOST_FRAMES;
+	for (flags = GO_ON; flags == GO_ON && n < most;) {
+		u64 row;
+
+		ring->frames[n++] = at.pc;
+		hash = mix(hash, at.pc);
+		row = find_row(at.pc - at.before, tag);
+		if (unlikely(!row))
+			row = find_row(at.pc >> LANE_REGION_SHIFT | 1ULL << 47, tag);
+		if (STOPPING_ROWS >> (ROW_KIND(row) & 15) & 1)
+			flags = ROW_KIND(row) == ROW_END ? 0 : STACK_LOST_MISS;
+		else
+			flags = step(&walk, memo, from, &at, row);
+	}
+	if (flags == GO_ON)
+		flags = STACK_TRUNCATED;
+	if (flags == STACK_LOST_MISS) {
+		id = send_miss(control, hash, at.pc - at.before);
+		if (id)
+			return id;
+	}
+	flags |= at.guessed;
+	/* As name_stack (stack.h). */
+	if (at.guessed)
+		hash = mix(hash, space->image);
+	id = mix(mix(hash, flags), n);
+	id = id ? id : 1;
+	if (!is_known(id))
+		send_stack(control, id, ring->frames, n, flags);
+	if (!flags && !at.far && state && memo->n_words <= LANE_MEMO_WORDS) {
+		memo->state = state;
+		memo->owner = owner_of(space);
+		memo->stack_id = id;
+		memo->sp = from;
+	}
+	return id;
+}
+
+/* The id of the stack that a function of this library, of this frame, returns to; 0: none. */
+static u64 capture_stack(struct lane_control *control, struct lane_ring *ring, const u64 *frame)
+{
+	u64 id;
+
+	if (ring->busy) {
+		count(COUNTER_LOST_STACKS);
+		return 0;
+	}
+	*(volatile u32 *)&ring->busy = 1;
+	id = walk_stack(control, ring, frame);
+	*(volatile u32 *)&ring->busy = 0;
+	return id;
+}

@@ -1,0 +1,171 @@
+"""A capture with a second source: the probes, and what a preloaded process reports by itself.
+
+Events, stacks and misses of both come by the same ways, so nobody who takes them need know. No
+address is reported by both: a process's C library has no probes while its lane is in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from tracelloc import abi
+from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.drain import Drain, EventBatch, StackDrain
+from tracelloc.capture.lane import Lane
+from tracelloc.capture.method import Method
+from tracelloc.capture.ring import Miss, MissRing, SentStacks
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.errors import TargetError
+from tracelloc.target.procfs import Mapping, Process
+
+_WAITS_MS: Final = 1, 10
+"""Nobody wakes the reader: the process makes no system call for it."""
+
+
+class LaneCapture(Capture):
+    """The probes, and at most one process's lane at a time."""
+
+    def __init__(
+        self,
+        config: CaptureConfig,
+        method: Method | None = None,
+        *,
+        say: Callable[[str], None],
+        clock: int | None = None,
+        debug: bool = False,
+    ) -> None:
+        """``say`` is told what the lane is used for; ``clock``: see ``Lane.set_up``."""
+        super().__init__(config, method, debug=debug)
+        self.lane: Lane | None = None
+        self.say = say
+        self._clock = clock
+        self._is_live = False
+        self._words: SpaceWords | None = None
+        self._earlier = np.zeros(len(abi.Counter), np.uint64)
+        """Counters of lanes that are no more."""
+        assert self.misses is not None
+        assert self.rows is not None
+        self._probe_rows = self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets)
+        self.misses: MissRing = _Misses(self, self.misses)
+        self.stacks: StackDrain = _Stacks(self, self.stacks)
+        self.drain: Drain = _Events(self, self.drain)
+
+    def connect(self, process: Process, mapping: Mapping, words: SpaceWords) -> None:
+        """Takes a process's events from its lane from here on. Raises TargetError."""
+        assert self.rows is not None
+        lane = Lane(process, mapping, words.image)
+        lane.set_up(
+            max_frames=self.config.max_frames,
+            min_size=self.config.min_block_bytes,
+            max_size=self.config.max_block_bytes,
+            sample_bytes=self.config.sample_bytes,
+            clock=self._clock,
+        )
+        self.rows.move(lane.rows)
+        words.walk_elsewhere(lane.space)
+        self.lane, self._words = lane, words
+        self.waits_ms = _WAITS_MS
+        if self._is_live:
+            lane.switch_on()
+
+    def disconnect(self) -> None:
+        """The memory image is no more, or there is no use for it. May be called twice."""
+        lane, words = self.lane, self._words
+        if lane is None or words is None:
+            return
+        self.lane = self._words = None
+        self.waits_ms = Capture.waits_ms
+        assert self.rows is not None
+        self.rows.move(self._probe_rows)
+        words.walk_elsewhere(None)
+        self._earlier += lane.counters()
+        lane.close()
+
+    def set_live(self, live: bool) -> None:
+        """Lets both report, or stops them."""
+        self._is_live = live
+        super().set_live(live)
+        if self.lane is not None:
+            if live:
+                self.lane.switch_on()
+            else:
+                self.lane.switch_off()
+
+    def counters(self) -> npt.NDArray[np.uint64]:
+        """See ``Capture``; of both."""
+        counters = super().counters() + self._earlier
+        return counters if self.lane is None else counters + self.lane.counters()
+
+    def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
+        """See ``Capture``; gives back the threads' rings as well."""
+        if self.lane is not None:
+            self.lane.release_rings(is_gone)
+            with suppress(TargetError):
+                self.lane.look_after()
+        return super().forget_threads(pid, is_gone)
+
+    def close(self) -> None:
+        """See ``Capture``."""
+        self.disconnect()
+        super().close()
+
+
+class _Events(Drain):
+    """Events of both."""
+
+    def __init__(self, capture: LaneCapture, probes: Drain) -> None:
+        self._capture = capture
+        self._probes = probes
+
+    @property
+    def overflows(self) -> int:  # type: ignore[override]
+        """How often the probes' ring was full: the lane's are waited for."""
+        return self._probes.overflows
+
+    def take(self) -> EventBatch:
+        """All that is there."""
+        batch = self._probes.take()
+        lane = self._capture.lane
+        if lane is None:
+            return batch
+        events = lane.take()
+        parts: list[npt.NDArray[Any]] = [batch.events.view(np.uint8), events.view(np.uint8)]
+        joined = np.concatenate(parts).view(abi.EVENT_DTYPE) if len(batch.events) else events
+        share = max(batch.ring_share, lane.ring_share)
+        return EventBatch(joined, batch.pairs, share, batch.overflowed)
+
+    def close(self) -> None:
+        """See ``Drain``."""
+        self._probes.close()
+
+
+class _Stacks(StackDrain):
+    """Stacks of both."""
+
+    def __init__(self, capture: LaneCapture, probes: StackDrain) -> None:
+        self._capture = capture
+        self._probes = probes
+
+    def take(self) -> list[tuple[int, SentStacks]]:
+        """All that are there."""
+        sent = self._probes.take()
+        return sent if self._capture.lane is None else sent + self._capture.lane.take_stacks()
+
+
+class _Misses(MissRing):
+    """Misses of both."""
+
+    def __init__(self, capture: LaneCapture, probes: MissRing) -> None:
+        self._capture = capture
+        self._probes = probes
+
+    def take(self, most: int) -> list[Miss]:
+        """Up to so many."""
+        found = self._probes.take(most)
+        lane = self._capture.lane
+        return found if lane is None else found + lane.take_misses(most - len(found))

@@ -1,0 +1,39 @@
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+FIELDS: Final[dict[str, int]]
+MAGIC: Final[int]
+AT_ROWS: Final[int]
+AT_KNOWN: Final[int]
+AT_RECORDS: Final[int]
+AT_GAPS: Final[int]
+AT_FILTER: Final[int]
+AT_RINGS: Final[int]
+AT_SLOTS: Final[int]
+RING_BYTES: Final[int]
+SLOTS_BYTES: Final[int]
+GAPS: Final[int]
+RECORD_BYTES: Final[int]
+FILE_BYTES: Final[int]
+SLOTS: Final[int]
+RINGS: Final[int]
+ROW_SETS: Final[int]
+MOST_FRAMES: Final[int]
+KIND_SHIFT: Final[int]
+RECORD_STACK: Final[int]
+RECORD_MISS: Final[int]
+CLOCK_TSC: Final[int]
+CLOCK_COUNTER: Final[int]
+
+class LaneRings:
+    damaged: int
+    abandoned: int
+    is_unfinished: bool
+    fullest: int
+    def __init__(self, area: memoryview, image: int, now_ns: int) -> None: ...
+    def look(self, whole: bool, now_ns: int) -> tuple[int, int]: ...
+    def merge(self, cut: int, now_ns: int, into: npt.NDArray[np.uint8]) -> int: ...
+    def owners(self) -> list[tuple[int, int]]: ...
+    def release(self, ring: int) -> None: ...

@@ -1,0 +1,131 @@
+"""Whether a process's events come by its lane, and what is left to probes then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum, auto
+from typing import Final
+
+from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mapping
+from tracelloc.capture.lanecapture import LaneCapture
+from tracelloc.capture.spacewords import SpaceWords
+from tracelloc.errors import TargetError
+from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
+from tracelloc.target.families import LIBC, OPERATORS
+from tracelloc.target.procfs import base_name, is_c_library, is_runtime
+from tracelloc.target.space import AddressSpace
+
+_WORD_BYTES: Final = 4
+
+
+class LaneState(Enum):
+    """How far it has come, for one memory image."""
+
+    UNKNOWN = auto()
+    """The library has not been seen, but may be yet to be loaded."""
+    EXPECTED = auto()
+    """The library is there, and will say when it has begun."""
+    CONNECTED = auto()
+    LEFT = auto()
+    """It is not used."""
+
+
+class LaneLink:
+    """Finds a process's lane. Under the session's lock."""
+
+    def __init__(self, capture: LaneCapture, space: AddressSpace, words: SpaceWords) -> None:
+        self.state = LaneState.UNKNOWN
+        self._capture = capture
+        self._space = space
+        self._words = words
+        self._library: Module | None = None
+
+    def begin_image(self) -> None:
+        """The process has begun another program."""
+        if self.state is LaneState.CONNECTED:
+            self._capture.disconnect()
+        self.state, self._library = LaneState.UNKNOWN, None
+
+    @property
+    def withholds(self) -> bool:
+        """Whether functions that the library stands before need no probes, as far as is known."""
+        return self.state is not LaneState.LEFT
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is to be found out any more."""
+        return self.state in (LaneState.CONNECTED, LaneState.LEFT)
+
+    def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
+        """Finds out what there is, and settles what can be.
+
+        ``allocators``: all that are known. ``all_loaded``: what the program begins with is there.
+        """
+        if self.is_settled:
+            return
+        self._library = next(filter(is_preloaded_library, self._space.mapped_modules), None)
+        stranger = next((a for a in allocators if not is_behind(a)), None)
+        if stranger is not None:
+            self._leave(f"{base_name(stranger.module.path)} has allocators of its own")
+        elif self._library is not None:
+            self.state = LaneState.EXPECTED
+            self._settle()
+        elif all_loaded:
+            self._leave("the program has not preloaded it")
+
+    def _settle(self) -> None:
+        mapping = area_mapping(self._space.mappings)
+        if mapping is None:
+            if self._begun() == REFUSED:
+                self._leave("the process could not make the memory for it")
+            elif self._begun():
+                self._leave("the process was forked off the one that has it")
+            return
+        try:
+            self._capture.connect(self._space.process, mapping, self._words)
+        except TargetError as error:
+            self._leave(str(error))
+        else:
+            self.state = LaneState.CONNECTED
+            self._capture.say("events come by the preloaded library, not by probes")
+
+    def _begun(self) -> int:
+        """What the library says of itself; 0: nothing yet."""
+        assert self._library is not None
+        at = self._space.object(self._library, STATE_VARIABLE)
+        word = b"" if at is None else self._space.process.read_memory(at, _WORD_BYTES)
+        return int.from_bytes(word, "little")
+
+    def _leave(self, why: str) -> None:
+        self.state = LaneState.LEFT
+        self._capture.say(f"events come by probes, not by the preloaded library: {why}")
+
+
+def is_behind(allocator: Allocator) -> bool:
+    """Whether all blocks of an allocator pass the library's functions.
+
+    C++'s own operators call malloc, as a program sees it.
+    """
+    if allocator.family is OPERATORS:
+        return is_runtime(allocator.module.path)
+    return allocator.family is LIBC and is_c_library(allocator.module.path)
+
+
+def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
+    """First addresses and ends of allocators' functions, and of the library's own code.
+
+    In the process: where stacks begin before they come to the caller.
+    """
+    ranges = []
+    for mapping in space.mappings:
+        module = space.module_of(mapping) if mapping.executable else None
+        if module is None:
+            continue
+        if is_preloaded_library(module):
+            ranges.append((mapping.start, mapping.end))
+        for allocator in allocators:
+            if allocator.module is module:
+                first = mapping.start - mapping.offset
+                ranges += [(first + f.offset, first + f.offset + f.size + 1)
+                           for f in allocator.functions]  # fmt: skip
+    return ranges
