@@ -94,7 +94,7 @@ def _events(watcher: Watcher, took_s: float) -> dict[str, float]:
 
 def measure(tool: Tool, case: Case, storm: Path, seconds: float, scratch: Path) -> Sample:
     """One tool, once. Raises SkippedError."""
-    words = [storm, case.threads, case.frames, case.live_blocks_per_thread]
+    words = [*tool.starts_with, storm, case.threads, case.frames, case.live_blocks_per_thread]
     command = [str(word) for word in words]
     if tool.wrap is None:
         with program(command) as running:

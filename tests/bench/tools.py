@@ -21,6 +21,7 @@ from tests.bench.allocator import Allocator
 from tests.bench.empty import empty_probes
 from tests.bench.processes import PATIENCE_S, SkippedError, end, last_words
 from tests.harness import Tracelloc
+from tracelloc.capture.lane import LIBRARY
 
 SETTLE_S = 0.3
 """After a peer's probes were seen: it may still be attaching others."""
@@ -67,6 +68,8 @@ class Tool:
     """Debian's package that has it."""
     attach: Attach | None = None
     """For a live tool."""
+    starts_with: tuple[str, ...] = ()
+    """For a live tool: words before the program's own that have it prepared."""
     wrap: Callable[[Path], list[str]] | None = None
     """For a wrapper: the words before the program's own, given a scratch directory."""
 
@@ -206,6 +209,8 @@ def _massif(scratch: Path) -> list[str]:
     ]
 
 
+_PRELOADED = ("env", f"LD_PRELOAD={LIBRARY}")
+
 TOOLS = (
     Tool("untraced", "untraced", attach=_nothing),
     Tool("entry-probes", "3 empty probes at the entries", attach=_empty(shifted=False)),
@@ -222,6 +227,19 @@ TOOLS = (
         "tracelloc-helper",
         "tracelloc with bpf_get_stack",
         attach=_tracelloc("--stacks", "fp", module="tests.bench.helperwalk"),
+    ),
+    Tool("lane-idle", "tracelloc's library, idle", attach=_nothing, starts_with=_PRELOADED),
+    Tool(
+        "lane",
+        "tracelloc --lane on",
+        attach=_tracelloc("--lane", "on"),
+        starts_with=_PRELOADED,
+    ),
+    Tool(
+        "lane-sampled",
+        "tracelloc --lane on --sample 512k",
+        attach=_tracelloc("--lane", "on", "--sample", "512k"),
+        starts_with=_PRELOADED,
     ),
     Tool("tracelloc-perf", "tracelloc --attach perf", attach=_tracelloc("--attach", "perf")),
     Tool("memleak", "memleak (bcc)", "memleak-bpfcc", "bpfcc-tools", attach=_peer(_memleak)),

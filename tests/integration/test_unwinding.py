@@ -18,6 +18,7 @@ from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tracelloc import abi
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
 from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.lane import LIBRARY
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import MallocChoice
 from tracelloc.target.procfs import Process
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.bpf
 
 FIRST_SIZE = 1 << 27
 MOST = 20_000
+SOURCES = ["probes", "lane"]
 WORDS = 256
 SWAPPED_CALLS = 1500
 """How often swapped.c calls each library's function."""
@@ -81,18 +83,20 @@ def compare(
     every: int = 1,
     *,
     waits: bool = False,
+    by: str = "probes",
     **config: int,
 ) -> Comparison:
     """Runs a program to its end and compares every stack that was written down.
 
     ``waits``: it sends a line now and then, and waits for one until all that it has done
-    until then has been looked at.
+    until then has been looked at. ``by``: what walks stacks, in ``SOURCES``.
     """
     file = tmp_path / "truth.bin"
     with file.open("wb") as out:
         out.truncate(8 * WORDS * MOST)
     environment = os.environ | {
-        "LD_PRELOAD": str(truth), "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
+        "LD_PRELOAD": f"{truth}:{LIBRARY}" if by == "lane" else str(truth),
+        "TRUTH_FILE": str(file), "TRUTH_EVERY": str(every),
         "PYTHONMALLOC": "malloc", "PYTHONDONTWRITEBYTECODE": "1",
     }  # fmt: skip
     process = subprocess.Popen(
@@ -105,7 +109,10 @@ def compare(
         assert os.waitpid(process.pid, os.WUNTRACED)[1] & 0xFF == 0x7F
         # Its own malloc is one, too, inside of which others would not count.
         capture = CaptureConfig(min_block_bytes=FIRST_SIZE, **config)
-        session = attach_to(Process(process.pid), TraceConfig(capture, MallocChoice("libc.so")))
+        choice = MallocChoice("libc.so")
+        trace = TraceConfig(capture, choice, use_lane=by == "lane")
+        session = attach_to(Process(process.pid), trace)
+        assert session.root.probes.has_lane == (by == "lane")
         table = session.root.heap.table
         stack_ids: dict[int, int] = {}
         apply = table.apply
@@ -175,11 +182,12 @@ def answer(process: subprocess.Popen[bytes], session: Session) -> None:
         process.stdin.write(b"\n")
 
 
+@pytest.mark.parametrize("by", SOURCES)
 @pytest.mark.parametrize("flags", [["-O2"], ["-O0"], ["-O3", "-mavx2"]], ids=["O2", "O0", "O3"])
-def test_shapes(truth: Path, tmp_path: Path, flags: list[str]) -> None:
+def test_shapes(truth: Path, tmp_path: Path, flags: list[str], by: str) -> None:
     program = tmp_path / "shapes"
     compile_c(program, "shapes", "-fomit-frame-pointer", *flags)
-    found = compare([program], truth, tmp_path)
+    found = compare([program], truth, tmp_path, by=by)
     print(describe(found))
     assert found.compared >= 170
     assert found.different == []
@@ -262,11 +270,13 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(truth: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "by"), [*((name, "probes") for name in PROGRAMS), ("perl", "lane"), ("llc", "lane")]
+)
+def test_programs(truth: Path, tmp_path: Path, name: str, by: str) -> None:
     """Debian's own programs, which have no frame pointers."""
     command, every = PROGRAMS[name]
-    found = compare(command(tmp_path), truth, tmp_path, every)
+    found = compare(command(tmp_path), truth, tmp_path, every, by=by)
     print(describe(found))
     assert found.compared > 500
     assert found.partial < found.compared // 10
@@ -295,14 +305,15 @@ def test_rust(truth: Path, tmp_path: Path) -> None:
     assert (found.different, found.partial) == ([], 0)
 
 
-def test_other_library_at_the_same_address(truth: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("by", SOURCES)
+def test_other_library_at_the_same_address(truth: Path, tmp_path: Path, by: str) -> None:
     """Rows of what was unloaded are never used for what is there now."""
     libraries = [tmp_path / f"lib{room}.so" for room in (40, 400, 4000)]
     for room, library in zip((40, 400, 4000), libraries, strict=True):
         compile_c(library, "swapped", "-shared", "-fPIC", "-O2", f"-DROOM={room}")
     program = tmp_path / "swapped"
     compile_c(program, "swapped", "-O2", "-fomit-frame-pointer")
-    found = compare([program, "3", *libraries], truth, tmp_path, 2, waits=True)
+    found = compare([program, "3", *libraries], truth, tmp_path, 2, waits=True, by=by)
     # All but those of the first calls after each change.
     assert found.compared > 3 * len(libraries) * SWAPPED_CALLS / 2 - 500
     assert found.different == []

@@ -25,7 +25,10 @@
 #define WORDS 256
 
 extern void *__libc_malloc(size_t size);
-extern void __libc_free(void *block);
+
+// The definitions behind this one: libc's, or of whatever is preloaded after it.
+static void *(*next_malloc)(size_t size);
+static void (*next_free)(void *block);
 
 static uint64_t (*records)[WORDS];
 static atomic_long used, calls;
@@ -39,9 +42,9 @@ __attribute__((noinline)) static void write_down(void)
 
     if (number >= TRUTH_MOST)
         return;
-    block = __libc_malloc(FIRST_SIZE + (size_t)number);
+    block = next_malloc(FIRST_SIZE + (size_t)number);
     records[number][0] = (uint64_t)backtrace((void **)&records[number][1], WORDS - 1);
-    __libc_free(block);
+    next_free(block);
     __asm__ volatile("" ::: "memory");
 }
 
@@ -77,6 +80,8 @@ __attribute__((constructor)) static void begin(void)
     if (memory == MAP_FAILED)
         return;
     busy = 1;
+    next_malloc = (void *(*)(size_t))dlsym(RTLD_NEXT, "malloc");
+    next_free = (void (*)(void *))dlsym(RTLD_NEXT, "free");
     backtrace(frames, 4); // loads libgcc
     busy = 0;
     kill(getpid(), SIGSTOP);

@@ -84,6 +84,7 @@ class FakeCapture:
     misses: None = None
     mappings: None = None
     misses_fd: int = -1
+    waits_ms: tuple[int, int] = (5, 100)
     method: Method = Method.PERF
     overflows: int = 0
     attached: list[int] = field(default_factory=list)

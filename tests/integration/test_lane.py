@@ -1,0 +1,340 @@
+"""What a program reports by itself, through the library that it has preloaded, is exact; and it
+takes no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_exact import OPERATIONS, assert_equal
+from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
+from tracelloc.capture import lane, lanemerge
+from tracelloc.capture.lane import LIBRARY
+from tracelloc.target.procfs import Process
+from tracelloc.tracing.begin import attach_to
+from tracelloc.tracing.config import TraceConfig
+
+pytestmark = pytest.mark.bpf
+
+BY_ITSELF = "events come by the preloaded library, not by probes"
+BY_PROBES = "events come by probes, not by the preloaded library: "
+
+
+def armed(command: list[Any], targets: list[Target], **options: Any) -> Target:
+    """A target with the library, which nobody has asked for anything."""
+    environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+    target = Target(command, env=environment, **options)
+    targets.append(target)
+    return target
+
+
+def traced(target: Target, tmp_path: Path, *options: str | int) -> Tracelloc:
+    return Tracelloc(
+        "-p", target.pid, "--json", "--top", 1000, "--lane", "on", *options, directory=tmp_path
+    )
+
+
+def said(tracer: Tracelloc, words: str) -> bool:
+    return any(words in message for message in tracer.messages)
+
+
+@pytest.mark.parametrize(
+    ("threads", "seed", "slots"),
+    [(4, 1, 3000), (4, 2, 64), (1, 3, 500), (16, 4, 8000), (4, 5, 4), (300, 6, 3000)],
+)
+def test_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
+) -> None:
+    """As by probes. 300 threads are more than there are rings."""
+    command = [builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots]
+    target = armed(command, targets)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_ITSELF)
+    report = tracer.last()
+    assert_equal(report, books)
+    assert report["unmatched_frees"] == 0
+    assert report["allocations"] > OPERATIONS // 2
+
+
+@pytest.mark.parametrize("clock", ["CLOCK_TSC", "CLOCK_COUNTER"])
+def test_clocks(
+    builder: Builder, targets: list[Target], monkeypatch: pytest.MonkeyPatch, clock: str
+) -> None:
+    """Exact by either, over and over in one process."""
+    monkeypatch.setattr(lane, "usable_clock", lambda: getattr(lanemerge, clock))
+    target = armed([builder.c("books"), 4, OPERATIONS, 8, 64], targets)
+    for _ in range(2):
+        before = json.loads(target.ask("run"))
+        session = attach_to(Process(target.pid), TraceConfig(use_lane=True))
+        try:
+            assert session.root.probes.has_lane
+            after = json.loads(target.ask("run"))
+            session.stop()
+            table = session.root.heap.table
+            # All blocks at the end = those traced + those from before that were not freed.
+            old, now = (sum(count for count, _ in books.values()) for books in (before, after))
+            assert int(table.totals.live_count.sum()) == now - (
+                old - table.oddities.unmatched_frees
+            )
+            assert table.oddities.address_reuses == 0
+        finally:
+            session.close()
+
+
+def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """What is reported equals what probes say of those sizes, block by block."""
+    target = armed([builder.c("books"), 4, OPERATIONS, 11, 3000], targets)
+    whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000, directory=tmp_path)
+    limited = traced(target, tmp_path, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
+    books = json.loads(target.ask("run"))
+    assert limited.stop() == whole.stop() == 0
+    assert said(limited, BY_ITSELF)
+    assert_equal(whole.last(), books)
+    blocks = {
+        block["address"]: (block["size_bytes"], [frame["address"] for frame in block["stack"]])
+        for block in whole.last()["top_allocations"]
+        if 100 <= block["size_bytes"] <= 1024
+    }
+    seen = {
+        block["address"]: (block["size_bytes"], [frame["address"] for frame in block["stack"]])
+        for block in limited.last()["top_allocations"]
+    }
+    assert {address: size for address, (size, _) in seen.items()} == {
+        address: size for address, (size, _) in blocks.items()
+    }
+    assert len(seen) > 100
+
+
+@pytest.mark.parametrize(("sample", "tolerance"), [("64", 0.03), ("4k", 0.15), ("32k", 0.4)])
+def test_samples_estimate_the_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, sample: str, tolerance: float
+) -> None:
+    target = armed([builder.c("books"), 4, OPERATIONS * 2, 21, 20_000], targets)
+    tracer = traced(target, tmp_path, "--sample", sample, "--top", 100_000)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    report = tracer.last()
+    truth_bytes = sum(size for _, size in books.values())
+    truth_blocks = sum(count for count, _ in books.values())
+    assert report["live_bytes"] == pytest.approx(truth_bytes, rel=tolerance)
+    assert report["live_allocations"] == pytest.approx(truth_blocks, rel=4 * tolerance)
+    assert report["unmatched_frees"] == report["lost_events"] == 0
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    assert len(report["top_allocations"]) < truth_blocks
+
+
+def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """More than there are rings; what ended threads leave behind is seen."""
+    target = armed([builder.c("churn"), 700], targets)
+    tracer = traced(target, tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    kept = [each for each in report["top_allocators"] if each["bytes"] == 24 * each["allocations"]]
+    assert sum(each["allocations"] for each in kept) == 700
+    assert report["lost_events"] == 0
+
+
+# Launched programs.
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "musl"])
+def test_launched(builder: Builder, tmp_path: Path, kind: str) -> None:
+    """From the first allocation on, constructors included."""
+    program = builder.c("early", compiler="gcc" if kind == "dynamic" else "musl-gcc")
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    assert done.returncode == 7, done.stderr
+    assert BY_ITSELF in done.stderr
+    assert by_function(last_report(done.stderr)) == PROGRAM
+
+
+def test_static_programs_have_probes(builder: Builder) -> None:
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", builder.c("early", "-static"), 7)
+    assert done.returncode == 7, done.stderr
+    assert f"{BY_PROBES}early" in done.stderr
+    assert by_function(last_report(done.stderr)) == PROGRAM
+
+
+def test_another_malloc_has_probes(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """The library does not know all functions of jemalloc's."""
+    jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
+    environment = os.environ | {"LD_PRELOAD": f"{LIBRARY}:{jemalloc}"}
+    command = [builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 12, 300]
+    target = Target(command, env=environment)
+    targets.append(target)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_PROBES)
+    report = tracer.last()
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+
+
+def test_programs_that_a_shell_becomes(builder: Builder) -> None:
+    """Each program has a lane of its own."""
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", "sh", "-c", f"exec {builder.c('early')} 7")
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.count(BY_ITSELF) == 2
+    assert "warning" not in done.stderr
+    assert by_function(json.loads(done.stderr.splitlines()[-1])) == PROGRAM
+
+
+def test_the_programs_own_preloaded_libraries_are_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
+    script = "echo $LD_PRELOAD; grep -c libm.so /proc/$$/maps; ls /proc/self/fd"
+    done = run_tracelloc("--lane", "on", "-o", tmp_path / "o.fg", "--", "sh", "-c", script)
+    lines = done.stdout.split()
+    assert lines[0] == f"{LIBRARY}:libm.so.6"
+    assert int(lines[1]) > 0
+    # Nothing of ours is open in it.
+    assert lines[2:] == ["0", "1", "2", "3"]
+
+
+# No harm.
+
+
+def pairs_ns(target: Target) -> float:
+    count, nanoseconds = map(int, target.ask("100").split())
+    return nanoseconds / max(1, count)
+
+
+def test_a_killed_profiler_leaves_it_idle(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    target.say("300")
+    tracer.process.kill()
+    tracer.finish()
+    target.hear()
+    word = holder_of(target)
+    assert word[0] & 0x3FFFFFFF == 0
+    # The next one finds everything as it should be.
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    pairs_ns(target)
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert report["allocations"] > 0
+    assert report["lost_events"] == 0
+    assert holder_of(target)[0] == 0
+
+
+def holder_of(target: Target) -> np.ndarray[Any, np.dtype[np.uint32]]:
+    """The word of the shared memory that says who wants events."""
+    process = Process(target.pid)
+    mapping = next(m for m in maps_of(process) if m.path.startswith(lane.AREA_NAME))
+    address = mapping.start + lanemerge.FIELDS["holder"]
+    return np.frombuffer(process.read_memory(address, 4), np.uint32)
+
+
+def maps_of(process: Process) -> list[Any]:
+    from tracelloc.target.procfs import parse_maps
+
+    return list(parse_maps(process.maps_text()).values())
+
+
+def test_a_stopped_profiler_is_not_waited_for_for_ever(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The program goes on by itself, and the profiler says so."""
+    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    tracer = traced(target, tmp_path)
+    tracer.process.send_signal(signal.SIGSTOP)
+    target.ask("300")
+    assert pairs_ns(target) < 1e6
+    tracer.process.send_signal(signal.SIGCONT)
+    assert tracer.finish() != 0
+    assert said(tracer, "goes on untraced: it had to wait for tracelloc")
+
+
+def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """The second one has probes, and both are exact."""
+    target = armed([builder.c("books"), 4, OPERATIONS, 13, 300], targets)
+    tracers = [traced(target, tmp_path) for _ in range(2)]
+    books = json.loads(target.ask("run"))
+    assert [tracer.stop() for tracer in tracers] == [0, 0]
+    assert said(tracers[0], BY_ITSELF)
+    assert said(tracers[1], BY_PROBES)
+    for tracer in tracers:
+        assert_equal(tracer.last(), books)
+
+
+def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Forked ones allocate as they like, and are in no figure."""
+    target = armed([builder.c("forker"), 200], targets)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
+    assert report["allocations"] == 200
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+
+
+def test_trees_of_processes(tmp_path: Path) -> None:
+    """Whatever a shell does with processes goes on as it would without the library."""
+    script = "for n in 1 2 3 4 5; do (ls / | sort | tail -1; true) & done; wait; echo $(echo x)"
+    environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+    expected = subprocess.run(["sh", "-c", script], capture_output=True, check=True).stdout
+    done = subprocess.run(
+        ["sh", "-c", script], capture_output=True, check=True, env=environment, timeout=PATIENCE_S
+    )
+    assert (done.stdout, done.stderr) == (expected, b"")
+    traced_run = run_tracelloc(
+        "--lane", "on", "-o", tmp_path / "out.fg", "--", "sh", "-c", script, env=os.environ
+    )
+    assert traced_run.stdout.encode() == expected
+
+
+def limit(which: int, value: int) -> Callable[[], None]:
+    return lambda: resource.setrlimit(which, (value, value))
+
+
+def test_small_files(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Where the memory can't be shared, there are probes."""
+    limited = limit(resource.RLIMIT_FSIZE, 1 << 20)
+    target = armed([builder.c("books"), 2, 2000, 14, 300], targets, preexec_fn=limited)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_PROBES + "the process could not make the memory for it")
+    assert_equal(tracer.last(), books)
+
+
+def test_little_address_space(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """The program is as it was, and the profiler says why there are no figures."""
+    command = [builder.c("books"), 1, 2000, 15, 300]
+    # What it needs itself finds room, and the lane's 220 MiB don't.
+    target = armed(command, targets, preexec_fn=limit(resource.RLIMIT_AS, 180 << 20))
+    tracer = traced(target, tmp_path)
+    assert json.loads(target.ask("run"))
+    assert tracer.finish() != 0
+    assert said(tracer, "can't have the memory for its events")
+
+
+def test_the_library_needs_nothing() -> None:
+    """But a function that every C library has; and it is small."""
+    assert LIBRARY.stat().st_size <= 64 << 10
+    listed = subprocess.run(["nm", "-D", LIBRARY], capture_output=True, text=True, check=True)
+    undefined = [line.split() for line in listed.stdout.splitlines() if " T " not in line]
+    assert [words for words in undefined if words[-2] in "Uw"] == [["w", "dl_iterate_phdr"]]
+    needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True)
+    assert "NEEDED" not in needed.stdout

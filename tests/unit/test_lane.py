@@ -1,0 +1,218 @@
+"""The profiler's part of the preloaded lane. The program's threads are imitated, step by step:
+interleavings such as these can't be had from real ones on demand."""
+
+from __future__ import annotations
+
+import mmap
+import random
+import struct
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracelloc.abi import EVENT_DTYPE, EVENT_LAP_BIT, EVENT_SIZE_BITS, EventKind
+from tracelloc.capture import lanemerge
+from tracelloc.capture.lanemerge import LaneRings
+from tracelloc.capture.ring import SentStacks
+from tracelloc.command.commandline import parse_command_line
+from tracelloc.errors import UsageError
+from tracelloc.tracing.program import _with_preloaded
+from tracelloc.unwinding.leading import LeadingFrames
+
+WORD = struct.Struct("<Q")
+IMAGE = 7
+
+
+@dataclass
+class Area:
+    """The shared memory, as a program with the counting clock would write it."""
+
+    memory: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, lanemerge.FILE_BYTES))
+    counter: int = 1
+
+    def __post_init__(self) -> None:
+        self.memory[lanemerge.FIELDS["clock"]] = lanemerge.CLOCK_COUNTER
+        self.set(lanemerge.FIELDS["counter"], self.counter)
+
+    def set(self, at: int, word: int) -> None:
+        self.memory[at : at + 8] = WORD.pack(word)
+
+    def get(self, at: int) -> int:
+        return int(WORD.unpack_from(self.memory, at)[0])
+
+    def stamp(self) -> int:
+        self.counter += 1
+        self.set(lanemerge.FIELDS["counter"], self.counter)
+        return self.counter - 1
+
+    def ring(self, number: int) -> int:
+        return lanemerge.AT_RINGS + number * lanemerge.RING_BYTES
+
+    def reserve(self, number: int) -> int:
+        slot = self.get(self.ring(number))
+        self.set(self.ring(number), slot + 1)
+        return slot
+
+    def write(
+        self, number: int, slot: int, stamp: int, address: int, kind: int = EventKind.ALLOC
+    ) -> None:
+        at = lanemerge.AT_SLOTS + number * lanemerge.SLOTS_BYTES
+        at += slot % lanemerge.SLOTS * EVENT_DTYPE.itemsize
+        lap = slot // lanemerge.SLOTS + 1
+        tag = 16 | kind << EVENT_SIZE_BITS | (lap << EVENT_LAP_BIT & (1 << 64) - 1)
+        self.memory[at : at + 40] = struct.pack("<QQQQII", address, tag, 0, stamp, 1, 0)
+
+    def rings(self) -> LaneRings:
+        return LaneRings(memoryview(self.memory), IMAGE, 1)
+
+
+def take(rings: LaneRings, now_ns: int = 2, *, whole: bool = False) -> list[int]:
+    """Addresses of the events that are complete, in their order."""
+    count, cut = rings.look(whole, now_ns)
+    events = np.empty(count, EVENT_DTYPE)
+    if not count:
+        return []
+    events = events[: rings.merge(cut, now_ns, events.view(np.uint8))]
+    assert set(events["image"].tolist()) <= {IMAGE}
+    return list(events["address"].tolist())
+
+
+class Thread:
+    """Makes events in three steps, between which anything may happen; addresses are stamps."""
+
+    def __init__(self, area: Area, number: int) -> None:
+        self._area, self._number = area, number
+        self._slot: int | None = None
+        self._stamp: int | None = None
+
+    def step(self) -> None:
+        if self._slot is None:
+            taken = self._area.get(self._area.ring(self._number) + 64)
+            if self._area.get(self._area.ring(self._number)) - taken < lanemerge.SLOTS:
+                self._slot = self._area.reserve(self._number)
+        elif self._stamp is None:
+            self._stamp = self._area.stamp()
+        else:
+            self._area.write(self._number, self._slot, self._stamp, self._stamp)
+            self._slot = self._stamp = None
+
+    @property
+    def is_between(self) -> bool:
+        return self._slot is not None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_interleaving_is_in_order_and_complete(seed: int) -> None:
+    dice = random.Random(seed)
+    area = Area()
+    # Rings that are near the end of a lap, which earlier threads have had.
+    for number in range(6):
+        before = lanemerge.SLOTS * dice.randrange(6) - dice.randrange(2)
+        area.set(area.ring(number), max(0, before))
+    threads = [Thread(area, number) for number in range(6)]
+    rings = area.rings()
+    seen: list[int] = []
+    for _ in range(4000):
+        # Some are favored for a while, as by a scheduler.
+        dice.choice(threads[: dice.randrange(1, 7)]).step()
+        if dice.random() < 0.02:
+            seen += take(rings)
+    while any(thread.is_between for thread in threads):
+        for thread in threads:
+            if thread.is_between:
+                thread.step()
+    seen += take(rings)
+    assert seen == list(range(1, area.counter))
+
+
+def test_what_is_not_written_holds_up_what_is_later() -> None:
+    area = Area()
+    rings = area.rings()
+    area.write(1, area.reserve(1), area.stamp(), 100)
+    slot = area.reserve(1)
+    early = area.stamp()
+    area.write(2, area.reserve(2), area.stamp(), 102)
+    assert take(rings) == [100]
+    assert rings.is_unfinished
+    area.write(1, slot, early, 101)
+    assert take(rings) == [101, 102]
+    assert not rings.is_unfinished
+
+
+def test_what_is_never_written_is_waited_for_some_seconds() -> None:
+    """A signal handler has jumped away from it, say. Then it is counted as lost."""
+    area = Area()
+    rings = area.rings()
+    area.reserve(1)
+    area.stamp()
+    area.write(2, area.reserve(2), area.stamp(), 200)
+    assert take(rings, 1_000_000_000) == []
+    assert take(rings, 4_000_000_000) == []
+    assert take(rings, 7_000_000_000) == [200]
+    assert rings.abandoned == 1
+
+
+def test_at_the_end_everything_that_is_written_counts() -> None:
+    area = Area()
+    rings = area.rings()
+    area.reserve(1)
+    area.write(2, area.reserve(2), area.stamp(), 200)
+    area.reserve(2)
+    assert take(rings, whole=True) == [200]
+
+
+def test_garbage() -> None:
+    """Whatever a program writes there, it can do no harm but to its own figures."""
+    dice = random.Random(5)
+    area = Area()
+    rings = area.rings()
+    for number in range(8):
+        area.set(area.ring(number), dice.choice([5, lanemerge.SLOTS, 1 << 63, (1 << 64) - 1]))
+        area.set(area.ring(number) + 64, dice.getrandbits(64))
+    size = 64 * EVENT_DTYPE.itemsize
+    for number in range(8):
+        at = lanemerge.AT_SLOTS + number * lanemerge.SLOTS_BYTES
+        area.memory[at : at + size] = dice.randbytes(size)
+    for kind in range(16):
+        area.write(9, area.reserve(9), area.stamp(), 1000 + kind, kind)
+    area.write(9, area.reserve(9), area.stamp(), 1 << 50)
+    found = take(rings, whole=True)
+    known = {1, 2, 3, 4, 6}
+    assert {address - 1000 for address in found if 1000 <= address < 1016} == known
+    assert 1 << 50 not in found
+    assert rings.damaged > 0
+
+
+def test_leading_frames() -> None:
+    leading = LeadingFrames([(100, 200), (300, 400)])
+    assert leading.without((150, 350, 250, 150)) == (250, 150)
+    assert leading.without((150, 350)) == (350,)
+    assert leading.without(()) == ()
+    stacks = SentStacks(
+        ids=np.array([1, 2, 3], np.uint64),
+        flags=np.zeros(3, np.uint16),
+        depths=np.array([4, 1, 2]),
+        frames=np.array([150, 350, 250, 150, 150, 50, 150], np.uint64),
+    )
+    assert [frames for _, _, frames in leading.without_all(stacks).rows()] == [
+        (250, 150), (150,), (50, 150),
+    ]  # fmt: skip
+
+
+def test_preloaded_libraries() -> None:
+    library = Path("/lib/own.so")
+    assert _with_preloaded([b"A=1"], library) == [b"A=1", b"LD_PRELOAD=/lib/own.so"]
+    assert _with_preloaded([b"LD_PRELOAD=x.so y.so", b"A=1"], library) == [
+        b"A=1", b"LD_PRELOAD=/lib/own.so:x.so y.so",
+    ]  # fmt: skip
+    assert _with_preloaded([b"LD_PRELOAD="], library) == [b"LD_PRELOAD=/lib/own.so"]
+
+
+@pytest.mark.parametrize(
+    "more", [["--follow"], ["--mmap"], ["--stacks", "fp"], ["--max-overhead", "5%"]], ids=str
+)
+def test_what_needs_probes(more: list[str]) -> None:
+    with pytest.raises(UsageError, match="--lane=on excludes"):
+        parse_command_line(["-p", "1", "--text", "--lane", "on", *more], terminal=False)
