@@ -183,15 +183,6 @@ def test_another_malloc_has_probes(builder: Builder, targets: list[Target], tmp_
     assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
-def test_programs_that_a_shell_becomes(builder: Builder) -> None:
-    """Each program has a lane of its own."""
-    done = run_tracelloc(*QUIET, "--lane", "on", "--", "sh", "-c", f"exec {builder.c('early')} 7")
-    assert done.returncode == 7, done.stderr
-    assert done.stderr.count(BY_ITSELF) == 2
-    assert "warning" not in done.stderr
-    assert by_function(json.loads(done.stderr.splitlines()[-1])) == PROGRAM
-
-
 def test_the_programs_own_preloaded_libraries_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

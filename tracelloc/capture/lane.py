@@ -247,10 +247,11 @@ class Lane:
 
     def switch_off(self) -> None:
         """Nothing is wanted any more; what was reported can still be taken."""
-        if self._holder is not None:
-            self._holder.release()
-            self._holder = None
+        # The pump must not take this for the process's own doing.
+        holder, self._holder = self._holder, None
         self._is_over = True
+        if holder is not None:
+            holder.release()
 
     def look_after(self) -> None:
         """To be called now and then: whether threads that wait may make system calls."""
@@ -280,7 +281,8 @@ class Lane:
             )
         if self._rings is None:
             return np.empty(0, abi.EVENT_DTYPE)
-        if self._holder is not None and not self._holder.is_there:
+        holder = self._holder
+        if holder is not None and not holder.is_there and self._holder is holder:
             raise TargetError(
                 f"process {self._process.pid} goes on untraced: it had to wait for tracelloc, "
                 "which did nothing for seconds",

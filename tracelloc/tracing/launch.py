@@ -73,7 +73,9 @@ class Launch:
         """Lets go of the program when it seems to have loaded everything."""
         end_s = time.monotonic() + _ATTENDED_S
         seen = -1
-        while self._loads != seen and time.monotonic() < end_s:
+        probes = self.session.root.probes
+        # What its library reports must be wanted before the first of it.
+        while probes.awaits_lane or (self._loads != seen and time.monotonic() < end_s):
             seen = self._loads
             if self._is_over.wait(_QUIET_S):
                 return

@@ -18,7 +18,7 @@ from tracelloc.target.processlist import check_bits
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
-from tracelloc.tracing.lanelink import LaneLink, code_ranges, is_behind
+from tracelloc.tracing.lanelink import LaneLink, LaneState, code_ranges, is_behind
 from tracelloc.tracing.survival import check_survival
 from tracelloc.unwinding.leading import LeadingFrames
 
@@ -135,6 +135,11 @@ class ProbeSet:
     def has_lane(self) -> bool:
         """Whether what the process says by itself takes the place of probes, or may yet."""
         return self._lane is not None and self._lane.withholds
+
+    @property
+    def awaits_lane(self) -> bool:
+        """Whether the process has a library that has not begun yet."""
+        return self._lane is not None and self._lane.state is LaneState.EXPECTED
 
     def settle(self, *, all_loaded: bool) -> None:
         """Looks whether the process has a library that has begun. Raises TracellocError.
