@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
@@ -12,7 +13,7 @@ from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
-from tracelloc.target.procfs import base_name, is_c_library, is_runtime
+from tracelloc.target.procfs import base_name, is_c_library, is_runtime, parse_maps
 from tracelloc.target.space import AddressSpace
 
 _WORD_BYTES: Final = 4
@@ -74,11 +75,17 @@ class LaneLink:
             self._leave("the program has not preloaded it")
 
     def _settle(self) -> None:
+        begun = self._begun()
         mapping = area_mapping(self._space.mappings)
+        if mapping is None and begun:
+            # It may have been mapped since the maps were read.
+            with suppress(TargetError):
+                text = self._space.process.maps_text()
+                mapping = area_mapping(parse_maps(text).values())
         if mapping is None:
-            if self._begun() == REFUSED:
+            if begun == REFUSED:
                 self._leave("the process could not make the memory for it")
-            elif self._begun():
+            elif begun:
                 self._leave("the process was forked off the one that has it")
             return
         try:

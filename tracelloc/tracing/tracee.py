@@ -255,8 +255,7 @@ class Tracee:
         """
         table = self.heap.table
         self.probes.look_after(say)
-        if not self.is_starting:
-            self.probes.settle(all_loaded=True)
+        self.probes.settle(all_loaded=not self.is_starting)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
         if self.source.merger is not None:
