@@ -133,7 +133,10 @@ class ProbeSet:
 
     @property
     def has_lane(self) -> bool:
-        """Whether what the process says by itself takes the place of probes, or may yet."""
+        """Whether what the process says by itself takes the place of probes, or may yet.
+
+        A program that it executes does not: what was spared is to be probed again.
+        """
         return self._lane is not None and self._lane.withholds
 
     @property

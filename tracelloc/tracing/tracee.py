@@ -85,12 +85,9 @@ class Tracee:
         """What the probes are told of its address space."""
         self.image = words.image
         """The number of the memory image that ``heap`` is of."""
-        self.is_starting = is_starting
-        self._has_begun = has_begun
-        self.windows = WindowBook(now_ns, config.max_overhead)
-        self.series = Series(now_ns)
-        self.thread_names = ThreadNames(self.process)
-        self.measuring = Measuring(space)
+        self.is_starting, self._has_begun = is_starting, has_begun
+        self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
+        self.thread_names, self.measuring = ThreadNames(self.process), Measuring(space)
         self.probes = ProbeSet(
             capture,
             space,
@@ -175,7 +172,6 @@ class Tracee:
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.thread_names.forget_order()
         self._forget_image(now_ns)
-        # Who reports by itself does so no more, and what it spared is to be probed again.
         same_thread = same_thread and not (had_lane := self.probes.has_lane)
         self.space.begin_image(keep_modules=same_thread)
         self.source.begin_image(self.heap.stacks)
