@@ -25,8 +25,14 @@ from tracelloc.target.signatures import OUTER_FREE, FunctionKind, Signature
 from tracelloc.worker.targetfile import TargetFile
 
 _KNOWN: Final = (*FAMILIES, MAPPINGS, OPERATORS)
+PRELOADED_MARKER: Final = "tracelloc_lane_ready"
+"""A function that only our own preloaded library has."""
 _NAMES: Final = tuple(
-    {name: None for family in _KNOWN for name in (*family.markers, *family.functions)}
+    {
+        name: None
+        for family in _KNOWN
+        for name in (*family.markers, *family.functions, PRELOADED_MARKER)
+    }
 )
 """All functions that are looked for in each file."""
 _MOST_PREFIXES: Final = 8
@@ -123,9 +129,6 @@ class MallocChoice:
 
 EVERYTHING: Final = MallocChoice()
 
-PRELOADED_MARKER: Final = "tracelloc_lane_ready"
-"""A function that only our own preloaded library has."""
-
 
 def is_preloaded_library(module: Module) -> bool:
     """Whether a file is the library that reports allocations by itself (``probes/lane``).
@@ -139,10 +142,11 @@ def discover(modules: Iterable[Module], selection: MallocChoice = EVERYTHING) ->
     """The allocators in these files, each address once."""
     found: list[Allocator] = []
     for module in modules:
+        known = [*families_in(module.elf)]
         if is_preloaded_library(module):
             continue
         named = (pool.family_in(module.path, module.elf) for pool in selection.custom)
-        every = [*(family for family in named if family is not None), *families_in(module.elf)]
+        every = [*(family for family in named if family is not None), *known]
         only = selection.only
         families = [f for f in every if only is None or _is_meant(module, f, only)]
         if selection.mappings and module.elf.find_functions(MAPPINGS.markers):
