@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Final
 
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.snapshots.wanted import NOTHING_ELSE
 from tracelloc.ui.picture import Picture, Pictures
 from tracelloc.ui.view import Journal, Settings, Source
+
+_FIRST_LOOK_S: Final = 0.1
+"""Until names that were not there yet are looked for; each time twice as long."""
 
 
 class Refresher:
@@ -45,6 +49,10 @@ class Refresher:
         """Working, with nothing to show yet."""
         self._naming = False
         """The last picture lacks names that may come."""
+        self._look_s = _FIRST_LOOK_S
+        """Until these are looked for, from the last picture on."""
+        self._made_s = 0.0
+        """When that was made."""
         self._done: Settings | None = None
         """What the last picture was made for; None: it is out of date."""
         self._jobs: list[Callable[[], None]] = []
@@ -122,7 +130,7 @@ class Refresher:
             with self._changed:
                 self._busy = False
                 while not self._closed and not self._jobs and not self._is_due(next_s):
-                    self._changed.wait(self._left_s(next_s))
+                    self._changed.wait(self._wait_s(next_s))
                 if self._closed:
                     return
                 self._busy = True
@@ -149,7 +157,8 @@ class Refresher:
             if is_time:
                 next_s = now_s + (self._interval_s or 0.0)
             picture = self.pictures.make(trace, settings)
-            self._naming = picture.is_naming
+            self._look_s = 2 * self._look_s if self._naming else _FIRST_LOOK_S
+            self._naming, self._made_s = picture.is_naming, time.monotonic()
             with self._changed:
                 # Names that are waited for come with the next one, as soon as this is drawn.
                 self._done = None if picture.names_pending else settings
@@ -163,7 +172,14 @@ class Refresher:
         # While the last picture waits to be drawn, only that can be waited for.
         return None if self._in_flight else max(0.0, next_s - time.monotonic())
 
+    def _wait_s(self, next_s: float) -> float | None:
+        """Until the next snapshot, or the next look for names."""
+        left_s = self._left_s(next_s)
+        if left_s is None or not self._naming:
+            return left_s
+        return min(left_s, max(0.0, self._made_s + self._look_s - time.monotonic()))
+
     def _is_due(self, next_s: float) -> bool:
         if self._in_flight:
             return False
-        return self._tick or self._settings != self._done or self._left_s(next_s) == 0.0
+        return self._tick or self._settings != self._done or self._wait_s(next_s) == 0.0
