@@ -30,7 +30,8 @@ _LOOK_S: Final = 1.0
 def first_wait_s(interval_s: float, gone_s: float) -> float:
     """How long the first report is waited for, ``gone_s`` after the command began.
 
-    Its interval is counted from there, as people wait since then; a quarter of it at least is traced.
+    Its interval is counted from there, as people wait since then; a quarter of it at least is
+    traced.
     """
     return max(interval_s - gone_s, interval_s / 4)
 

@@ -28,7 +28,7 @@ class LaneState(Enum):
     """The library is there, and will say when it has begun."""
     CONNECTED = auto()
     LEFT = auto()
-    """It is not used."""
+    """Not used: probes take its place."""
 
 
 class LaneLink:
@@ -65,9 +65,9 @@ class LaneLink:
         if self.is_settled:
             return
         self._library = next(filter(is_preloaded_library, self._space.mapped_modules), None)
-        stranger = next((a for a in allocators if not is_behind(a)), None)
-        if stranger is not None:
-            self._leave(f"{base_name(stranger.module.path)} has allocators of its own")
+        other = next((a for a in allocators if not is_behind(a)), None)
+        if other is not None:
+            self._leave(f"{base_name(other.module.path)} has allocators of its own")
         elif self._library is not None:
             self.state = LaneState.EXPECTED
             self._settle()
