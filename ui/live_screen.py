@@ -365,6 +365,9 @@ def live_keys(state: State) -> list[Binding]:
     return [*PLAYER_KEYS, *(key for key in LIVE_KEYS if key.key not in missing), *keys]
 
 
-def _order_of(picture: Picture) -> Settings:
-    """Settings whose change reorders rows at once."""
-    return replace(picture.settings, selected=None, marks=())
+def _order_of(picture: Picture) -> tuple[Settings, int | None]:
+    """Settings whose change reorders rows at once, and the moment of a recording: it has rows of
+    its own.
+    """
+    moment = None if picture.line is None else picture.line.index
+    return replace(picture.settings, selected=None, marks=()), moment
