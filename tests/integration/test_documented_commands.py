@@ -180,7 +180,8 @@ def reason(line: str) -> str | None:
 def prepared(line: str, scene: Scene, place: Path) -> tuple[str, list[str]]:
     """The line as it is run, and the programs to be started before."""
     line = re.sub(r"^/usr/local/bin/", "", line).replace("/var/log/", "").replace("%%", "%")
-    line = line.replace("http://pyroscope:4040", scene.push_url)
+    for server in ("http://pyroscope:4040", "http://collector:4318"):
+        line = line.replace(server, scene.push_url)
     line = line.replace("--listen 6060", "--listen 0")
     targets = []
     if named := re.search(r"-n (\S+)", line):

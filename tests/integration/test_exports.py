@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.unit.otlpmessages import attributes_of, decoded_file, sums
+from tests.unit.otlpmessages import profiles as profiles_in
 from tests.unit.profiles import PprofProfile
 from tests.unit.test_export_formats import go_pprof
 
@@ -36,7 +38,8 @@ def test_all_formats_equal_the_report(
 ) -> None:
     target = Target([builder.c("books"), 4, 5000, 5, 1000])
     targets.append(target)
-    names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded"]
+    names = ["a.pb.gz", "a.json", "a.csv", "a.speedscope.json", "a.trace.json", "a.folded",
+             "a.otlp"]  # fmt: skip
     options = [word for name in names for word in ("-o", str(tmp_path / name))]
     tracer = Tracelloc("-p", target.pid, "--json", *options, directory=tmp_path)
     json.loads(target.ask("run"))
@@ -73,6 +76,13 @@ def test_all_formats_equal_the_report(
     events = json.loads((tmp_path / "a.trace.json").read_text())["traceEvents"]
     assert events[-1]["args"]["bytes"] == live
     assert folded_sum(tmp_path / "a.folded") == live
+
+    otlp = decoded_file((tmp_path / "a.otlp").read_bytes())
+    kinds = ("inuse_objects", "inuse_space", "alloc_objects", "alloc_space")
+    assert [sums(otlp)[kind] for kind in kinds] == whole
+    _, first = next(profiles_in(otlp))
+    losses = {f"tracelloc.lost.{cause}": count for cause, count in report["lost"].items()}
+    assert losses.items() <= attributes_of(otlp, first).items()
 
 
 def test_pprof_has_build_ids_lines_and_places(

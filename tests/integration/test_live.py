@@ -13,8 +13,11 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.unit.otlpmessages import resource_of
+from tests.unit.otlpmessages import sums as sums_by_type
 from tests.unit.test_export_formats import decoded, go_pprof
 from tests.unit.test_push import StandIn, sums
+from tests.unit.test_push_otlp import OtlpReceiver
 
 pytestmark = pytest.mark.bpf
 
@@ -70,6 +73,32 @@ def test_push(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     (got,) = server.got
     assert sums(got) == [4, LIVE_BYTES, 4, LIVE_BYTES]
     assert f"pid={target.pid},env=test" in got["query"]["name"]
+
+
+def test_push_by_otlp(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    program = builder.c("chain")
+    target = Target([program])
+    targets.append(target)
+    with OtlpReceiver() as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        options = ["--push", server.url, "--push-name", "shop", "--push-interval", "1h"]
+        tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+        tracer.wait_for("pushing to")
+        assert target.ask("go") == "done"
+        assert tracer.stop() == 0
+        server.shutdown()
+        thread.join()
+    assert server.wrong == []
+    ((_, message),) = server.got
+    assert sums_by_type(message) == {
+        "inuse_objects": 4, "inuse_space": LIVE_BYTES, "alloc_objects": 4, "alloc_space": LIVE_BYTES
+    }  # fmt: skip
+    resource = resource_of(message.resource_profiles[0].resource)
+    assert resource.items() >= {
+        "service.name": "shop", "process.pid": target.pid, "host.name": os.uname().nodename,
+        "process.executable.path": str(program), "process.executable.name": program.name,
+    }.items()  # fmt: skip
 
 
 @pytest.mark.parametrize(

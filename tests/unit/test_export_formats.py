@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.unit.otlpmessages import decoded_file
 from tests.unit.profiles import (
     APP,
     HOSTILE,
@@ -303,6 +304,8 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
         content = written(suffix, found)
         if suffix.endswith(".gz"):
             content = "".join(decoded(content).string_table).encode()
+        if suffix == ".otlp":
+            content = "".join(decoded_file(content).dictionary.string_table).encode()
         assert b"\x1b" not in content
         if suffix.endswith(".json"):
             json.loads(content)

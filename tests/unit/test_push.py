@@ -131,7 +131,7 @@ class Heap:
 
 
 def pusher(url: str, heap: Heap, said: list[str], **changes: Any) -> Pusher:
-    address, user = parse_push_url(url)
+    address, user, _ = parse_push_url(url)
     config = PushConfig(address, authorization(user, None), 0.02, None, (("env", "test"),))
     return Pusher(
         replace(config, **changes), Target(42, "my app=1"), lambda: [heap.take()], said.append, 0.01
@@ -229,7 +229,7 @@ def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
     ],
 )
 def test_urls(text: str, url: str, user: str | None) -> None:
-    assert parse_push_url(text) == (url, user)
+    assert parse_push_url(text) == (url, user, False)
 
 
 def test_passwords_from_a_file_or_the_environment(tmp_path: Path) -> None:

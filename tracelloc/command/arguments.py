@@ -359,13 +359,15 @@ def _add_live(group: Any) -> None:
     add("--listen-token-file FILE", "answer only clients that show the token in the first line "
         f"of FILE (default: that in {LISTEN_TOKEN}, if it is set)", type=Path)
     add("--push URL", "send profiles to a Pyroscope-compatible server, "
-        "https://[USER@]HOST[:PORT]", type=type_of(parse_push_url))
+        "https://[USER@]HOST[:PORT], or by OTLP, otlp+http://HOST:4318",
+        type=type_of(parse_push_url))
     add("--push-password-file FILE", "the password for --push is the first line of FILE (default: "
         f"{PUSH_PASSWORD}, if it is set); without USER it is sent as a token", type=Path)
     add("--push-interval S", f"time between pushed profiles (default {PUSH_INTERVAL_S:g}s)",
         type=duration_type)
     add("--push-name NAME", "application name of pushed profiles (default: the command)")
-    add("--push-label KEY=VALUE", "label of pushed profiles, besides hostname and pid (repeatable)",
+    add("--push-label KEY=VALUE", "label or attribute of pushed profiles, besides hostname and pid "
+        "(repeatable)",
         type=type_of(parse_label), **_SEVERAL)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -15,7 +16,7 @@ from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
-from tracelloc.export import FOLDED, PPROF, exporter_for
+from tracelloc.export import FOLDED, PPROF, check_otlp, exporter_for
 from tracelloc.live.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
 from tracelloc.live.secrets import LISTEN_TOKEN, PUSH_PASSWORD, authorization, read_secret
 from tracelloc.report.optional import wanted_by
@@ -165,11 +166,22 @@ def _listen_of(given: argparse.Namespace) -> ListenAddress | None:
 def _push_of(given: argparse.Namespace) -> PushConfig | None:
     if given.push is None:
         return None
-    url, user = given.push
-    shown = authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD))
-    labels = tuple(given.push_label)
-    interval_s = given.push_interval or PUSH_INTERVAL_S
-    return PushConfig(url, shown, interval_s, given.push_name, labels)
+    url, user, is_otlp = given.push
+    headers: dict[str, str] = {}
+    if is_otlp:
+        check_otlp()
+        from tracelloc.export.otelnames import request_headers  # noqa: PLC0415 - reports need none
+
+        headers = request_headers(os.environ)
+    return PushConfig(
+        url,
+        authorization(user, read_secret(given.push_password_file, PUSH_PASSWORD)),
+        given.push_interval or PUSH_INTERVAL_S,
+        given.push_name,
+        tuple(given.push_label),
+        is_otlp,
+        tuple(headers.items()),
+    )
 
 
 def outputs_of(given: argparse.Namespace) -> tuple[OutputFile, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from tracelloc.snapshots.snapshot import Snapshot
     from tracelloc.views.naming import Namer
 
-__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "exporter_for"]
+__all__ = ["EXPORTERS", "FOLDED", "PPROF", "Exporter", "check_otlp", "exporter_for"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Exporter:
     """Whether it holds figures of one metric only."""
     wanted: Wanted = NOTHING_ELSE
     """What a snapshot must have for all that it can hold."""
+    is_otlp: bool = False
+    """Whether it needs OTLP's definitions."""
 
     def write(self, profile: Profile, metric: Metric) -> Iterator[bytes]:
         """The file's content in pieces. The metric is what it shows, or shows first."""
@@ -65,6 +68,7 @@ EXPORTERS: Final[dict[str, Exporter]] = {
     ".speedscope.json": Exporter("speedscope", "listings", "write_speedscope"),
     ".trace.json": Exporter("Chrome or Perfetto trace of live bytes", "listings", "write_trace"),
     ".json": Exporter("full snapshot as JSON", "jsonfile", wanted=Wanted(threads=True)),
+    ".otlp": Exporter("OpenTelemetry profiles (OTLP)", "otlp", is_otlp=True),
     ".csv": Exporter("table of stacks as CSV", "listings", "write_csv"),
 }
 # fmt: on
@@ -72,9 +76,23 @@ EXPORTERS: Final[dict[str, Exporter]] = {
 
 
 def exporter_for(path: str) -> Exporter:
-    """The exporter that a file name's suffix stands for. Raises UsageError."""
+    """The exporter that a file name's suffix stands for. Raises UsageError.
+
+    That is also said where it lacks what it needs.
+    """
     for suffix, exporter in EXPORTERS.items():
         if path.endswith(suffix):
+            if exporter.is_otlp:
+                check_otlp()
             return exporter
     known = ", ".join(EXPORTERS)
     raise UsageError(f"{path}: unknown suffix", hint=f"known are {known}")
+
+
+def check_otlp() -> None:
+    """Raises UsageError if OTLP can't be written here, or variables for it make no sense."""
+    from tracelloc.export.definitions import check_definitions  # noqa: PLC0415 - for few
+    from tracelloc.export.otelnames import service_attributes  # noqa: PLC0415
+
+    check_definitions()
+    service_attributes(os.environ)

@@ -6,10 +6,11 @@ import ipaddress
 import re
 import urllib.parse
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 LOOPBACK: Final = "127.0.0.1"
 _UNIX: Final = "unix:"
+_OTLP: Final = "otlp+"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<six>[0-9a-fA-F:.%\w]+)\]|(?P<host>[^:\[\]/\s]+)):)?(?P<port>\d{1,5})"
 )
@@ -48,6 +49,20 @@ class PushConfig:
     name: str | None
     """Name of the application; None: the target's command."""
     labels: tuple[tuple[str, str], ...]
+    is_otlp: bool = False
+    """Whether it takes OTLP, or is compatible with Pyroscope."""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    """More headers of each request."""
+
+
+class PushUrl(NamedTuple):
+    """What a URL to push to says."""
+
+    url: str
+    """The endpoint, without user and password."""
+    user: str | None
+    """``user:password``, ``user`` or None."""
+    is_otlp: bool
 
 
 def parse_listen(text: str) -> ListenAddress:
@@ -84,25 +99,30 @@ def parse_label(text: str) -> tuple[str, str]:
     return match["key"], match["value"]
 
 
-def parse_push_url(text: str) -> tuple[str, str | None]:
-    """(URL of the ingest endpoint, ``user:password``, ``user`` or None). Raises ValueError."""
+def parse_push_url(text: str) -> PushUrl:
+    """Parses ``[otlp+]http[s]://[USER[:PASSWORD]@]HOST[:PORT][/PATH]``. Raises ValueError."""
     # The text itself is not repeated: it may hold a password.
-    wrong = "the URL to push to must look like http://HOST[:PORT] or https://USER:PASSWORD@HOST"
+    wrong = (
+        "the URL to push to must look like http://HOST[:PORT], https://USER:PASSWORD@HOST or "
+        "otlp+http://HOST:4318"
+    )
     try:
-        parts = urllib.parse.urlsplit(text)
+        parts = urllib.parse.urlsplit(text.removeprefix(_OTLP))
         port = parts.port
     except ValueError as error:
         raise ValueError(wrong) from error
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
         raise ValueError(wrong)
+    is_otlp = text.startswith(_OTLP)
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     place = host if port is None else f"{host}:{port}"
     path = parts.path.rstrip("/")
-    if not path.endswith("/ingest"):
-        path += "/ingest"
+    endpoint = "/v1development/profiles" if is_otlp else "/ingest"
+    if not path.endswith(endpoint):
+        path += endpoint
     user = None
     if parts.username is not None:
         user = urllib.parse.unquote(parts.username)
         if parts.password is not None:
             user = f"{user}:{urllib.parse.unquote(parts.password)}"
-    return urllib.parse.urlunsplit((parts.scheme, place, path, "", "")), user
+    return PushUrl(urllib.parse.urlunsplit((parts.scheme, place, path, "", "")), user, is_otlp)

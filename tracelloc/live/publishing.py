@@ -1,38 +1,26 @@
-"""Profiles pushed to a server at intervals; the endpoint and the push of one trace.
-
-The server is one that is compatible with Pyroscope. The protocol is ``POST /ingest`` of
-Pyroscope's HTTP API
-(https://grafana.com/docs/pyroscope/latest/reference-server-api/), format pprof: query
-parameters say whose profile it is and from when, the body is a form of the profile and
-how its sample types add up over time.
-"""
+"""Profiles pushed to a server at intervals; the endpoint and the push of one trace."""
 
 from __future__ import annotations
 
 import http.client
-import json
-import secrets
-import socket
 import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from tracelloc import __version__
 from tracelloc.errors import TracellocError
-from tracelloc.export import pprof
 from tracelloc.live.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.live.endpoint import Endpoint, listen_on
+from tracelloc.live.protocols import Parcel, protocol_of, user_agent
 from tracelloc.snapshots.snapshot import Target, TraceSnapshot
 from tracelloc.text import plural, printable
-from tracelloc.views.combined import joined, trace_profiles
+from tracelloc.views.combined import trace_profiles
 from tracelloc.views.naming import Namers
-from tracelloc.views.profile import Metric, Profile
+from tracelloc.views.profile import Profile
 
 MOST_WAITING: Final = 16
 """Profiles kept while the server doesn't answer; the oldest goes first."""
@@ -41,18 +29,6 @@ _LAST_PATIENCE_S: Final = 3.0
 """For each of the last attempts, when tracing has ended."""
 _FIRST_DELAY_S: Final = 1.0
 _LONGEST_DELAY_S: Final = 60.0
-_CONFIG: Final = "sample_type_config"
-_TYPES: Final[dict[str, dict[str, object]]] = {
-    "inuse_objects": {"units": "objects", "aggregation": "average"},
-    "inuse_space": {"units": "bytes", "aggregation": "average"},
-    "alloc_objects": {"units": "objects", "aggregation": "sum"},
-    "alloc_space": {"units": "bytes", "aggregation": "sum"},
-}
-_UNSAFE_IN_NAMES: Final = str.maketrans(dict.fromkeys('{},="\\/ \t\n', "_"))
-
-
-_Parcel = tuple[int, int, bytes]
-"""A profile, ready to be sent: its first and last second since 1970, and the file."""
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -76,16 +52,18 @@ class Pusher:
         ``say`` gets a line when the server starts or ends failing, from any thread.
         """
         self._config = config
-        self._target = target
+        self._protocol = protocol_of(config, target)
         self._take = take
         self._say = say
         self._first_delay_s = first_delay_s
-        self._waiting: deque[_Parcel] = deque()
+        self._waiting: deque[Parcel] = deque()
         self._allocated: dict[tuple[int, int], tuple[int, int]] = {}
         """By process and stack: what it had allocated when the last profile was taken, bytes
         and blocks."""
         self._since_s = time.time()
         self._failing = False
+        self._remark = ""
+        """What the server said when it accepted the last profile."""
         self.dropped = 0
         """Profiles that were dropped."""
         self._ending = threading.Event()
@@ -136,12 +114,12 @@ class Pusher:
             self._fail(str(error))
             return
         until_s = time.time()
-        profile = joined([self._with_new_allocations(profile) for profile in profiles])
-        content = b"".join(pprof.write(profile, Metric.BYTES))
+        new = [self._with_new_allocations(profile) for profile in profiles]
+        parcel = self._protocol.pack(new, self._since_s, until_s)
         if len(self._waiting) == MOST_WAITING:
             self._waiting.popleft()
             self.dropped += 1
-        self._waiting.append((int(self._since_s), max(1, round(until_s)), content))
+        self._waiting.append(parcel)
         self._since_s = until_s
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
@@ -182,64 +160,36 @@ class Pusher:
             self._failing = True
             self._say(f"error: cannot push to {self._config.url}: {printable(trouble)}")
 
-    def _send(self, parcel: _Parcel, patience_s: float) -> tuple[str, bool]:
+    def _send(self, parcel: Parcel, patience_s: float) -> tuple[str, bool]:
         """(what went wrong, whether to try again); nothing if it is there."""
-        from_s, until_s, content = parcel
-        body, boundary = _form(content)
-        headers = {
-            "Content-Type": f"multipart/form-data; boundary={boundary}",
-            "User-Agent": f"tracelloc/{__version__}",
-        }
+        url, headers, body = self._protocol.request(parcel)
+        headers["User-Agent"] = user_agent()
         if self._config.authorization is not None:
             headers["Authorization"] = self._config.authorization
-        query = urllib.parse.urlencode(
-            {"name": self._name(), "from": from_s, "until": until_s}
-            | {"format": "pprof", "spyName": "tracelloc"}
-        )
         request = urllib.request.Request(  # noqa: S310 - http and https only
-            f"{self._config.url}?{query}", data=body, headers=headers, method="POST"
+            url, data=body, headers=headers, method="POST"
         )
         try:
             with self._opener.open(request, timeout=patience_s) as answer:
-                answer.read(1 << 16)
+                self._note_refused(*self._protocol.refused(answer.read(1 << 16)))
         except urllib.error.HTTPError as error:
             with error:
-                return f"it answered {error.code} {error.reason}", error.code in (408, 429) or (
-                    error.code >= 500
-                )
+                again = self._protocol.is_repeated(error.code)
+                return f"it answered {error.code} {error.reason}", again
         except urllib.error.URLError as error:
             return str(getattr(error.reason, "strerror", None) or error.reason), True
         except (OSError, http.client.HTTPException) as error:
             return str(getattr(error, "strerror", None) or error or type(error).__name__), True
         return "", False
 
-    def _name(self) -> str:
-        labels = {"hostname": socket.gethostname(), "pid": str(self._target.pid)}
-        labels.update(self._config.labels)
-        pairs = ",".join(f"{key}={_plain(value)}" for key, value in labels.items())
-        return f"{_plain(self._config.name or self._target.command or 'unknown')}{{{pairs}}}"
-
-
-def _plain(name: str) -> str:
-    """Without what divides names and labels."""
-    return printable(name).translate(_UNSAFE_IN_NAMES)
-
-
-def _form(content: bytes) -> tuple[bytes, str]:
-    """A multipart/form-data body (RFC 7578) and its boundary."""
-    boundary = secrets.token_hex(16)
-    parts = (
-        ("profile", "profile.pb.gz", "application/octet-stream", content),
-        (_CONFIG, f"{_CONFIG}.json", "application/json", json.dumps(_TYPES).encode()),
-    )
-    body = b""
-    for name, file, kind, part in parts:
-        head = (
-            f"--{boundary}\r\nContent-Disposition: form-data; "
-            f'name="{name}"; filename="{file}"\r\nContent-Type: {kind}\r\n\r\n'
-        )
-        body += head.encode() + part + b"\r\n"
-    return body + f"--{boundary}--\r\n".encode(), boundary
+    def _note_refused(self, count: int, reason: str) -> None:
+        """Says what a server thinks of what it has accepted, once as long as it is the same."""
+        self.dropped += count
+        what = f"{plural(count, 'profile')} refused: " if count else ""
+        remark = f"{what}{printable(reason)}" if reason or count else ""
+        if remark and remark != self._remark:
+            self._say(f"{self._config.url}: {remark}")
+        self._remark = remark
 
 
 _NAMES_PATIENCE_S: Final = 5.0

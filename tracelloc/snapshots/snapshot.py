@@ -74,6 +74,12 @@ class Target:
     number: int = 0
     """Which process of the trace it is, from 0: a PID may come back as another process."""
     has_ended: bool = False
+    executable: str = ""
+    """Path of its program; empty where it is not known, as are the next two."""
+    container_id: str = ""
+    """The container's, 64 hexadecimal digits."""
+    host: str = ""
+    """Name of the machine."""
 
 
 ALL_PROCESSES: Final = -1

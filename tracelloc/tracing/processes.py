@@ -26,11 +26,11 @@ from tracelloc.capture.records import find_fork
 from tracelloc.capture.ring import Events
 from tracelloc.errors import TracellocError
 from tracelloc.heap.heap import Heap
-from tracelloc.snapshots.snapshot import Target
 from tracelloc.target.procfs import Process
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.identity import target_of
 from tracelloc.tracing.tracee import Tracee
 from tracelloc.unwinding.feed import StackFeed
 
@@ -251,7 +251,7 @@ class Processes:
         """Takes in what the probes will report of a process. Raises TracellocError."""
         process = space.process
         number = next(self._process_numbers)
-        target = Target(process.pid, process.command(), process.parent_pid(), exec_count, number)
+        target = target_of(process, exec_count, number)
         words = self._capture.new_space()
         words.begin(next(self._image_numbers), None if parent is None else parent.words)
         tracee = Tracee(

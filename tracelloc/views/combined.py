@@ -173,6 +173,7 @@ def joined(profiles: Sequence[Profile]) -> Profile:
         notes=notes,
         suspects=suspects,
         facts={"difference": True} if whole.is_difference else {},
+        parts=profiles,
     )
 
 
@@ -223,6 +224,7 @@ def difference(before: Profile, after: Profile) -> Profile:
         facts={"difference": True},
         has_modules=with_modules,
         metrics=before.metrics & after.metrics,
+        parts=(),
     )
 
 

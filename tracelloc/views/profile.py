@@ -188,6 +188,8 @@ class Profile:
     """Whether frames say in which file they are: folded stacks do not."""
     metrics: frozenset[Metric] = frozenset(Metric)
     """What it has figures of; those of others are 0."""
+    parts: Sequence[Profile] = ()
+    """The profiles of each process, where it is several in one."""
 
     @property
     def is_difference(self) -> bool:

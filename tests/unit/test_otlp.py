@@ -1,0 +1,216 @@
+"""OTLP files, read by the official definitions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from tests.unit.otlpmessages import (
+    attributes_of,
+    decoded_file,
+    profiles,
+    resource_of,
+    stacks_of,
+    sums,
+    type_of,
+)
+from tests.unit.profiles import HOSTILE, frame, hostile, large, peaked, profile, sample, small
+from tracelloc import __version__
+from tracelloc.errors import UsageError
+from tracelloc.export import EXPORTERS, exporter_for
+from tracelloc.export.otelnames import request_headers, service_attributes
+from tracelloc.snapshots.snapshot import Target
+from tracelloc.symbols import Frame
+from tracelloc.text import printable
+from tracelloc.views.combined import difference, joined
+from tracelloc.views.profile import FIGURES, LIVE_BYTES, Metric, Profile
+
+CONTAINER = "0123456789abcdef" * 4
+VARIABLES = ("OTEL_SERVICE_NAME", "OTEL_RESOURCE_ATTRIBUTES")
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def written(found: Profile, metric: Metric = Metric.BYTES) -> bytes:
+    return b"".join(EXPORTERS[".otlp"].write(found, metric))
+
+
+def test_one_profile_for_each_sample_type() -> None:
+    message = decoded_file(written(small()))
+    (each,) = message.resource_profiles
+    (scope,) = each.scope_profiles
+    assert (scope.scope.name, scope.scope.version) == ("tracelloc", __version__)
+    types = [type_of(message, p.sample_type) for p in scope.profiles]
+    assert types == [
+        ("inuse_space", "bytes"), ("inuse_objects", "count"),
+        ("alloc_space", "bytes"), ("alloc_objects", "count"),
+    ]  # fmt: skip
+    for one in scope.profiles:
+        assert type_of(message, one.period_type) == ("space", "bytes")
+        assert one.period == 1
+        assert one.duration_nano == 90_000_000_000
+        assert one.time_unix_nano + one.duration_nano == 1_700_000_000_500_000_000
+        assert attributes_of(message, one) == {
+            "tracelloc.notes": ["lost 0 events, 12 unmatched frees"]
+        }
+    live, count, allocated, _ = (stacks_of(message, p) for p in scope.profiles)
+    assert live == [
+        (400, [[("grow", 7), ("push", 7), ("handle", 7)], [("main", 1)]]),
+        (300, [[("[runtime]", 3)], [("main", 1)]]),
+        (16, [[("[no call stack]", 0)], [("[unknown]", 0)]]),
+    ]
+    assert [value for value, _ in count] == [2, 1, 1]
+    assert allocated[3] == (5000, [[("temporary", 1)], [("main", 1)]])
+
+
+def test_mappings_have_build_ids_and_frames_types() -> None:
+    python = Frame(1 << 62 | 1, "handler", "handler (app.py:3)", None, None, "[Python]", None,
+                   None, "app.py", 7)  # fmt: skip
+    generated = Frame(0x1234, "jit", "jit", 0, None, "[generated code]", None)
+    found = profile([sample(1, [frame("f"), python, generated, frame("main")], (8, 1, 8, 1, 0))])
+    message = decoded_file(written(found))
+    _, app = message.dictionary.mapping_table
+    assert attributes_of(message, app) == {"process.executable.build_id.gnu": "ab" * 20}
+    kinds = [
+        (message.dictionary.string_table[
+            message.dictionary.function_table[at.lines[0].function_index].name_strindex],
+         attributes_of(message, at).get("profile.frame.type"), at.address)
+        for at in message.dictionary.location_table[1:]
+    ]  # fmt: skip
+    assert kinds == [
+        ("f", "native", frame("f").address - 1), ("handler", "cpython", 0),
+        ("jit", None, 0x1233), ("main", "native", frame("main").address - 1),
+    ]  # fmt: skip
+
+
+def test_who_it_is() -> None:
+    target = Target(42, "server", 7, executable="/opt/shop/bin/server-1.2",
+                    container_id=CONTAINER, host="node-3")  # fmt: skip
+    found = replace(small(), target=target)
+    message = decoded_file(written(found))
+    assert resource_of(message.resource_profiles[0].resource) == {
+        "service.name": "server", "process.pid": 42, "process.parent_pid": 7,
+        "process.executable.name": "server-1.2",
+        "process.executable.path": "/opt/shop/bin/server-1.2",
+        "container.id": CONTAINER, "host.name": "node-3",
+    }  # fmt: skip
+
+
+def test_variables_name_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=a,deployment=eu%2C1, x.y = z")
+    resource = resource_of(decoded_file(written(small())).resource_profiles[0].resource)
+    assert (resource["service.name"], resource["deployment"], resource["x.y"]) == ("a", "eu,1", "z")
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "shop")
+    resource = resource_of(decoded_file(written(small())).resource_profiles[0].resource)
+    assert (resource["service.name"], resource["process.pid"]) == ("shop", 42)
+
+
+@pytest.mark.parametrize("text", ["service.name", "=x", "a=b,c"])
+def test_variables_that_make_no_sense(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", text)
+    with pytest.raises(UsageError, match="OTEL_RESOURCE_ATTRIBUTES must look like KEY=VALUE"):
+        exporter_for("x.otlp")
+
+
+def test_headers() -> None:
+    variable = "OTEL_EXPORTER_OTLP_HEADERS"
+    assert request_headers({}) == {}
+    assert request_headers({variable: "api-key=a%20b,x=1"}) == {"api-key": "a b", "x": "1"}
+    own = {"OTEL_EXPORTER_OTLP_PROFILES_HEADERS": "y=2", variable: "x=1"}
+    assert request_headers(own) == {"y": "2"}
+    for wrong in ("key: secret", "x=secret%0d%0aHost: b", "a b=secret"):
+        with pytest.raises(UsageError, match=variable) as caught:
+            request_headers({variable: wrong})
+        assert "secret" not in str(caught.value)
+    assert service_attributes({"OTEL_SERVICE_NAME": ""}) == {}
+
+
+def test_losses_are_attributes() -> None:
+    facts = {"lost_events": 3, "lost": {"lost_allocs": 2, "lost_frees": 1}, "unmatched_frees": 4,
+             "truncated_stacks": 5}  # fmt: skip
+    message = decoded_file(written(replace(small(), facts=facts, sample_bytes=4096)))
+    for _, one in profiles(message):
+        assert one.period == 4096
+        assert attributes_of(message, one) == {
+            "tracelloc.lost_events": 3, "tracelloc.lost.lost_allocs": 2,
+            "tracelloc.lost.lost_frees": 1, "tracelloc.unmatched_frees": 4,
+            "tracelloc.truncated_stacks": 5, "tracelloc.sample_bytes": 4096,
+            "tracelloc.notes": ["lost 0 events, 12 unmatched frees"],
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize("metric", Metric)
+def test_sums_are_exact_and_the_metric_comes_first(metric: Metric) -> None:
+    found = peaked()
+    message = decoded_file(written(found, metric))
+    kinds = {f.sample_type: f for f in FIGURES if f.sample_type}
+    expected = {name: sum(kinds[name].of(s.stat) for s in found.samples) for name in sums(message)}
+    assert sums(message) == expected
+    first = message.resource_profiles[0].scope_profiles[0].profiles[0]
+    wanted = metric.figure if metric.figure.sample_type else LIVE_BYTES
+    assert type_of(message, first.sample_type)[0] == wanted.sample_type
+    assert {"inuse_space", "inuse_objects", "alloc_space", "alloc_objects"} <= set(expected)
+
+
+def test_processes_are_resources() -> None:
+    """A stack that two processes share is in the tables once."""
+    other = replace(small(), target=Target(43, "worker", number=1))
+    message = decoded_file(written(joined([small(), other])))
+    assert [resource_of(r.resource)["process.pid"] for r in message.resource_profiles] == [42, 43]
+    assert sums(message)["inuse_space"] == 2 * sums(decoded_file(written(small())))["inuse_space"]
+    assert len(message.dictionary.stack_table) == 1 + 4
+
+
+def test_differences_may_be_negative() -> None:
+    found = difference(small(), replace(small(), samples=()))
+    message = decoded_file(written(found))
+    assert sums(message)["inuse_space"] == -716
+    _, first = next(profiles(message))
+    assert attributes_of(message, first)["tracelloc.difference"] is True
+
+
+def test_hostile_names_and_numbers() -> None:
+    message = decoded_file(written(hostile()))
+    names = set(message.dictionary.string_table)
+    assert {printable(name) for name in HOSTILE} <= names
+    assert not any("\x1b" in name or "\u202e" in name for name in names)
+    found = profile([sample(1, [frame("f\udcff", line=1 << 70)], (1 << 80, 1, -(1 << 80), 1, 0))])
+    found = replace(found, target=Target(1 << 70, "\udc80", executable="/x/\udc80\x1b[31m"))
+    assert sums(decoded_file(written(found)))["inuse_space"] == (1 << 63) - 1
+    assert sums(decoded_file(written(profile([]))))["inuse_space"] == 0
+
+
+def test_large_profiles() -> None:
+    found = large(2000)
+    message = decoded_file(written(found))
+    assert sums(message)["inuse_space"] == found.total(Metric.BYTES)
+    assert sums(message)["alloc_space"] == found.total(Metric.ALLOCATED)
+
+
+@pytest.mark.parametrize(
+    ("prelude", "words"),
+    [
+        ("sys.modules['opentelemetry.proto'] = None", "pip install 'opentelemetry-proto>=1.40,<2'"),
+        (("import opentelemetry.proto.profiles.v1development as d, "
+         "opentelemetry.proto.common.v1.common_pb2 as c; d.profiles_pb2 = c; "
+         "sys.modules['opentelemetry.proto.profiles.v1development.profiles_pb2'] = c"),
+         "opentelemetry-proto defines no ProfilesDictionary.stack_table"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("option", ["-o x.otlp", "--push otlp+http://localhost:4318"])
+def test_without_the_definitions(prelude: str, words: str, option: str) -> None:
+    program = f"import sys; {prelude}\nfrom tracelloc.__main__ import main\n"
+    program += f"sys.argv = ['tracelloc', '-p', '1', *{option.split()!r}]; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2, done.stderr
+    assert words in done.stderr
+    assert len(done.stderr.splitlines()) == 1

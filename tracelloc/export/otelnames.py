@@ -1,0 +1,53 @@
+"""What OpenTelemetry's environment variables say: who the service is, and headers of requests.
+
+https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/ and
+https://opentelemetry.io/docs/specs/otel/protocol/exporter/. Lists are ``key=value`` with commas
+in between, their values percent-encoded (W3C Baggage).
+"""
+
+from __future__ import annotations
+
+import re
+import urllib.parse
+from collections.abc import Mapping
+from typing import Final
+
+from tracelloc.errors import UsageError
+
+SERVICE_NAME: Final = "OTEL_SERVICE_NAME"
+RESOURCE_ATTRIBUTES: Final = "OTEL_RESOURCE_ATTRIBUTES"
+HEADERS: Final = ("OTEL_EXPORTER_OTLP_PROFILES_HEADERS", "OTEL_EXPORTER_OTLP_HEADERS")
+"""The first one that is set counts."""
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+
+
+def service_attributes(environment: Mapping[str, str]) -> dict[str, str]:
+    """Attributes of the resource that the user names. Raises UsageError."""
+    found = _pairs(environment, RESOURCE_ATTRIBUTES)
+    if name := environment.get(SERVICE_NAME):
+        found["service.name"] = name
+    return found
+
+
+def request_headers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Headers for each request. Raises UsageError, which doesn't repeat them."""
+    variable = next((name for name in HEADERS if environment.get(name)), HEADERS[-1])
+    found = _pairs(environment, variable)
+    for name, value in found.items():
+        if not _HEADER_NAME.fullmatch(name) or not _HEADER_VALUE.fullmatch(value):
+            raise UsageError(f"{variable} has what no header can hold")
+    return found
+
+
+def _pairs(environment: Mapping[str, str], variable: str) -> dict[str, str]:
+    found = {}
+    for item in environment.get(variable, "").split(","):
+        if not item.strip():
+            continue
+        key, separator, value = item.partition("=")
+        if not separator or not key.strip():
+            # It may hold a password: the text itself is not repeated.
+            raise UsageError(f"{variable} must look like KEY=VALUE,KEY=VALUE")
+        found[key.strip()] = urllib.parse.unquote(value.strip())
+    return found
