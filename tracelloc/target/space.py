@@ -132,6 +132,8 @@ class AddressSpace:
         self._lines: dict[str, Mapping] = {}
         self._maps = AddressMap([])
         self._has_c_library = False
+        self._first_files: tuple[str | None, frozenset[str]] = None, frozenset()
+        """Path of the program, and base names of what was preloaded; kept when it has ended."""
         self._earlier: list[AddressMap] = []
         self._modules: dict[FileId, Module | Unresolved] = {}
 
@@ -155,6 +157,8 @@ class AddressSpace:
                 self._earlier = [AddressMap(code), *self._earlier][:64]
         self._maps = maps
         self._has_c_library = any(is_c_library(m.path) for m in maps.mappings if m.executable)
+        if (executable := self.process.executable()) is not None:
+            self._first_files = executable, frozenset(map(base_name, self.process.preloaded()))
         self.generation += 1
         opened = [(m, module) for m in maps.mappings if (module := self._open(m)) is not None]
         return self._confirmed(opened)
@@ -165,7 +169,7 @@ class AddressSpace:
         child.generation, child.image = self.generation, self.image
         child._text, child._lines, child._maps = self._text, self._lines, self._maps
         child._earlier = list(self._earlier)
-        child._has_c_library = self._has_c_library
+        child._has_c_library, child._first_files = self._has_c_library, self._first_files
         child._modules = dict(self._modules)
         return child
 
@@ -281,14 +285,13 @@ class AddressSpace:
         """
         by_name: dict[str, Module] = {}
         wanted = []
-        executable = self.process.executable()
+        executable, preloaded = self._first_files
         for module in self.mapped_modules:
             name = module.elf.dynamic_names.shared_name or base_name(module.path)
             by_name[name] = module
             if module.path in (executable, VDSO) or is_loader(module.path):
                 wanted.append(name)
-        preloaded = {base_name(path) for path in self.process.preloaded()}
-        wanted.extend(n for n, m in by_name.items() if base_name(m.path) in preloaded)
+        wanted += [n for n, m in by_name.items() if not preloaded.isdisjoint((n, base_name(m.path)))]
         kept: set[FileId] = set()
         while wanted:
             found = by_name.pop(wanted.pop(), None)

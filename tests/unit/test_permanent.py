@@ -1,0 +1,36 @@
+"""Which mapped files stay for as long as the program runs."""
+
+from __future__ import annotations
+
+import subprocess
+
+from tracelloc.target.procfs import Process
+from tracelloc.target.space import AddressSpace
+
+PRELOADED = "/usr/lib/x86_64-linux-gnu/libz.so.1"
+"""A link to the file that is mapped."""
+
+
+def test_what_was_preloaded_is_known_after_the_end() -> None:
+    """Stacks of a program that was short are finished when it is no more."""
+    with subprocess.Popen(
+        ["/usr/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        env={"LD_PRELOAD": PRELOADED},
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == b"\n"
+        space = AddressSpace(Process(process.pid))
+        try:
+            space.refresh()
+            before = space.permanent_files()
+            process.communicate()
+            paths = {m.path for m in space.mappings if m.executable and m.file_id in before}
+            assert {path.rpartition("/")[2].partition(".so")[0] for path in paths} >= {
+                "cat", "libz", "libc",
+            }  # fmt: skip
+            assert space.permanent_files() == before
+        finally:
+            space.close()
