@@ -64,7 +64,7 @@ struct lane_control {
 	__u32 registered; /* whether membarrier(2) reaches the process; the library */
 	__u64 size_bytes; /* of the file; the library */
 	__u32 unmappable; /* errno of mapping the rest of the file; the library */
-	__u32 unused_first;
+	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
 	__u64 unused[4];
 	/*
 	 * The id of the profiler's thread while events are wanted, else 0. It is on that thread's

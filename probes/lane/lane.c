@@ -523,12 +523,31 @@ EXPORT int dlclose(void *library)
 EXPORT volatile u32 tracelloc_lane_state;
 
 /*
- * Called when that is decided, before the first allocation. Whoever launches the
- * program has a probe here, upon which it stops until the profiler is ready.
+ * How many profilers have a probe at the next function: the kernel counts them here, in each
+ * process that they trace and in no other, and also takes away those that have died
+ * (uprobes' reference counters). In the file, for it is found by where it is there.
  */
+EXPORT __attribute__((section(".probes"))) volatile __u16 tracelloc_lane_awaited = 0;
+
+/* Called when that is decided, before the first allocation. */
 EXPORT __attribute__((noinline)) void tracelloc_lane_ready(void)
 {
 	__asm__ volatile("nop");
+}
+
+/* A process that is traced already, and has begun another program, waits for its profiler. */
+static void await_profiler(struct lane_control *control)
+{
+	struct { u64 seconds, nanoseconds; } time = {0, 100000};
+	u64 begun = __builtin_ia32_rdtsc();
+
+	while (tracelloc_lane_awaited && !is_wanted(control)) {
+		if (__builtin_ia32_rdtsc() - begun > LONGEST_WAIT) {
+			control->is_late = 1;
+			return;
+		}
+		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
+	}
 }
 
 /* Makes the shared memory. Without it the process is as if this were not here. */
@@ -582,6 +601,8 @@ static void begin_once(void)
 			make_area();
 		tracelloc_lane_state = guard.control ? LANE_READY : LANE_REFUSED;
 		tracelloc_lane_ready();
+		if (guard.control)
+			await_profiler(guard.control);
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}
 	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))

@@ -8,6 +8,7 @@ import os
 import resource
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
 from tracelloc.capture import lane, lanemerge
 from tracelloc.capture.lane import LIBRARY
-from tracelloc.target.procfs import Process
+from tracelloc.target.procfs import Mapping, Process, parse_maps
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
 
@@ -160,6 +161,57 @@ def test_launched(builder: Builder, tmp_path: Path, kind: str) -> None:
     assert by_function(last_report(done.stderr)) == PROGRAM
 
 
+def test_executed_by_a_shell(builder: Builder) -> None:
+    """Whatever comes before it: nothing of it is missed."""
+    done = run_tracelloc(
+        *QUIET, "--lane", "on", "--", "sh", "-c", 'exec "$0" 7', builder.c("early")
+    )
+    assert done.returncode == 7, done.stderr
+    assert done.stderr.count(BY_ITSELF) >= 1
+    assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
+
+
+def test_executed_without_the_library(builder: Builder) -> None:
+    """While programs begin, they are stopped until there are probes."""
+    command = ("env", "-u", "LD_PRELOAD", builder.c("early"), 7)
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", *command)
+    assert done.returncode == 7, done.stderr
+    assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
+    assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
+
+
+EXECUTES = 'echo ready; read line; exec "$0" 7 begun'
+
+
+def test_executed_later(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """A process that nobody stops waits for the profiler by itself."""
+    target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
+    tracer = traced(target, tmp_path)
+    assert target.ask("go") == "begun"
+    tracer.wait_for(BY_ITSELF)
+    assert target.ask("end") == "end"
+    assert tracer.finish() == 0
+    assert by_function(tracer.last()) == PROGRAM
+    assert "missing" not in " ".join(tracer.messages)
+
+
+def test_executed_while_the_profiler_dies(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """The process waits for one that is alive only."""
+    target = armed(["sh", "-c", EXECUTES, builder.c("early")], targets)
+    tracer = traced(target, tmp_path)
+    tracer.process.send_signal(signal.SIGSTOP)
+    target.say("go")
+    awaited = Process(target.pid)
+    wait_until(lambda: any(is_area(m) for m in maps_of(awaited)))
+    begun_s = time.monotonic()
+    tracer.kill()
+    assert target.hear() == "begun"
+    assert time.monotonic() - begun_s < 5
+    assert target.ask("end") == "end"
+
+
 def test_static_programs_have_probes(builder: Builder) -> None:
     done = run_tracelloc(*QUIET, "--lane", "on", "--", builder.c("early", "-static"), 7)
     assert done.returncode == 7, done.stderr
@@ -230,15 +282,24 @@ def test_a_killed_profiler_leaves_it_idle(
 def holder_of(target: Target) -> np.ndarray[Any, np.dtype[np.uint32]]:
     """The word of the shared memory that says who wants events."""
     process = Process(target.pid)
-    mapping = next(m for m in maps_of(process) if m.path.startswith(lane.AREA_NAME))
+    mapping = next(filter(is_area, maps_of(process)))
     address = mapping.start + lanemerge.FIELDS["holder"]
     return np.frombuffer(process.read_memory(address, 4), np.uint32)
 
 
-def maps_of(process: Process) -> list[Any]:
-    from tracelloc.target.procfs import parse_maps
-
+def maps_of(process: Process) -> list[Mapping]:
     return list(parse_maps(process.maps_text()).values())
+
+
+def is_area(mapping: Mapping) -> bool:
+    return mapping.path.startswith(lane.AREA_NAME)
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def test_a_stopped_profiler_is_not_waited_for_for_ever(

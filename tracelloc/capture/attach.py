@@ -47,6 +47,8 @@ from tracelloc.target.signatures import ALLOCATOR_PROGRAM, MAPPING_PROGRAM
 
 _PMU: Final = Path("/sys/bus/event_source/devices/uprobe")
 _IOC_ENABLE: Final = 0x2400
+_COUNTER_BIT: Final = 32
+"""``config`` has the offset of a reference counter from here on, kernel/events/core.c."""
 _DISABLED: Final = 1
 """Breakpoints are there all the same, include/uapi/linux/perf_event.h."""
 _MULTI_RETURN: Final = 1
@@ -186,11 +188,13 @@ class Attachment:
         words = ctypes.c_uint64 * len(probes)
         offsets = words(*(probe.point.offset for probe in probes))
         cookies = words(*(probe.cookie for probe in probes))
+        counters = words(*(probe.point.counter_offset for probe in probes))
         attributes = _LinkAttr(
             prog_fd=self._program(probes[0].program(self.method)),
             attach_type=attach_type(self.method, probes[0].program(self.method)),
             path=ctypes.addressof(path_bytes),
             offsets=ctypes.addressof(offsets),
+            ref_ctr_offsets=ctypes.addressof(counters) if any(counters) else 0,
             cookies=ctypes.addressof(cookies),
             count=len(probes),
             multi_flags=_MULTI_RETURN if probes[0].is_return else 0,
@@ -211,7 +215,8 @@ class Attachment:
             attributes = _PerfEventAttr(
                 type=pmu_type,
                 size=ctypes.sizeof(_PerfEventAttr),
-                config=1 << return_bit if probe.is_return else 0,
+                config=probe.point.counter_offset << _COUNTER_BIT
+                | (1 << return_bit if probe.is_return else 0),
                 flags=_DISABLED,
                 uprobe_path=ctypes.addressof(path_bytes),
                 probe_offset=probe.point.offset,

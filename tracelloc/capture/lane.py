@@ -258,6 +258,11 @@ class Lane:
         self._field("may_sleep", np.uint32)[0] = not self._process.has_seccomp_filter()
 
     @property
+    def is_late(self) -> bool:
+        """Whether the process has waited for us in vain, and begun by itself."""
+        return bool(self._field("is_late", np.uint32)[0])
+
+    @property
     def ring_share(self) -> float:
         """How full the fullest ring was, 0 to 1."""
         return 0.0 if self._rings is None else self._rings.fullest / lanemerge.SLOTS

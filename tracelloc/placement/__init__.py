@@ -25,6 +25,8 @@ from tracelloc.worker.targetfile import Offsets
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
 (glibc elf/dl-debug.c; musl ldso/dynlink.c): the rendezvous for debuggers."""
+_MARKER_COUNTER: Final = "tracelloc_lane_awaited"
+"""How many profilers wait for the library to begin (``probes/lane/lane.c``)."""
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
 """Only functions that may throw have probes at their exits."""
 _LONGEST_FUNCTION: Final = 64 << 10
@@ -52,6 +54,8 @@ class ProbePoint:
     """The program also runs when the function returns to its caller."""
     is_single_stepped: bool = False
     """The kernel single-steps the instruction there."""
+    counter_offset: int = 0
+    """Of a 16-bit word in the file that counts in each process how many probes it has there."""
 
     @property
     def is_exit(self) -> bool:
@@ -167,10 +171,16 @@ def _entry_point(
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:
-    """The probes that tell when libraries come and go, and when our own one has begun."""
-    modules = list(modules)
-    own = _hook_points(modules, PRELOADED_MARKER, "loader_changes")
-    return own + _hook_points(modules, LOADER_HOOK, "loader_changes")
+    """The probes that tell when libraries come and go."""
+    return _hook_points(modules, LOADER_HOOK, "loader_changes")
+
+
+def place_marker(library: Module) -> list[ProbePoint]:
+    """The probe that tells when our own library has begun, and the library that it is there."""
+    variable = library.elf.find_object(_MARKER_COUNTER)
+    offset = None if variable is None else library.elf.offset_of(variable)
+    points = _hook_points([library], PRELOADED_MARKER, "loader_changes")
+    return [replace(point, counter_offset=offset or 0) for point in points]
 
 
 def place_exceptions(modules: Iterable[Module]) -> list[ProbePoint]:

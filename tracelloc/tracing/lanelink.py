@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
 from typing import Final
 
+from tracelloc.capture.attach import Attachment
 from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mapping
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
+from tracelloc.placement import place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
-from tracelloc.target.procfs import base_name, is_c_library, is_runtime, parse_maps
+from tracelloc.target.procfs import base_name, is_c_library, is_loader, is_runtime, parse_maps
 from tracelloc.target.space import AddressSpace
 
 _WORD_BYTES: Final = 4
+_LOADING_S: Final = 1.0
+"""After this time what an executed program begins with is taken for loaded."""
 
 
 class LaneState(Enum):
@@ -40,12 +46,33 @@ class LaneLink:
         self._space = space
         self._words = words
         self._library: Module | None = None
+        self._marker: Attachment | None = None
+        """By which the library knows that there is somebody to wait for; goes on in the programs
+        that the process executes."""
+        self._misses_beginning = False
+        self._loaded_s = math.inf
 
-    def begin_image(self) -> None:
-        """The process has begun another program."""
+    def begin_image(self, *, same_thread: bool) -> None:
+        """The process has begun another program.
+
+        ``same_thread``: by its first thread; else the kernel does not know it any more.
+        """
+        if not same_thread:
+            self.close()
+        self._misses_beginning = False
+        self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LaneState.CONNECTED:
             self._capture.disconnect()
+            # Whoever is stopped has allocated nothing; else that depends on its libraries.
+            with suppress(TargetError):
+                self._misses_beginning = not self._space.process.tracer_id()
         self.state, self._library = LaneState.UNKNOWN, None
+
+    def close(self) -> None:
+        """Nobody need wait any more. May be called twice."""
+        marker, self._marker = self._marker, None
+        if marker is not None:
+            marker.close()
 
     @property
     def withholds(self) -> bool:
@@ -64,15 +91,28 @@ class LaneLink:
         """
         if self.is_settled:
             return
-        self._library = next(filter(is_preloaded_library, self._space.mapped_modules), None)
+        modules = self._space.mapped_modules
+        self._library = next(filter(is_preloaded_library, modules), None)
         other = next((a for a in allocators if not is_behind(a)), None)
+        # Loaders map what is preloaded before what the program needs.
+        all_loaded |= time.monotonic() > self._loaded_s
+        all_loaded |= any(is_c_library(m.path) and not is_loader(m.path) for m in modules)
         if other is not None:
             self._leave(f"{base_name(other.module.path)} has allocators of its own")
         elif self._library is not None:
             self.state = LaneState.EXPECTED
+            self._mark(self._library)
             self._settle()
         elif all_loaded:
             self._leave("the program has not preloaded it")
+
+    def _mark(self, library: Module) -> None:
+        """Has the library wait for us, in what the process executes as well."""
+        if self._marker is not None and self._marker.points[0].open_path != library.open_path:
+            self.close()
+        points = place_marker(library) if self._marker is None else []
+        if points:
+            self._marker = self._capture.attach(self._space.process.pid, points)
 
     def _settle(self) -> None:
         begun = self._begun()
@@ -94,7 +134,8 @@ class LaneLink:
             self._leave(str(error))
         else:
             self.state = LaneState.CONNECTED
-            self._capture.say("events come by the preloaded library, not by probes")
+            late = self._capture.lane is not None and self._capture.lane.is_late
+            self._say("events come by the preloaded library, not by probes", is_late=late)
 
     def _begun(self) -> int:
         """What the library says of itself; 0: nothing yet."""
@@ -105,7 +146,15 @@ class LaneLink:
 
     def _leave(self, why: str) -> None:
         self.state = LaneState.LEFT
-        self._capture.say(f"events come by probes, not by the preloaded library: {why}")
+        self.close()
+        self._say(
+            f"events come by probes, not by the preloaded library: {why}",
+            is_late=self._misses_beginning,
+        )
+
+    def _say(self, what: str, *, is_late: bool) -> None:
+        missing = "; what the program allocated before is missing"
+        self._capture.say(what + missing * is_late)
 
 
 def is_behind(allocator: Allocator) -> bool:

@@ -223,11 +223,16 @@ class ProbeSet:
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""
         self._attachments.close()
+        if self._lane is not None:
+            self._lane.close()
 
-    def clear(self) -> None:
-        """Takes the probes out and forgets them, for another program."""
-        self.detach()
+    def clear(self, *, same_thread: bool) -> None:
+        """Takes the probes out and forgets them, for another program.
+
+        ``same_thread``: see ``LaneLink.begin_image``.
+        """
+        self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []
         if self._lane is not None:
-            self._lane.begin_image()
+            self._lane.begin_image(same_thread=same_thread)
         self._has_throwing = False

@@ -172,11 +172,11 @@ class Tracee:
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.thread_names.forget_order()
         self._forget_image(now_ns)
-        same_thread = same_thread and not (had_lane := self.probes.has_lane)
-        self.space.begin_image(keep_modules=same_thread)
+        stays = same_thread and not (had_lane := self.probes.has_lane)
+        self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
-        if not same_thread:
-            self.probes.clear()
+        if not stays:
+            self.probes.clear(same_thread=same_thread)
         self.source.refresh()
         if not (self.is_starting or had_lane):
             self.probes.check()
@@ -251,7 +251,7 @@ class Tracee:
         """
         table = self.heap.table
         self.probes.look_after(say)
-        self.probes.settle(all_loaded=not self.is_starting)
+        self.probes.settle(all_loaded=False)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
         if self.source.merger is not None:
