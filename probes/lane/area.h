@@ -118,8 +118,7 @@ struct lane_ring {
 	__u32 unused;
 	__u64 gap_owner[6];
 	/* The thread's own: */
-	__u64 low;  /* of the stack that it runs on: from here */
-	__u64 high; /* to here it can be read */
+	__u8 page[LANE_PAGE]; /* a copy of one that is not of its own stack */
 	__u64 frames[LANE_MOST_FRAMES];
 	struct lane_memo memos[LANE_MEMOS];
 };

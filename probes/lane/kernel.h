@@ -13,12 +13,17 @@
 #define SYS_ftruncate 77
 #define SYS_gettid 186
 #define SYS_prlimit64 302
+#define SYS_process_vm_readv 310
 #define SYS_memfd_create 319
 #define SYS_membarrier 324
 
 #define PROT_READ 1
 #define PROT_WRITE 2
 #define MAP_SHARED 1
+#define MAP_PRIVATE 2
+#define MAP_FIXED 0x10
+#define MAP_ANONYMOUS 0x20
+#define MAP_NORESERVE 0x4000
 #define MREMAP_MAYMOVE 1
 #define MADV_DONTFORK 10
 #define MADV_DONTDUMP 16

@@ -12,9 +12,9 @@
  *
  * Whether anybody wants events
  *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
- *   looks once, at its beginning. A forked child finds zeros in `guard`
- *   (MADV_WIPEONFORK) and is idle, and does not have the shared memory (MADV_DONTFORK); a child
- *   of vfork(2) has its parent's memory, and reports for it.
+ *   looks once, at its beginning. A forked child finds zeros in `guard` (MADV_WIPEONFORK) and is
+ *   idle, and does not have the shared memory (MADV_DONTFORK; see fork_by); a child of vfork(2)
+ *   has its parent's memory, and reports for it.
  *
  * Order
  *   A free is stamped before it happens, an allocation after it has happened. Let event x of an
@@ -92,6 +92,9 @@ struct thread {
 	u64 freed;   /* what that frees */
 	u64 until_sample; /* bytes; 0: to be drawn */
 	u64 dice;         /* of pseudo-random numbers; 0: none yet */
+	u64 low, high;    /* of its own stack, as far as it is known (stack.h); 0: it is not */
+	u64 hole;         /* what is in this page or below is none of it */
+	u32 inside;       /* calls under way, signal handlers' included, that use the shared memory */
 	u32 tid;
 };
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
@@ -158,6 +161,8 @@ static __attribute__((noinline)) int map_area(void)
 	return guard.area != NULL;
 }
 
+#include "stack.h"
+
 static struct lane_ring *ring_at(u32 number)
 {
 	return (struct lane_ring *)(guard.area + LANE_AT_RINGS + number * LANE_RING_BYTES);
@@ -182,7 +187,8 @@ static __attribute__((noinline)) int take_ring(void)
 	me.slots = (struct event *)(guard.area + LANE_AT_SLOTS + number * LANE_SLOTS_BYTES);
 	me.ring = ring_at(number);
 	me.taken = 0;
-	me.ring->low = me.ring->high = me.ring->busy = 0;
+	me.ring->busy = 0;
+	find_stack(guard.control);
 	for (u32 n = 0; number && n < LANE_MEMOS; n++)
 		me.ring->memos[n].sp = 0;
 	return 1;
@@ -212,7 +218,6 @@ static int begin_report(void)
 		/* Whoever has it may have to wait for the profiler in turn. */
 		wait_a_while(control, tries, __builtin_ia32_rdtsc());
 	}
-	ring->low = ring->high = 0;
 	me.taken = 0;
 	return 1;
 }
@@ -283,7 +288,7 @@ static inline int is_hidden(u64 size)
 {
 	const struct lane_control *control = guard.control;
 
-	return size < control->min_size || size > control->max_size ||
+	return !control || size < control->min_size || size > control->max_size ||
 	       (control->samples && !is_sampled(size));
 }
 
@@ -292,7 +297,7 @@ static void report_block(const u64 *frame, u64 address, u64 size)
 	struct lane_control *control = guard.control;
 	u64 stack_id;
 
-	if (!begin_report())
+	if (!control || !begin_report())
 		return;
 	if (control->samples && !note_sampled(address)) {
 		end_report();
@@ -306,9 +311,9 @@ static void report_block(const u64 *frame, u64 address, u64 size)
 /* A block is about to be freed, for now or for good. Whether that was reported. */
 static int report(u32 kind, u64 address)
 {
-	if (guard.control->samples && !take_sampled(address))
-		return 0;
-	if (!begin_report())
+	const struct lane_control *control = guard.control;
+
+	if (!control || (control->samples && !take_sampled(address)) || !begin_report())
 		return 0;
 	emit(kind, address, 0, 0);
 	end_report();
@@ -318,7 +323,9 @@ static int report(u32 kind, u64 address)
 /* The block that a resize was to take lives on. */
 static void restore(u64 address)
 {
-	if ((guard.control->samples && !note_sampled(address)) || !begin_report())
+	const struct lane_control *control = guard.control;
+
+	if (!control || (control->samples && !note_sampled(address)) || !begin_report())
 		return;
 	emit(EVENT_RESTORE, address, 0, 0);
 	end_report();
@@ -432,11 +439,18 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 
 #define FRAME ((const u64 *)__builtin_frame_address(0))
 #define IS_IDLE likely(!is_wanted(guard.control))
+/* Says whether a call is under way that may have to do with the shared memory. */
+static inline void note_inside(int by)
+{
+	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
+}
+
 /* A call that is no jump: the frame stays. */
 #define TRACED(call) \
 	({ \
+		note_inside(1); \
 		__typeof__(call) traced_result = call; \
-		__asm__ volatile("" : : : "memory"); \
+		note_inside(-1); \
 		traced_result; \
 	})
 
@@ -450,8 +464,9 @@ EXPORT void free(void *block)
 	if (IS_IDLE) {
 		next.free(block);
 	} else {
+		note_inside(1);
 		traced_free(block, FRAME);
-		__asm__ volatile("" : : : "memory");
+		note_inside(-1);
 	}
 }
 
@@ -497,6 +512,42 @@ EXPORT void *valloc(size_t size)
 EXPORT void *pvalloc(size_t size)
 {
 	return IS_IDLE ? next.pvalloc(size) : TRACED(traced_valloc(next.pvalloc, size, FRAME));
+}
+
+/* Zeros in the place of shared memory, which this process alone has. */
+static int map_zeros(void *at, u64 bytes)
+{
+	return system_call(SYS_mmap, (u64)at, bytes, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == (long)at;
+}
+
+/*
+ * Forks. In the child the shared memory is not there. Nobody uses it, unless this is in a signal
+ * handler that has interrupted a call, which the child may go on with: that finds zeros, which
+ * say that nobody wants events. It may also just have been about to look whether somebody does.
+ */
+static int fork_by(int (*function)(void))
+{
+	struct lane_control *control = guard.control;
+	u8 *area = guard.area;
+	int pid = function();
+
+	if (!pid && control && !guard.control && map_zeros(control, LANE_PAGE) && me.inside &&
+	    (!area || map_zeros(area, LANE_BYTES))) {
+		guard.area = area;
+		guard.control = control;
+	}
+	return pid;
+}
+
+EXPORT int fork(void)
+{
+	return fork_by(next.fork);
+}
+
+EXPORT int _Fork(void)
+{
+	return fork_by(next._Fork);
 }
 
 /*
@@ -597,6 +648,7 @@ static void begin_once(void)
 	static u32 begun, done;
 
 	if (!__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) {
+		first_stack = (u64)__builtin_frame_address(0);
 		if (find_next())
 			make_area();
 		tracelloc_lane_state = guard.control ? LANE_READY : LANE_REFUSED;

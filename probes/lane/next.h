@@ -19,6 +19,8 @@ static void *boot_aligned_alloc(size_t, size_t);
 static void *boot_memalign(size_t, size_t);
 static void *boot_valloc(size_t);
 static void *boot_pvalloc(size_t);
+static int boot_fork(void);
+static int boot__Fork(void);
 
 /* Until they are found: what finds them first. */
 static struct {
@@ -32,15 +34,18 @@ static struct {
 	void *(*memalign)(size_t, size_t);
 	void *(*valloc)(size_t);
 	void *(*pvalloc)(size_t);
+	int (*fork)(void);
+	int (*_Fork)(void);
 } next = {
 	boot_malloc, boot_free, boot_calloc, boot_realloc, boot_reallocarray,
 	boot_posix_memalign, boot_aligned_alloc, boot_memalign, boot_valloc, boot_pvalloc,
+	boot_fork, boot__Fork,
 };
 
-#define FUNCTIONS 10
+#define FUNCTIONS 12
 static const char *const names[FUNCTIONS] = {
 	"malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign",
-	"aligned_alloc", "memalign", "valloc", "pvalloc",
+	"aligned_alloc", "memalign", "valloc", "pvalloc", "fork", "_Fork",
 };
 
 struct finding {
@@ -224,6 +229,8 @@ static int find_next(void)
 		finding.found[8] = lacking_valloc;
 	if (!finding.found[9])
 		finding.found[9] = lacking_pvalloc;
+	if (!finding.found[11])
+		finding.found[11] = finding.found[10];
 	for (u32 n = 0; n < FUNCTIONS; n++)
 		if (!finding.found[n])
 			return 0;

@@ -1,10 +1,5 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
-/*
- * Walking call stacks by rows, as the probes do it (walk_rows.h, memo.h), in memory of our own:
- * nothing catches a read of what is not mapped, so pages are asked for first, each once: a
- * system call says EFAULT where the program would be ended.
- */
-
+/* Walking call stacks by rows, as the probes do it (walk_rows.h, memo.h), in memory of our own. */
 
 static inline u64 mix(u64 hash, u64 value)
 {
@@ -19,59 +14,6 @@ static inline u64 state_of(const struct space *space)
 
 	return tag >> TAG_BITS == (u32)(*(volatile u64 *)&space->loads +
 					*(volatile u64 *)&space->changes) ? tag : 0;
-}
-
-/* rt_sigprocmask(2) reads a mask before it finds that it can't do that with it. */
-static int can_read(u64 address)
-{
-	return system_call(SYS_rt_sigprocmask, 99, address & ~7ULL, 0, 8, 0, 0) != -EFAULT;
-}
-
-/* Whether a word can be read that is outside of what is known to be. */
-static __attribute__((noinline)) int can_read_word(struct lane_ring *ring, u64 address)
-{
-	u64 page = address & -(u64)LANE_PAGE;
-
-	if (!can_read(address))
-		return 0;
-	if (page == ring->high)
-		ring->high += LANE_PAGE;
-	return 1;
-}
-
-/* The stack that this thread runs on now can be read from here on. */
-static void set_bottom(struct lane_ring *ring, u64 sp)
-{
-	u64 page = sp & -(u64)LANE_PAGE, at = page + LANE_PAGE;
-
-	if (page >= ring->low && page < ring->high)
-		return;
-	/* If it is the same one, all between is stack, too. */
-	while (page < ring->low && ring->low - page < 64 * LANE_PAGE && at < ring->low &&
-	       can_read(at))
-		at += LANE_PAGE;
-	if (at != ring->low)
-		ring->high = page + LANE_PAGE;
-	ring->low = page;
-}
-
-struct walk {
-	struct lane_ring *ring;
-	u64 bad; /* something could not be read */
-};
-
-static inline u64 read_word(struct walk *walk, u64 address)
-{
-	if (unlikely(address & 7)) {
-		walk->bad = 1;
-		return 0;
-	}
-	if (unlikely(address - walk->ring->low >= walk->ring->high - walk->ring->low) &&
-	    !can_read_word(walk->ring, address)) {
-		walk->bad = 1;
-		return 0;
-	}
-	return *(volatile u64 *)address;
 }
 
 /* The row for an address; 0 if there is none. See walk_rows.h. */
@@ -97,11 +39,12 @@ static inline u64 find_row(u64 address, u64 tag)
  * Leaves the stack to the profiler: registers as they are here, and the memory of the stack, our
  * own frames included, which it walks through and leaves out. Returns the id of what it will find.
  */
-static __attribute__((noinline)) u64 send_miss(struct lane_control *control, u64 hash, u64 missing)
+static __attribute__((noinline)) u64 send_miss(struct lane_control *control,
+					       const struct walk *walk, u64 hash, u64 missing)
 {
 	struct miss *miss;
 	u64 registers[MISS_REGISTERS], start, id, length, *record;
-	u32 pages = 0, bits = 0;
+	u32 pages;
 
 	__asm__ volatile("leaq 0f(%%rip), %%rax\n0:\n\t"
 			 "movq %%rax, 0(%0)\n\tmovq %%rsp, 8(%0)\n\tmovq %%rbp, 16(%0)\n\t"
@@ -110,11 +53,7 @@ static __attribute__((noinline)) u64 send_miss(struct lane_control *control, u64
 			 : : "D"(registers) : "rax", "memory");
 	count(COUNTER_MISSES);
 	start = registers[MISS_SP] & -(u64)LANE_PAGE;
-	for (u32 page = 0; page < LANE_MISS_PAGES; page++)
-		if (can_read(start + page * LANE_PAGE)) {
-			bits |= 1U << page;
-			pages = page + 1;
-		}
+	pages = count_pages(control, walk, start);
 	record = reserve_record(control, sizeof(struct miss) + pages * (u64)LANE_PAGE, &length);
 	if (!record)
 		return 0;
@@ -125,13 +64,13 @@ static __attribute__((noinline)) u64 send_miss(struct lane_control *control, u64
 	miss->image = control->space.image;
 	miss->missing = missing;
 	miss->stack_address = start;
-	miss->stack_pages = bits;
+	if (walk->is_own || !*(volatile u32 *)&control->may_sleep)
+		copy_words((u64 *)(miss + 1), (const u64 *)start, pages * (LANE_PAGE / 8));
+	else
+		pages = copy_memory(control, miss + 1, start, pages * (u64)LANE_PAGE) / LANE_PAGE;
+	miss->stack_pages = (1U << pages) - 1;
 	miss->tid = me.tid;
 	copy_words(miss->registers, registers, MISS_REGISTERS);
-	for (u32 page = 0; page < pages; page++)
-		if (bits >> page & 1)
-			copy_words((u64 *)(miss + 1) + page * (LANE_PAGE / 8),
-				   (const u64 *)(start + page * LANE_PAGE), LANE_PAGE / 8);
 	finish_record(record, LANE_RECORD_MISS, length);
 	return id;
 }
@@ -147,11 +86,11 @@ static inline u64 owner_of(const struct space *space)
 	return (u64)space->image << 32 | space->lineage;
 }
 
-/* The id that a walk from here comes to, if that is remembered; else 0. */
-static inline u64 recall(const struct lane_ring *ring, const struct lane_memo *memo,
+/* The id that a walk from here, on the thread's own stack, comes to, if it is remembered; or 0. */
+static inline u64 recall(const struct lane_memo *memo,
 			 const struct space *space, u64 state, u64 sp, u64 pc, u64 bp)
 {
-	u64 room = ring->high - sp, different = 0;
+	u64 room = me.high - sp, different = 0;
 
 	if (memo->sp != sp || memo->pc != pc || memo->state != state ||
 	    memo->owner != owner_of(space) || (memo->uses_bp && memo->bp != bp))
@@ -182,7 +121,6 @@ static inline void note_word(struct lane_memo *memo, u64 sp, u64 address, u64 wo
 struct place {
 	u64 pc, sp, bp;
 	u64 before;  /* a return address is looked up by the byte before it: 1; else 0 */
-	u64 guessed; /* STACK_GUESSED, or 0 */
 	u64 far;     /* not to be remembered */
 	u64 bp_at;   /* where bp was read, if that has not been noted; 0 */
 	u64 is_callers_bp; /* nobody has saved bp yet */
@@ -224,7 +162,7 @@ static inline int step(struct walk *walk, struct lane_memo *memo, u64 from, stru
 		return step_signal(walk, at);
 	at->before = 1;
 	if (kind == ROW_FRAME_POINTER) {
-		at->guessed = STACK_GUESSED;
+		walk->guessed = STACK_GUESSED;
 		if (!at->bp)
 			return 0;
 	}
@@ -271,13 +209,13 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 	u64 hash = 0x1905 + (space->lineage << 32), id, from = (u64)(frame + 2);
 	struct place at = {.pc = frame[1], .sp = from, .bp = frame[0], .before = 1,
 			   .is_callers_bp = 1};
-	struct walk walk = {.ring = ring};
+	struct walk walk = {.page = ring->page};
 	struct lane_memo *memo = memo_of(ring, from, at.pc);
 	u32 n = 0, most = control->max_frames;
 	int flags = GO_ON;
 
-	set_bottom(ring, (u64)frame);
-	id = recall(ring, memo, space, state, from, at.pc, at.bp);
+	open_stack(&walk, (u64)frame);
+	id = likely(walk.is_own) ? recall(memo, space, state, from, at.pc, at.bp) : 0;
 	if (likely(id) && is_known(id))
 		return id;
 	memo->sp = 0;
@@ -302,19 +240,19 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 	if (flags == GO_ON)
 		flags = STACK_TRUNCATED;
 	if (flags == STACK_LOST_MISS) {
-		id = send_miss(control, hash, at.pc - at.before);
+		id = send_miss(control, &walk, hash, at.pc - at.before);
 		if (id)
 			return id;
 	}
-	flags |= at.guessed;
+	flags |= walk.guessed;
 	/* As name_stack (stack.h). */
-	if (at.guessed)
+	if (walk.guessed)
 		hash = mix(hash, space->image);
 	id = mix(mix(hash, flags), n);
 	id = id ? id : 1;
 	if (!is_known(id))
 		send_stack(control, id, ring->frames, n, flags);
-	if (!flags && !at.far && state && memo->n_words <= LANE_MEMO_WORDS) {
+	if (!flags && !at.far && walk.is_own && state && memo->n_words <= LANE_MEMO_WORDS) {
 		memo->state = state;
 		memo->owner = owner_of(space);
 		memo->stack_id = id;

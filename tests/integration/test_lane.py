@@ -3,6 +3,7 @@ takes no harm."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import resource
@@ -134,6 +135,46 @@ def test_samples_estimate_the_books(
     assert report["unmatched_frees"] == report["lost_events"] == 0
     assert {cause: n for cause, n in report["lost"].items() if n} == {}
     assert len(report["top_allocations"]) < truth_blocks
+
+
+@pytest.mark.parametrize("is_filtered", [False, True], ids=["plain", "filtered"])
+def test_stacks_that_come_and_go(
+    builder: Builder, targets: list[Target], tmp_path: Path, *, is_filtered: bool
+) -> None:
+    """Fibers', signal handlers', and frame pointers to what is just being unmapped.
+
+    With its system calls filtered, a process reads them in another way.
+    """
+    rounds = 500
+    prepare = filter_system_calls if is_filtered else None
+    target = armed([builder.c("fibers"), rounds], targets, preexec_fn=prepare)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    report = tracer.last()
+    found: dict[int, int] = {}
+    callers: dict[int, set[str]] = {}
+    for each in report["top_allocators"]:
+        size = each["bytes"] // each["allocations"]
+        found[size] = found.get(size, 0) + each["allocations"]
+        callers.setdefault(size, set()).update(frame["symbol"] for frame in each["stack"])
+    assert {size: found[size] for size in (48, 80, 112, 144)} == dict.fromkeys(
+        (48, 80, 112, 144), 2 * rounds
+    )
+    assert {"in_fiber", "fiber_main"} <= callers[48]
+    assert {"in_handler", "interrupted", "work", "main"} <= callers[80]
+    assert {"in_alloca", "work", "main", "start_thread"} <= callers[112]
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+
+
+def filter_system_calls() -> None:
+    """Begins a filter that lets everything pass, seccomp(2)."""
+    allow = (ctypes.c_uint64 * 1)(0x7FFF0000_0000_0006)  # BPF_RET | BPF_K, SECCOMP_RET_ALLOW
+    program = (ctypes.c_uint64 * 2)(1, ctypes.addressof(allow))
+    libc = ctypes.CDLL(None)
+    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, 2, program) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
 def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
@@ -338,6 +379,19 @@ def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_pa
     report = tracer.last()
     assert (report["live_bytes"], report["live_allocations"]) == (20_000, 200)
     assert report["allocations"] == 200
+    assert report["lost_events"] == report["unmatched_frees"] == 0
+
+
+def test_forks_in_signal_handlers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Children go on in the middle of what their parents were reporting."""
+    target = armed([builder.c("forkstorm"), 500], targets)
+    tracer = traced(target, tmp_path)
+    kept, bad = map(int, target.ask("go").split())
+    assert bad == 0
+    assert tracer.stop() == 0
+    report = tracer.last()
+    assert said(tracer, BY_ITSELF)
+    assert (report["live_allocations"], report["live_bytes"]) == (kept, 40 * kept)
     assert report["lost_events"] == report["unmatched_frees"] == 0
 
 

@@ -14,10 +14,10 @@ from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mapping
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
-from tracelloc.placement import place_marker
+from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
-from tracelloc.target.procfs import base_name, is_c_library, is_loader, is_runtime, parse_maps
+from tracelloc.target.procfs import base_name, is_c_library, is_runtime, parse_maps
 from tracelloc.target.space import AddressSpace
 
 _WORD_BYTES: Final = 4
@@ -96,7 +96,7 @@ class LaneLink:
         other = next((a for a in allocators if not is_behind(a)), None)
         # Loaders map what is preloaded before what the program needs.
         all_loaded |= time.monotonic() > self._loaded_s
-        all_loaded |= any(is_c_library(m.path) and not is_loader(m.path) for m in modules)
+        all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
         if other is not None:
             self._leave(f"{base_name(other.module.path)} has allocators of its own")
         elif self._library is not None:

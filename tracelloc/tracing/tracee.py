@@ -172,7 +172,7 @@ class Tracee:
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
         self.thread_names.forget_order()
         self._forget_image(now_ns)
-        stays = same_thread and not (had_lane := self.probes.has_lane)
+        stays = not (had_lane := self.probes.has_lane) and same_thread
         self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
         if not stays:
