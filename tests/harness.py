@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tracelloc.capture.lane import LIBRARY
 from tracelloc.symbols import Frame, Symbolizer
 
 TARGETS = Path(__file__).parent / "targets"
@@ -86,6 +87,11 @@ class Target:
     """A target program that answers each line it is sent with one line."""
 
     def __init__(self, command: Sequence[str | Path], **options: Any) -> None:
+        if USES_LANE:
+            environment = options.get("env") or os.environ
+            others = environment.get("LD_PRELOAD")
+            preloaded = f"{LIBRARY}:{others}" if others else str(LIBRARY)
+            options["env"] = {**environment, "LD_PRELOAD": preloaded}
         self.process = subprocess.Popen(
             [str(word) for word in command],
             stdin=subprocess.PIPE,
@@ -123,6 +129,10 @@ class Target:
                 stream.close()
 
 
+USES_LANE = bool(os.environ.get("TEST_LANE"))
+"""Whether targets have the library preloaded and report by themselves, where they can."""
+_NEED_PROBES = ("--lane", "--follow", "--mmap", "--max-overhead", "--stacks")
+
 CAPABILITIES = "bpf", "perfmon", "sys_ptrace"
 """What the README says that is enough, as setpriv(1) names it."""
 
@@ -138,10 +148,21 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
 
     With ``TEST_CAPABILITIES`` set, it has the documented capabilities instead of all.
     """
+    if USES_LANE:
+        arguments = _by_lane(arguments)
     rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
     if rights and "perf" in arguments:
         pytest.skip("probes by perf events need CAP_SYS_ADMIN")
     return [*rights, sys.executable, "-m", module, *map(str, arguments)]
+
+
+def _by_lane(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
+    """Asks for the lane where a process is traced and nothing is asked for that needs probes."""
+    process = [n for n, word in enumerate(arguments) if word in ("-p", "-n", "--")]
+    given = arguments[: process[-1]] if process else ()
+    if not process or any(str(word).startswith(_NEED_PROBES) for word in given):
+        return arguments
+    return (*arguments[: process[0]], "--lane", "on", *arguments[process[0] :])
 
 
 class Tracelloc:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.harness import PATIENCE_S, tracelloc_command
+from tracelloc.capture.lane import LIBRARY
 
 pytestmark = pytest.mark.bpf
 
@@ -156,10 +157,37 @@ def test_proc_self(tmp_path: Path, prepare: Any, environment: dict[bytes, bytes]
     program = ["/usr/bin/python3", "-E", "-S", "-c", LOOK]
     environment = ENVIRONMENT | environment
     alone = look(program, tmp_path, prepare, environment)
-    command = tracelloc_command("--report", tmp_path / "report", "--text", "--", *program)
-    traced = look(command, tmp_path, prepare, environment)
+    assert difference(alone, traced_look(program, tmp_path, prepare, environment)) == {}
+
+
+@pytest.mark.parametrize(("prepare", "own"), [(plainly, b""), (oddly, b"libm.so.6")])
+def test_proc_self_with_the_library(tmp_path: Path, prepare: Any, own: bytes) -> None:
+    """Nothing differs but the list of preloaded libraries, which has one more."""
+    program = ["/usr/bin/python3", "-E", "-S", "-c", LOOK]
+    environment = ENVIRONMENT | ({b"LD_PRELOAD": own} if own else {})
+    alone = look(program, tmp_path, prepare, environment)
+    traced = traced_look(program, tmp_path, prepare, environment, "--lane", "on")
+    ours = f"LD_PRELOAD={LIBRARY}" + (f":{own.decode()}" if own else "")
+    assert sorted(traced["environ"].split("\0")) == sorted(
+        [each for each in alone["environ"].split("\0") if not each.startswith("LD_PRELOAD=")]
+        + [ours]
+    )
+    assert set(difference(alone, traced)) == {"environ"}
+
+
+def traced_look(
+    program: Sequence[str], directory: Path, prepare: Any, environment: dict[bytes, bytes],
+    *options: str,
+) -> dict[str, Any]:  # fmt: skip
+    command = tracelloc_command(
+        "--report", directory / "report", "--text", *options, "--", *program
+    )
+    return look(command, directory, prepare, environment)
+
+
+def difference(alone: dict[str, Any], traced: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     # The pipe of its output is another one in each run.
     for found in (alone, traced):
         assert found.pop("fd/1").startswith("pipe:")
     differing = {name for name in alone | traced if alone.get(name) != traced.get(name)}
-    assert {name: (alone.get(name), traced.get(name)) for name in differing} == {}
+    return {name: (alone.get(name), traced.get(name)) for name in differing}

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import time
@@ -260,10 +261,28 @@ def test_static_programs_have_probes(builder: Builder) -> None:
     assert by_function(last_report(done.stderr)) == PROGRAM
 
 
-def test_another_malloc_has_probes(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    """The library does not know all functions of jemalloc's."""
-    jemalloc = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2"
-    environment = os.environ | {"LD_PRELOAD": f"{LIBRARY}:{jemalloc}"}
+def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
+    """The loader preloads nothing into them."""
+    program = tmp_path / "early"
+    shutil.copy(builder.c("early"), program)
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    assert done.returncode == 7, done.stderr
+    assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
+    assert by_function(last_report(done.stderr)) == PROGRAM
+
+
+@pytest.mark.parametrize(
+    "preloaded",
+    ["{ours}:libjemalloc.so.2", "libjemalloc.so.2:{ours}", "{ours}:libmimalloc.so.2",
+     "{ours}:libtcmalloc_minimal.so.4"],
+)  # fmt: skip
+def test_another_malloc_has_probes(
+    builder: Builder, targets: list[Target], tmp_path: Path, preloaded: str
+) -> None:
+    """The library does not know all functions of other malloc libraries."""
+    environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=LIBRARY)}
     command = [builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 12, 300]
     target = Target(command, env=environment)
     targets.append(target)
