@@ -291,7 +291,9 @@ class AddressSpace:
             by_name[name] = module
             if module.path in (executable, VDSO) or is_loader(module.path):
                 wanted.append(name)
-        wanted += [n for n, m in by_name.items() if not preloaded.isdisjoint((n, base_name(m.path)))]
+        for name, module in by_name.items():
+            if name in preloaded or base_name(module.path) in preloaded:
+                wanted.append(name)
         kept: set[FileId] = set()
         while wanted:
             found = by_name.pop(wanted.pop(), None)
