@@ -48,7 +48,6 @@ cdef extern from "lane/area.h":
         AT_size_bytes
         AT_unmappable
         AT_is_late
-        AT_is_late
         AT_holder
         AT_min_size
         AT_max_size
