@@ -25,12 +25,16 @@ def kernel_headers() -> Path:
     return directory() / "kernel"
 
 
-def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False) -> tuple[str, ...]:
+def parts(
+    *, use_rows: bool, trace_mappings: bool = False, python: bool = False, otel: bool = False
+) -> tuple[str, ...]:
     """Source files in the order of their dependence.
 
     ``use_rows``: stacks are walked by call-frame information, else by frame pointers.
-    ``python``: frames of Python are merged into stacks.
+    ``python``: frames of Python are merged into stacks. ``otel``: what programs report by
+    OpenTelemetry's probes.
     """
+    reports = ("otel.bpf.c",) if otel else ()
     mappings = ("mappings.bpf.c",) if trace_mappings else ()
     walk = _WALKS[use_rows]
     tools = ("event.h", "maps.h", "preemption.h", "read.h", "space.h", "stack.h", "scratch.h")
@@ -46,13 +50,16 @@ def parts(*, use_rows: bool, trace_mappings: bool = False, python: bool = False)
         "heap.bpf.c",
         *walker,
         *mappings,
+        *reports,
     )
 
 
-def source_text(*, use_rows: bool, trace_mappings: bool = False, python: bool = False) -> str:
+def source_text(
+    *, use_rows: bool, trace_mappings: bool = False, python: bool = False, otel: bool = False
+) -> str:
     """All parts as one C text. Raises OSError if a file is missing."""
     text = ["#include <uapi/linux/ptrace.h>"]
-    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings, python=python):
+    for part in parts(use_rows=use_rows, trace_mappings=trace_mappings, python=python, otel=otel):
         lines = (directory() / part).read_text(encoding="utf-8").splitlines()
         text.append(f'#line 1 "{part}"')
         text.extend("" if line.startswith('#include "') else line for line in lines)

@@ -152,6 +152,26 @@ enum function_kind {
 #define COOKIE_PLACE_MASK 0xfff
 #define COOKIE_SIZE_SHIFT 44
 
+/*
+ * The cookie of a probe on what a program reports by itself (otel.bpf.c): for each argument, from
+ * the first one on, the number of a register (ax, bx, cx, dx, si, di, bp, sp, r8 … r15), and
+ * whether the argument is in memory, so far from where that points.
+ */
+#define OTEL_PLACE_BITS 21
+#define OTEL_REGISTER 0xf
+#define OTEL_IN_MEMORY 0x10
+#define OTEL_DISPLACEMENT_BITS 16 /* the upper ones */
+
+/*
+ * The bytes in `size_tag` of such an event: how many blocks the block stands for, in the lower
+ * bits, and above them its size. That is (1 + mantissa / 2^12) * 2^exponent; the mantissa is in
+ * the lower bits.
+ */
+#define WEIGHT_MANTISSA_BITS 12
+#define WEIGHT_BITS 17
+#define WEIGHT_MOST_EXPONENT 31
+#define WEIGHED_SIZE_BITS 39
+
 /* How a stack walk ended. */
 enum stack_flag {
 	STACK_TRUNCATED = 1,  /* deeper than MAX_FRAMES */

@@ -49,7 +49,7 @@ static __always_inline void count_pair(u32 image, u32 parity, const struct spill
 	struct pair_sums none = {};
 	struct pair_sums *sums;
 
-#ifdef SAMPLE_BYTES
+#if defined(SAMPLE_BYTES) || defined(OTEL)
 	key.size = block->size;
 #endif
 	sums = pairs.lookup(&key);

@@ -204,6 +204,13 @@ COOKIE_PLACE_SHIFT: Final = 32
 COOKIE_PLACE_MASK: Final = 0xFFF
 COOKIE_SIZE_SHIFT: Final = 44
 """What the cookie of a probe says: its bits (``COOKIE_`` in ``probes/event.h``)."""
+OTEL_PLACE_BITS: Final = 21
+OTEL_IN_MEMORY: Final = 0x10
+OTEL_DISPLACEMENT_BITS: Final = 16
+"""Cookies of probes on what a program reports by itself (``OTEL_`` in ``probes/event.h``)."""
+WEIGHT_MANTISSA_BITS: Final = 12
+WEIGHT_BITS: Final = 17
+"""How sizes and weights of such blocks are one number (``WEIGHT_`` in ``probes/event.h``)."""
 
 
 class EventRingNumber(IntEnum):

@@ -14,6 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+GIVEN: Final = 0
+"""The mean distance of samples that the program has taken by itself: each says its own weight."""
 GAPS: Final = 1 << 16
 """Gaps to draw from, at even steps of their distribution."""
 

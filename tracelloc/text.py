@@ -191,6 +191,11 @@ def about_of(sample_bytes: int | None) -> str:
     return "" if sample_bytes is None else "~"
 
 
+def sampling_of(sample_bytes: int) -> str:
+    """What is said of samples: ``one in 512 KiB``."""
+    return f"one in {format_size(sample_bytes)}" if sample_bytes else "weighed by the program"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 free``, ``1,200 frees``."""
     return f"{count} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -111,6 +111,8 @@ def _elf(data: bytes) -> None:
         elf.build_id  # noqa: B018
         elf.is_go  # noqa: B018
         elf.names_like("m*")
+        with suppress(ValueError):
+            code.usdt("otel_memory")
         inner = embedded_symbols(elf)
         if inner is not None:
             len(SymbolTable(inner.tables()))

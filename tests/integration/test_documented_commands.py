@@ -33,6 +33,7 @@ pytestmark = pytest.mark.bpf
 NOT_RUN = {
     "make install": "installs packages",
     "tracelloc open": "needs a terminal: test_record opens recordings",
+    "sudo tracelloc -p 1234 --source otel": "needs a program that reports: test_otel has one",
     "make lint": "is run beside the tests, on the whole tree",
     "make test": "would run this test",
     "docker ": "needs a container runtime",

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tracelloc import abi, probes
-from tracelloc.capture import bpf as capture
+from tracelloc.capture import programnames
 from tracelloc.target.families import MAPPINGS
 from tracelloc.target.signatures import ALLOC, POSIX_MEMALIGN, FunctionKind, Signature
 
@@ -25,7 +25,7 @@ def c_side(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     wanted = [f"EVENT_{name}" for name in ("SIZE_BITS", "KIND_MASK", "PARITY_BIT", "LAP_BIT")]
     for prefix, enum in ENUMS:
         wanted += [prefix + member.name for member in enum]
-    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS]
+    wanted += ["COUNTERS", "TAG_BITS", "ROW_SALT_BITS", "PYTHON_ENTRY", *COOKIE_BITS, *OTEL_BITS]
     for struct, fields in STRUCTS.items():
         wanted.append(f"sizeof(struct {struct})")
         for name, _ in fields:
@@ -61,6 +61,8 @@ ENUMS: list[tuple[str, EnumMeta]] = [
 ]
 COOKIE_PARTS = "THROWS ARGUMENT_SHIFT ARGUMENT_BITS PLACE_SHIFT PLACE_MASK SIZE_SHIFT"
 COOKIE_BITS = [f"COOKIE_{name}" for name in COOKIE_PARTS.split()]
+OTEL_BITS = ("OTEL_PLACE_BITS", "OTEL_IN_MEMORY", "OTEL_DISPLACEMENT_BITS",
+             "WEIGHT_MANTISSA_BITS", "WEIGHT_BITS")  # fmt: skip
 PYTHON_CODE = ("code", "pieces", "object", "name", "file", "lines")
 STRUCTS = {
     "event": abi.EVENT_FIELDS,
@@ -112,7 +114,8 @@ def test_constants(c_side: dict[str, int]) -> None:
     assert c_side["EVENT_PARITY_BIT"] == abi.EVENT_PARITY_BIT
     assert c_side["EVENT_LAP_BIT"] == abi.EVENT_LAP_BIT
     assert c_side["COUNTERS"] == len(abi.Counter)
-    assert {name: c_side[name] for name in COOKIE_BITS} == {n: getattr(abi, n) for n in COOKIE_BITS}
+    for name in (*COOKIE_BITS, *OTEL_BITS):
+        assert c_side[name] == getattr(abi, name), name
     assert c_side["PYTHON_ENTRY"] == abi.PYTHON_ENTRY
     code = c_side["offsetof(struct python_code, code)"]
     pieces = [c_side[f"offsetof(struct python_code, {name})"] - code for name in PYTHON_CODE[2:]]
@@ -130,10 +133,13 @@ def test_every_program_is_loaded() -> None:
     programs = re.findall(
         r"^(?:int |CALL_PROGRAM\()(\w+)(?:\(struct pt_regs|,)", source, re.MULTILINE
     )
-    assert set(programs) == set(capture.PROGRAMS)
+    assert set(programs) == set(programnames.PROGRAMS)
     assert set(re.findall(r"^int (\w+)\(u64 \*arguments", source, re.MULTILINE)) == set(
-        capture.TRACEPOINTS
+        programnames.TRACEPOINTS
     )
+    source = (probes.directory() / "otel.bpf.c").read_text()
+    reports = re.findall(r"^int (\w+)\(struct pt_regs", source, re.MULTILINE)
+    assert set(reports) == set(programnames.OTEL_PROGRAMS) - set(programs)
 
 
 def test_sizes_of_maps() -> None:

@@ -41,7 +41,10 @@ class FakeSpace:
     def place(self, address: int) -> Place:
         number = address >> 20
         elf = SimpleNamespace(
-            address_of=lambda offset: offset, build_id=f"{number:08x}", troubles=self.troubles
+            usdt_offsets=set(),
+            address_of=lambda offset: offset,
+            build_id=f"{number:08x}",
+            troubles=self.troubles,
         )
         module = cast("Any", SimpleNamespace(number=number, elf=elf))
         return Place(mapping(number), module, None, 0)

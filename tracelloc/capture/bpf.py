@@ -21,6 +21,7 @@ from tracelloc.capture.drain import Drain, Spill, StackDrain
 from tracelloc.capture.method import Method
 from tracelloc.capture.precompiled import compiled
 from tracelloc.capture.proginfo import program_info
+from tracelloc.capture.programnames import TRACEPOINTS, program_names
 from tracelloc.capture.programs import KPROBE, RAW_TRACEPOINT, Programs
 from tracelloc.capture.pythonprograms import connect_walker
 from tracelloc.capture.ring import EventRing, MissRing, Ring, StackRing
@@ -31,23 +32,9 @@ from tracelloc.errors import UnsupportedError
 from tracelloc.placement import ProbePoint
 from tracelloc.startup import STARTUP
 from tracelloc.target.namespaces import pid_namespace
-from tracelloc.target.signatures import ALLOCATOR_PROGRAM, FREE_PROGRAM, MAPPING_PROGRAM
-
-PROGRAMS: Final = (
-    ALLOCATOR_PROGRAM,
-    FREE_PROGRAM,
-    "loader_changes",
-    "exception_enter",
-    "do_nothing",
-)
-"""The programs for uprobes in ``probes/heap.bpf.c``."""
 
 MAPPING_SLOTS: Final = 1 << 16
 """Events in the ring of what is mapped and unmapped: a power of two."""
-
-TRACEPOINTS: Final = {"process_execs": "sched_process_exec", "process_forks": "task_newtask"}
-"""Programs that are run for every process, and the raw tracepoints they sit on; the second
-only where children are followed."""
 
 STOP_SIGNAL: Final = signal.SIGURG
 """What a thread gets that is to stop for us: ignored wherever nobody waits for it."""
@@ -85,8 +72,16 @@ class CaptureConfig:
     lost."""
     trace_mappings: bool = False
     """mmap and its kin, too."""
+    otel: bool = False
+    """What programs report by themselves is read, for OpenTelemetry's profiler, and no function is
+    probed."""
     python: bool = False
     """Stacks have frames of Python in processes that CPython runs."""
+
+    @property
+    def table_sample_bytes(self) -> int | None:
+        """What the table is told of samples: see ``LiveTable``."""
+        return sampling.GIVEN if self.otel else self.sample_bytes
 
     @property
     def ring_slots(self) -> int:
@@ -125,6 +120,8 @@ class CaptureConfig:
         if self.follow:
             flags.append("-DFOLLOW")
             flags.append(f"-DMAX_SPACES={self.max_spaces}")
+        if self.otel:
+            flags.append("-DOTEL")
         if self.python:
             flags.append("-DPYTHON")
         if self.spill_entries:
@@ -134,7 +131,10 @@ class CaptureConfig:
     def compile(self, *, debug: bool = False) -> CompiledProbes:
         """The probes compiled so. Raises UnsupportedError."""
         text = probes.source_text(
-            use_rows=self.use_rows, trace_mappings=self.trace_mappings, python=self.python
+            use_rows=self.use_rows,
+            trace_mappings=self.trace_mappings,
+            python=self.python,
+            otel=self.otel,
         )
         return compiled(text, self.cflags(), probes.kernel_headers(), debug=debug)
 
@@ -156,7 +156,7 @@ class Capture:
         self._methods = usable_methods() if method is None else [method]
         self._has_attached = False
         self._loaded_for: Method | None = None
-        self._names = (*PROGRAMS, MAPPING_PROGRAM) if config.trace_mappings else PROGRAMS
+        self._names = program_names(mappings=config.trace_mappings, otel=config.otel)
         self._bpf = Programs(config.compile(debug=debug), debug=debug)
         self.wakeups_fd = self._bpf.map_fd("wakeups")
         """Readable for epoll when the ring of events is half full."""

@@ -31,6 +31,8 @@ cdef extern from "event.h":
         uint64_t frames[1]
     enum:
         EVENT_SIZE_BITS
+        WEIGHT_MANTISSA_BITS
+        WEIGHT_BITS
         EVENT_KIND_MASK
         EVENT_LAP_BIT
         EVENT_ALLOC

@@ -288,6 +288,9 @@ def _add_probes(group: Any) -> None:
     add("--attach", "how probes are attached: by uprobe sessions (Linux 6.13), uprobe_multi links "
         "(Linux 6.6) or perf events (default auto: the first of these that the kernel supports)",
         choices=["auto", *(method.value for method in Method)], default="auto")
+    add("--source", "otel: what the program reports by itself, sampled, through OpenTelemetry's "
+        "probes otel_memory:alloc and free (default: only where nothing else can be probed)",
+        choices=["auto", "otel"], default="auto")
     add("--lane", "whether a program reports its allocations by itself, through a library that it "
         "has preloaded, instead of by probes: on, where that is possible; off (the default)",
         choices=["off", "on"], default="off")

@@ -61,6 +61,7 @@ def parse_command_line(arguments: Sequence[str], *, terminal: bool) -> CommandLi
     _check_watch(given)
     _check_overhead(given)
     _check_lane(given)
+    _check_source(given)
     mode = _mode(given, terminal and not (given.fail_if or given.on_leak))
     _check_mode(given, command, mode)
     return CommandLine(given, command, mode)
@@ -152,6 +153,21 @@ def _check_overhead(given: argparse.Namespace) -> None:
         raise UsageError("--max-overhead must be between 0.1% and 1000%")
     if given.follow is not None:
         raise UsageError("--max-overhead excludes --follow, which stops processes at forks")
+
+
+def _check_source(given: argparse.Namespace) -> None:
+    """Raises UsageError for what a program that reports by itself does not say."""
+    asked = {
+        "--sample": given.sample is not None,
+        "--mmap": given.mmap,
+        "--malloc": given.malloc is not None,
+        "--allocators": bool(given.allocators),
+        "--lane=on": given.lane == "on",
+        "--max-overhead": given.max_overhead is not None,
+    }
+    excluded = next((name for name, is_asked in asked.items() if is_asked), None)
+    if given.source == "otel" and excluded is not None:
+        raise UsageError(f"--source=otel excludes {excluded}: the program says what is reported")
 
 
 def _check_lane(given: argparse.Namespace) -> None:

@@ -142,7 +142,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         trace_mappings=given.mmap,
         follow=given.follow is not None,
     )
-    return TraceConfig(
+    config = TraceConfig(
         capture=capture,
         selection=MallocChoice(given.malloc, mappings=given.mmap),
         method=None if given.attach == "auto" else Method(given.attach),
@@ -154,6 +154,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         reads_memory=not given.no_search,
         debug=given.debug,
     )
+    return config.with_otel if given.source == "otel" else config
 
 
 def _listen_of(given: argparse.Namespace) -> ListenAddress | None:

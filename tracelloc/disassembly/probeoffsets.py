@@ -98,6 +98,15 @@ def at_entry(code: bytes) -> ProbeOffset:
     return ProbeOffset(offset, not is_emulated(code[offset:]))
 
 
+def nop_at(code: bytes) -> tuple[int, bool]:
+    """(size in bytes of the nop that code begins with, or 0; whether a probe there does harm)"""
+    for instruction in instructions(code):
+        if instruction.id == x86.X86_INS_NOP:
+            return instruction.size, instruction.size >= _HARMFUL_NOP_BYTES
+        break
+    return 0, False
+
+
 def is_emulated(code: bytes) -> bool:
     """Whether the kernel emulates the instruction at the start of ``code`` (x86-64).
 

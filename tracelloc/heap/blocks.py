@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc import abi
+
 U64 = npt.NDArray[np.uint64]
 U32 = npt.NDArray[np.uint32]
+F64 = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 Rows = npt.NDArray[np.intp]
 
@@ -36,6 +39,8 @@ class Blocks:
     birth_ns: U64
     stack: U32
     tid: U32
+    weight: F64 | None = None
+    """How many blocks each one stands for, where the program has said so."""
 
     @classmethod
     def empty(cls, rows: int = 0) -> Blocks:
@@ -55,7 +60,14 @@ class Blocks:
 
     def select(self, rows: Mask | Rows | slice) -> Blocks:
         """Some rows: a copy, of a slice a view."""
-        return Blocks(*(getattr(self, name)[rows] for name, _ in _COLUMNS))
+        found = self._of([getattr(self, name)[rows] for name, _ in _COLUMNS])
+        found.weight = None if self.weight is None else self.weight[rows]
+        return found
+
+    def weighed(self) -> Blocks:
+        """The blocks, of which ``size`` is as in events of programs that report by themselves."""
+        size, weight = weighed(self.size)
+        return replace(self, size=size, weight=weight)
 
     def largest(self, n: int) -> Blocks:
         """The ``n`` largest in their order; of equal ones the older, then the lower first."""
@@ -66,9 +78,14 @@ class Blocks:
         """All rows of the parts, in their order."""
         if not parts:
             return cls.empty()
-        return cls._of(
+        whole = cls._of(
             [np.concatenate([getattr(part, name) for part in parts]) for name, _ in _COLUMNS]
         )
+        weights = [part.weight for part in parts if part.weight is not None]
+        if weights:
+            # Either all have them or none, but for those without blocks.
+            whole.weight = np.concatenate(weights)
+        return whole
 
 
 def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
@@ -77,3 +94,12 @@ def first_rows(n: int, main: U64, second: U64, third: U64) -> Rows:
     if 0 < n < len(main):
         rows = np.flatnonzero(main <= np.partition(main, n - 1)[n - 1])
     return rows[np.lexsort((third[rows], second[rows], main[rows]))][: max(n, 0)]
+
+
+def weighed(coded: U64) -> tuple[U64, F64]:
+    """(sizes in bytes, how many blocks each stands for): see ``WEIGHT_`` in ``probes/event.h``."""
+    code = (coded & np.uint64((1 << abi.WEIGHT_BITS) - 1)).astype(np.int64)
+    mantissa = code & (1 << abi.WEIGHT_MANTISSA_BITS) - 1
+    exponent = (code >> abi.WEIGHT_MANTISSA_BITS).astype(np.int32)
+    weight = np.ldexp(1 + mantissa / (1 << abi.WEIGHT_MANTISSA_BITS), exponent)
+    return coded >> np.uint64(abi.WEIGHT_BITS), weight

@@ -10,7 +10,7 @@ where one has no room, ``run`` stops before that event and says in ``need`` what
 Not thread safe: the session's lock guards it.
 """
 
-from libc.math cimport ceil, exp2, expm1, rint
+from libc.math cimport ceil, exp2, expm1, ldexp, rint
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
@@ -21,7 +21,7 @@ from tracelloc.heap.blocktable cimport (
 )
 from tracelloc.capture.events cimport (
     EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
-    EVENT_SIZE_BITS, Pair, event, kind_of,
+    EVENT_SIZE_BITS, WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of,
 )
 from tracelloc.heap.hashing cimport log2_of
 from tracelloc.heap.stackids cimport StackIds
@@ -93,7 +93,7 @@ cdef class Core:
     cdef Flows flows
     # What is temporary: freed among the last so many, or so soon if that is not below 0.
     cdef int64_t soon_ns
-    cdef double mean  # distance of samples in bytes; 0: all blocks are reported
+    cdef double mean  # distance of samples in bytes; 0: all blocks are reported; below: weighed
     # The peak.
     cdef readonly int64_t held  # outstanding bytes
     cdef int64_t most
@@ -320,6 +320,14 @@ cdef class Core:
         cdef double weight
         if self.mean == 0:
             count[0], size_bytes[0] = 1, <int64_t>size
+            return
+        if self.mean < 0:
+            weight = ldexp(
+                1 + <double>(size & ((1 << WEIGHT_MANTISSA_BITS) - 1)) / (1 << WEIGHT_MANTISSA_BITS),
+                <int>(size >> WEIGHT_MANTISSA_BITS & ((1 << WEIGHT_BITS - WEIGHT_MANTISSA_BITS) - 1)))
+            size >>= WEIGHT_BITS
+            count[0] = <int64_t>rint(weight * PARTS)
+            size_bytes[0] = <int64_t>rint(weight * <double>size)
             return
         weight = -1 / expm1((size if size else 1) / -self.mean)
         count[0] = <int64_t>rint(weight * PARTS)

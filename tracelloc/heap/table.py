@@ -24,6 +24,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.threads import Flow, ThreadTotals
 from tracelloc.heap.totals import COLUMNS, I64, Totals
+from tracelloc.sampling import GIVEN
 
 Columns = npt.NDArray[Any]
 """A structured array."""
@@ -68,6 +69,11 @@ class Peak:
     """Outstanding blocks, in parts of blocks if they were sampled: see ``Totals``."""
 
 
+def _mean_of(sample_bytes: int | None) -> float:
+    """What the core is told: 0 where all blocks are reported, -1 where they have weights."""
+    return 0 if sample_bytes is None else sample_bytes or -1
+
+
 class LiveTable:
     """Outstanding blocks, totals per stack, cohorts and threads. Not thread safe."""
 
@@ -79,7 +85,7 @@ class LiveTable:
         log: EventLog | None = None,
         like: LiveTable | None = None,
     ) -> None:
-        """``sample_bytes``: mean distance of samples if not every block is reported.
+        """``sample_bytes``: mean distance of samples if not every block is reported, or ``GIVEN``.
 
         ``temporary``: which blocks are. ``log``: keeps what is applied. ``like``: of the process
         that this one was forked off.
@@ -95,7 +101,7 @@ class LiveTable:
             self.cohorts = Cohorts()
             soon_ns = _NO_TIME if temporary.life_ns is None else temporary.life_ns
             self._core = core.Core(
-                stacks.ids, sample_bytes or 0, temporary.between, soon_ns,
+                stacks.ids, _mean_of(sample_bytes), temporary.between, soon_ns,
                 threads.MOST_THREADS, threads.MOST_FLOWS, SHORTEST_NS,
             )  # fmt: skip
         else:
@@ -146,7 +152,7 @@ class LiveTable:
     def drop_blocks(self) -> None:
         """Forgets what the totals are made of: nothing more will happen to it."""
         if self.log is not None:
-            self.log.last_blocks = self.blocks()
+            self.log.last_blocks = self.raw_blocks()
         self._core.forget_blocks()
 
     def _begin(self, now_ns: int) -> None:
@@ -219,14 +225,21 @@ class LiveTable:
 
     def blocks(self) -> Blocks:
         """A copy of all outstanding blocks, in no order."""
+        return self._told_apart(self.raw_blocks())
+
+    def raw_blocks(self) -> Blocks:
+        """``blocks`` with sizes as in events: they hold weights if the program has given them."""
         blocks = Blocks.empty(self.count)
         self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
         return blocks
 
+    def _told_apart(self, raw: Blocks) -> Blocks:
+        return raw.weighed() if self.totals.sample_bytes == GIVEN else raw
+
     def take_logged(self) -> LoggedEvents:
         """What was applied since this was called last. There must be a log."""
         assert self.log is not None
-        return self.log.take(self.stacks, self.count, self.blocks)
+        return self.log.take(self.stacks, self.count, self.raw_blocks)
 
     def some_blocks(self, at: int, born_by_ns: int, most: int) -> tuple[int | None, Blocks]:
         """Blocks born by then, from a place on: where to go on from (None: that is all), a copy.
@@ -235,7 +248,8 @@ class LiveTable:
         """
         blocks = Blocks.empty(most)
         at, count, *_ = self._core.copy_blocks(at, born_by_ns, 0, *blocks.columns())
-        return (at if at < self._core.room else None), blocks.select(slice(count))
+        some = self._told_apart(blocks.select(slice(count)))
+        return (at if at < self._core.room else None), some
 
     def largest(self, n: int, born_by_ns: int = _MOST) -> tuple[int, int, Blocks]:
         """Blocks born by then: how many, their bytes, and the ``n`` largest, the older first.
@@ -252,7 +266,7 @@ class LiveTable:
             if len(best) == n:
                 # Whatever is smaller than all of these need not be copied.
                 least = int(best.size[-1]) if n else _MOST
-        return self.totals.whole_number(parts), size_bytes, best
+        return self.totals.whole_number(parts), size_bytes, self._told_apart(best)
 
     def threads(self) -> ThreadTotals:
         """What each thread did: a copy."""

@@ -6,7 +6,7 @@ have a return probe (``tracelloc.disassembly.probeoffsets``).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -18,9 +18,10 @@ from tracelloc.target.allocators import (
     Module,
     Unseen,
 )
-from tracelloc.target.families import FAMILIES, OPERATORS, Family, jemalloc
+from tracelloc.target.families import FAMILIES, OPERATORS, OTEL, Family, jemalloc
+from tracelloc.target.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.target.procfs import base_name
-from tracelloc.worker.targetfile import Offsets
+from tracelloc.worker.targetfile import Offsets, UsdtPlace
 
 LOADER_HOOK: Final = "_dl_debug_state"
 """What dynamic linkers call when they are about to change, and have changed, what is mapped
@@ -29,6 +30,7 @@ _MARKER_COUNTER: Final = "tracelloc_lane_awaited"
 """How many profilers wait for the library to begin (``probes/lane/lane.c``)."""
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
 """Only functions that may throw have probes at their exits."""
+_OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
 _LONGEST_FUNCTION: Final = 64 << 10
 """Bytes of a function that is looked through for branches."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
@@ -55,7 +57,7 @@ class ProbePoint:
     is_single_stepped: bool = False
     """The kernel single-steps the instruction there."""
     counter_offset: int = 0
-    """Of a 16-bit word in the file that counts in each process how many probes it has there."""
+    """Where in the file a 16-bit word counts, in each process, its probes; 0: there is none."""
 
     @property
     def is_exit(self) -> bool:
@@ -82,6 +84,10 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
     kept = []
     allocators = list(allocators)
     for allocator in allocators:
+        if allocator.family is OTEL:
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in otel_points(allocator))
+            kept.append(allocator)
+            continue
         path, elf = allocator.module.open_path, allocator.module.elf
         offsets = _offsets_of(allocator)
         neighbours = (a for a in allocators if a.module.open_path == path)
@@ -198,3 +204,32 @@ def _hook_points(modules: Iterable[Module], name: str, program: str) -> list[Pro
                 label = f"{name} in {base_name(module.path)}"
                 points.append(ProbePoint(module.open_path, offset + found[0][0], program, label))
     return points
+
+
+def otel_points(allocator: Allocator) -> Iterator[ProbePoint]:
+    """A probe for each place where a file reports allocations by itself; frees first."""
+    module = allocator.module
+    for name, program in _OTEL_PROGRAMS.items():
+        for place in usable_places(module.elf.usdt(PROVIDER), name):
+            yield ProbePoint(
+                module.open_path,
+                place.offset,
+                program,
+                f"{PROVIDER}:{name} in {base_name(module.path)}",
+                cookie=_otel_cookie(place),
+                is_single_stepped=place.nop_bytes > 1,
+                counter_offset=place.semaphore,
+            )
+
+
+def _otel_cookie(place: UsdtPlace) -> int:
+    """What the program is told: ``OTEL_`` in ``probes/event.h``."""
+    assert place.arguments is not None
+    cookie = 0
+    low_bits = abi.OTEL_PLACE_BITS - abi.OTEL_DISPLACEMENT_BITS
+    used = place.arguments[: ARGUMENTS[place.name]]
+    for number, (register, in_memory, distance) in enumerate(used):
+        code = register | (abi.OTEL_IN_MEMORY if in_memory else 0)
+        code |= (distance & (1 << abi.OTEL_DISPLACEMENT_BITS) - 1) << low_bits
+        cookie |= code << number * abi.OTEL_PLACE_BITS
+    return cookie

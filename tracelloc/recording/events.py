@@ -21,6 +21,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.recording.changes import ProcessKey, arrays_packed, arrays_unpacked
 from tracelloc.recording.container import checked, checksum
+from tracelloc.sampling import GIVEN
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S
 
@@ -158,7 +159,10 @@ def blocks_at(
         events, births = decode(checked(data, crc, number, *key))
         parts.append(events if parts else births)
         _check(parts[-1], len(one.stacks), one.now_ns)
-    return _outstanding(parts) if parts else None
+    if not parts:
+        return None
+    blocks = _outstanding(parts)
+    return blocks.weighed() if one.sample_bytes == GIVEN else blocks
 
 
 def _check(events: Events, stacks: int, now_ns: int) -> None:

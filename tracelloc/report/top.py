@@ -6,7 +6,14 @@ from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.report.content import Entry, Request, SectionContent, largest, share_of_allocations
 from tracelloc.snapshots.analysis import since_mark
 from tracelloc.snapshots.blocks import BlockSelection
-from tracelloc.text import NS_PER_S, format_duration, format_percent, format_size, plural
+from tracelloc.text import (
+    NS_PER_S,
+    format_duration,
+    format_percent,
+    format_size,
+    plural,
+    sampling_of,
+)
 from tracelloc.views.facts import peak_facts, temporary_facts
 
 _TEMPORARY = "temporary allocation"
@@ -41,7 +48,7 @@ def old_allocations_part(given: Request) -> SectionContent | None:
 
 def _title(blocks: BlockSelection, which: str, given: Request) -> str:
     about, sampled = given.about, given.snapshot.sample_bytes
-    note = "" if sampled is None else f" (sampled, one in {format_size(sampled)})"
+    note = "" if sampled is None else f" (sampled, {sampling_of(sampled)})"
     return (
         f"==> {len(blocks.largest)} top allocations{which} out of {about}{blocks.count:,} "
         f"for a total of {about}{format_size(blocks.size_bytes)}{note}"

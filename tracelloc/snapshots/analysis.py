@@ -167,7 +167,9 @@ def amounts(blocks: Blocks, sample_bytes: int | None, each_bytes: U64 | None = N
     each = blocks.size if each_bytes is None else each_bytes
     if sample_bytes is None:
         return Amounts(None, each)
-    weight = weights(blocks.size, sample_bytes)
+    weight = blocks.weight
+    if weight is None:
+        weight = weights(blocks.size, sample_bytes)
     parts = np.rint(weight * COUNT_PARTS).astype(np.int64)
     return Amounts(parts, np.rint(weight * each).astype(np.uint64))
 

@@ -272,7 +272,7 @@ def _blocks(parts: Sequence[MergedProcess]) -> Blocks:
         if part.one.blocks is not None:
             own = part.one.blocks
             stack = np.maximum(part.merged[own.stack], NO_STACK).astype(np.uint32)
-            runs.append(Blocks(own.address, own.size, own.birth_ns, stack, own.tid))
+            runs.append(replace(own, stack=stack))
     return Blocks.concatenate(runs)
 
 

@@ -125,6 +125,8 @@ class MallocChoice:
     """What the user has named: comes before what is known."""
     mappings: bool = False
     """Whether mmap and related calls are traced too."""
+    otel: bool = False
+    """Only what programs report by themselves, for OpenTelemetry's profiler."""
 
 
 EVERYTHING: Final = MallocChoice()

@@ -45,6 +45,9 @@ def _named(names: Mapping[Signature, str]) -> dict[str, Signature]:
     return {name: signature for signature, many in names.items() for name in many.split()}
 
 
+OTEL: Final = Family("otel_memory", {}, ())
+"""What a program reports by itself, for OpenTelemetry's profiler: see ``target/otel.py``."""
+
 LIBC: Final = Family(
     name="malloc",
     functions=_named(

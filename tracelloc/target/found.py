@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tracelloc.errors import privilege_hint
 from tracelloc.target.allocators import Allocator, Module, Unseen
-from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, Family
+from tracelloc.target.families import LIBC, MAPPINGS, OPERATORS, OTEL, Family
 from tracelloc.target.procfs import base_name, is_c_library
 from tracelloc.text import plural, printable
 from tracelloc.worker.targetfile import TargetFile
@@ -53,6 +53,8 @@ def library_of(family: Family, path: str, elf: TargetFile) -> MallocLibrary | No
         return MallocLibrary.OTHER
     if family.name in _BY_FAMILY:
         return _BY_FAMILY[family.name]
+    if family is OTEL:
+        return None
     defined = elf.find_functions(_BY_FUNCTION)
     for name, library in _BY_FUNCTION.items():
         if name in defined and family is not MAPPINGS:

@@ -6,6 +6,7 @@ from tracelloc.capture.bpf import Capture
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.startup import STARTUP
+from tracelloc.target.otel import PROVIDER, otel_allocators
 from tracelloc.target.procfs import Process
 from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
@@ -19,7 +20,14 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
     STARTUP.note(f"reading the symbol tables of process {process.pid}")
     space = AddressSpace(process)
     started = process.start_ticks()
-    modules = find_allocators(space, config.selection)
+    try:
+        modules = find_allocators(space, config.selection)
+    except TargetError as error:
+        modules = space.modules
+        if config.selection.only is not None or not otel_allocators(modules):
+            raise
+        say(f"{error.message}: what it reports by itself is read instead ({PROVIDER}:alloc)")
+        config = config.with_otel
     config = config.with_python(config.follow or has_python(modules))
     session = _make(space, config, say)
     try:

@@ -44,6 +44,17 @@ class TraceConfig:
         """Whether children are traced, too."""
         return self.capture.follow
 
+    @property
+    def with_otel(self) -> TraceConfig:
+        """A copy of it that reads what the program reports by itself."""
+        capture = replace(self.capture, otel=True, sample_bytes=None, python=False)
+        selection = replace(self.selection, otel=True, mappings=False)
+        return replace(self, capture=capture, selection=selection, use_lane=False)
+
     def with_python(self, python: bool) -> TraceConfig:
-        """A copy of it with frames of Python in stacks, or without."""
+        """A copy of it with frames of Python in stacks, or without.
+
+        Never with them where programs report by themselves.
+        """
+        python = python and not self.capture.otel
         return replace(self, capture=replace(self.capture, python=python))

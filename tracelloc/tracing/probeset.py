@@ -12,8 +12,9 @@ from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import Plan, ProbePoint, place_exceptions, place_loader, plan
-from tracelloc.target.allocators import Allocator, MallocChoice, Module, discover
+from tracelloc.target.allocators import Allocator, MallocChoice, Module
 from tracelloc.target.found import FoundLibrary, found_of, why_no_allocator
+from tracelloc.target.otel import allocators_in, why_no_reports
 from tracelloc.target.processlist import check_bits
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
@@ -30,7 +31,7 @@ def find_allocators(space: AddressSpace, selection: MallocChoice) -> list[Module
     modules = space.refresh()
     if not modules and not space.mappings:
         raise TargetError(f"process {space.process.pid} has ended")
-    if not discover(modules, selection):
+    if not allocators_in(modules, selection):
         raise no_allocator(space, selection)
     return modules
 
@@ -45,6 +46,11 @@ def no_allocator(space: AddressSpace, selection: MallocChoice) -> TargetError:
             check_bits(process)
     except TargetError as error:
         return error
+    if selection.otel:
+        return TargetError(
+            f"process {process.pid} does not report allocations: {why_no_reports(space.modules)}",
+            hint="leave --source out to probe its malloc library",
+        )
     if selection.only is not None:
         return TargetError(
             f"process {process.pid} has no malloc library {selection.only!r}",
@@ -95,9 +101,10 @@ class ProbeSet:
 
         Raises TracellocError, and has then attached nothing of these files.
         """
-        check_survival(self._space.process)
+        if not self._selection.otel:  # else there is no return probe
+            check_survival(self._space.process)
         withheld = self._withheld
-        planned = plan(discover(modules, self._selection))
+        planned = plan(allocators_in(modules, self._selection))
         points = self._wanted(planned, all_loaded=all_loaded)
         if self._with_loader:
             points += place_loader(modules)

@@ -76,7 +76,7 @@ class Processes:
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
-        logs, sample_bytes = self._config.log_events, self._config.capture.sample_bytes
+        logs, sample_bytes = self._config.log_events, self._config.capture.table_sample_bytes
         return Heap(self._clock_ns(), None, sample_bytes, self._config.temporary, logs=logs)
 
     @property

@@ -187,8 +187,14 @@ class RowsAhead:
         inside = (sites >= first) & (sites < first + size)
         return sites[inside] - first + np.uint64(mapping.start), rows[inside]
 
-    def _all_rows(self, _module: Module, tables: UnwindTables) -> tuple[U64, U64]:
-        return tables.all_rows(_MOST_SITES)
+    def _all_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
+        sites, rows = tables.all_rows(_MOST_SITES)
+        probed = (module.elf.address_of(offset) for offset in sorted(module.elf.usdt_offsets))
+        more = np.array([address for address in probed if address is not None], np.uint64)
+        if not len(more):
+            return sites, rows
+        more_rows = tables.rows(more, ahead=True)
+        return np.concatenate([sites, more]), np.concatenate([rows, more_rows])
 
     def _remembered_rows(self, module: Module, tables: UnwindTables) -> tuple[U64, U64]:
         sites = self._memory.recall(module.elf.build_id)

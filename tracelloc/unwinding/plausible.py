@@ -109,7 +109,7 @@ class FrameChecker:
         if place.module is None:
             # Generated code and the kernel's pages: there is no file to look into.
             return True
-        return _follows_call(place)
+        return place.file_offset in place.module.elf.usdt_offsets or _follows_call(place)
 
 
 def _follows_call(place: Place) -> bool:

@@ -11,7 +11,7 @@ from tracelloc.snapshots.snapshot import Snapshot, StackStat, TraceSnapshot
 from tracelloc.symbols import Frame
 from tracelloc.target.procfs import base_name
 from tracelloc.target.space import Place
-from tracelloc.text import NS_PER_S, format_size, printable
+from tracelloc.text import NS_PER_S, printable, sampling_of
 from tracelloc.verdict.findings import rank
 from tracelloc.views.calltree import outer_steps, root_name, shown_frames
 from tracelloc.views.facts import target_facts
@@ -85,7 +85,7 @@ def _notes(snapshot: Snapshot) -> list[str]:
     if (window := window_sentence(snapshot)) is not None:
         notes.insert(0, window)
     if snapshot.sample_bytes is not None:
-        notes.append(f"estimated from samples, one in {format_size(snapshot.sample_bytes)}")
+        notes.append(f"estimated from samples, {sampling_of(snapshot.sample_bytes)}")
     return notes
 
 

@@ -14,8 +14,15 @@ from tracelloc.cfi.codeparts import function_parts
 from tracelloc.cfi.core import RuleSet
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.unwindsections import unwind_sections
-from tracelloc.disassembly.probeoffsets import CodeReader, Stops, at_entry, find_probe_offset
+from tracelloc.disassembly.probeoffsets import (
+    CodeReader,
+    Stops,
+    at_entry,
+    find_probe_offset,
+    nop_at,
+)
 from tracelloc.elf import ElfFile
+from tracelloc.elf.usdt import usdt_probes
 from tracelloc.errors import UnsupportedError
 
 U64 = npt.NDArray[np.uint64]
@@ -80,6 +87,19 @@ class ReadCode:
             code = self.elf.read(offset, _ENTRY_BYTES if registers is None else size)
             place = at_entry(code) if registers is None else find_probe_offset(code, registers)
             found.append(astuple(place))
+        return found
+
+    def usdt(self, provider: str) -> list[Any]:
+        """The USDT probes of a provider: see ``targetfile.UsdtPlace``. Raises ValueError."""
+        found = []
+        for probe in usdt_probes(self.elf, provider):
+            offset = self.elf.offset_of(probe.address)
+            semaphore = self.elf.offset_of(probe.semaphore) if probe.semaphore else 0
+            if offset is None or semaphore is None:
+                continue
+            nop_bytes, is_harmful = nop_at(self.elf.read(offset, _ENTRY_BYTES))
+            arguments = None if probe.arguments is None else [list(a) for a in probe.arguments]
+            found.append([probe.name, offset, semaphore, arguments, nop_bytes, is_harmful])
         return found
 
     @cached_property
@@ -149,6 +169,7 @@ CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
     "exits": lambda file, _, entry: (file.exits(entry), b""),
     "leaves it": lambda file, _, *more: (file.leaves_it_to(*more), b""),
     "parts": lambda file, _, name: (file.parts(name), b""),
+    "usdt": lambda file, _, provider: (file.usdt(provider), b""),
     "at": lambda file, _, address: (file.at(address), b""),
     "rows": lambda file, sites: file.rows(sites),
     "all rows": lambda file, _, most: file.all_rows(most),

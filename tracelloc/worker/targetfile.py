@@ -52,6 +52,23 @@ class FunctionExits:
     """Why there may be more of them; empty: there are not."""
 
 
+@dataclass(frozen=True, slots=True)
+class UsdtPlace:
+    """Where a file has a USDT probe. Offsets are in the file, in bytes."""
+
+    name: str
+    offset: int
+    semaphore: int
+    """Offset of the counter that says whether somebody listens; 0: there is none."""
+    arguments: tuple[tuple[int, bool, int], ...] | None
+    """(number of a register, whether the argument is in memory, how far from where that points);
+    None: somewhere else."""
+    nop_bytes: int
+    """Length of the nop there; 0: there is none."""
+    is_harmful: bool
+    """Whether a probe on that nop does harm."""
+
+
 Offsets = tuple[int, bool]
 """Where a probe sits, from the function's entry, and whether the instruction is single-stepped."""
 
@@ -65,6 +82,8 @@ class TargetFile(FileHandle, SegmentedFile):
         self._functions: dict[str, dict[int, int]] = {}
         self._tails: dict[str, set[str]] = {}
         self._results: dict[Hashable, Any] = {}
+        self.usdt_offsets: Final[set[int]] = set()
+        """Where the USDT probes are that were asked for: stacks may begin there."""
         try:
             self._facts = self._asked(_facts, "facts")
         except BaseException as error:
@@ -234,6 +253,13 @@ class TargetFile(FileHandle, SegmentedFile):
         others = tuple(sorted(addresses)), tuple(sorted(names))
         return self._known(False, bool, "leaves it", entry, *others)
 
+    def usdt(self, provider: str) -> list[UsdtPlace]:
+        """The USDT probes of a provider that the file has."""
+        none: list[UsdtPlace] = []
+        found = self._known(none, lambda places: [_place(one) for one in places], "usdt", provider)
+        self.usdt_offsets.update(place.offset for place in found)
+        return found
+
     def parts(self, name: str) -> list[range]:
         """The parts that a compiler has split a function into; none if it has no symbol."""
         return self._known(
@@ -242,6 +268,18 @@ class TargetFile(FileHandle, SegmentedFile):
             "parts",
             name,
         )
+
+
+def _place(answer: Any) -> UsdtPlace:
+    name, offset, semaphore, arguments, nop_bytes, is_harmful = answer
+    found = None
+    if arguments is not None:
+        found = tuple(
+            (whole_number(register) & 0xF, bool(in_memory), int(distance))
+            for register, in_memory, distance in arguments
+        )
+    places = whole_number(offset), whole_number(semaphore)
+    return UsdtPlace(text(name), *places, found, whole_number(nop_bytes), bool(is_harmful))
 
 
 def _facts(answer: Any) -> ElfFacts:

@@ -1,0 +1,154 @@
+"""Programs that report allocations by themselves, against their own books."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc
+from tests.integration.test_attach import WAYS
+
+pytestmark = pytest.mark.bpf
+
+Books = dict[str, list[float]]
+NOP5 = '-DUSDT_NOP=".byte 0x0f, 0x1f, 0x44, 0, 0\\n"'
+
+
+def assert_equal(report: dict, books: Books) -> None:
+    """Bytes are exact; halves of blocks are rounded."""
+    assert report["sample_bytes"] == 0
+    assert {cause: n for cause, n in report["lost"].items() if n} == {}
+    found = {}
+    for entry in report["top_allocators"]:
+        names = [frame["symbol"] for frame in entry["stack"]]
+        assert names[0].startswith("by_"), names
+        assert {"work", "start_thread"} & set(names), names
+        found[names[0]] = [entry["allocations"], entry["bytes"]]
+    *_, allocations = (books.pop("all"),)
+    assert set(found) == {site for site, (count, _) in books.items() if count}
+    for site, (count, size_bytes) in found.items():
+        assert size_bytes == books[site][1], site
+        assert abs(count - books[site][0]) <= 0.5, site
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+    assert report["allocated_bytes"] == allocations[1]
+    assert abs(report["allocations"] - allocations[0]) <= 0.5 * len(found)
+    assert report["partial_allocations"] == report["unmatched_frees"] == 0
+
+
+@pytest.mark.parametrize("attach", WAYS)
+def test_books(builder: Builder, targets: list[Target], tmp_path: Path, attach: str) -> None:
+    target = Target([builder.c("reporter"), 4, 20_000])
+    targets.append(target)
+    options = ["--source", "otel", "--json", "--top", 100, "--attach", attach]
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    # Each place that an alloc probe has raises the counter.
+    assert target.ask("counters") in ("4 1", "1 1")
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert target.ask("counters") == "0 0"
+    assert "malloc libraries: otel_memory in" in "".join(tracer.messages)
+    assert_equal(tracer.last(), books)
+    sizes = [entry["size_bytes"] for entry in tracer.last()["top_allocations"]]
+    assert max(sizes) <= 6002, "sizes are those of the blocks"
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [('-DUSDT_CONSTRAINT="m"', "-O0"), ("-O2",)],
+    ids=["in memory", "optimized"],
+)
+def test_wherever_arguments_are(
+    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    program = builder.c("reporter", *flags)
+    notes = subprocess.run(
+        ["readelf", "-n", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    assert ("(%rbp)" in notes) == (len(flags) == 2)
+    target = Target([program, 2, 5000])
+    targets.append(target)
+    options = ["--source", "otel", "--json", "--top", 100]
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert_equal(tracer.last(), books)
+
+
+def test_more_than_the_ring_holds(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("reporter"), 4, 60_000])
+    targets.append(target)
+    options = ["--source", "otel", "--json", "--top", 100, "--events-size", "4k"]
+    tracer = Tracelloc("-p", target.pid, *options, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert tracer.last()["overflow_map_events"] > 0
+    assert_equal(tracer.last(), books)
+
+
+def test_counters_drop_when_we_are_killed(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = Target([builder.c("reporter"), 1, 100])
+    targets.append(target)
+    options = ["-p", target.pid, "--source", "otel", "--json"]
+    tracer = Tracelloc(*options, directory=tmp_path)
+    target.ask("run")
+    assert target.ask("counters") != "0 0"
+    tracer.kill()
+    assert target.ask("counters") == "0 0"
+    assert json.loads(target.ask("run"))
+
+
+def test_forked_children_live(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    target = Target([builder.c("reporter"), 1, 100])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--source", "otel", "--json", directory=tmp_path)
+    target.ask("run")
+    assert target.ask("fork") == "20"
+    assert tracer.stop() == 0
+    # What children do is not the parent's.
+    assert tracer.last()["unmatched_frees"] == 0
+    assert target.ask("fork") == "20"
+
+
+def test_harmful_places_are_refused(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("reporter", NOP5), 1, 100])
+    targets.append(target)
+    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
+    assert result.returncode == 1
+    assert "a nop of five bytes or more" in result.stderr
+    assert "leave --source out" in result.stderr
+    assert target.ask("counters") == "0 0"
+
+
+def test_when_there_is_nothing_else(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """A static program without symbols."""
+    target = Target([builder.c("reporter", "-static", "-s"), 2, 1000])
+    targets.append(target)
+    tracer = Tracelloc("-p", target.pid, "--json", "--top", 100, directory=tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert "what it reports by itself is read instead" in "".join(tracer.messages)
+    report = tracer.last()
+    assert report["live_bytes"] == sum(size for site, (_, size) in books.items() if site != "all")
+
+
+def test_programs_without_probes(builder: Builder, targets: list[Target]) -> None:
+    target = Target([builder.c("chain")])
+    targets.append(target)
+    result = run_tracelloc("-p", target.pid, "--source", "otel", "--text")
+    assert result.returncode == 1
+    assert "has no probes otel_memory:alloc; leave --source out" in result.stderr
+
+
+@pytest.mark.parametrize("option", ["--sample=1m", "--mmap", "--malloc=libc", "--lane=on"])
+def test_what_excludes_it(option: str) -> None:
+    result = run_tracelloc("-p", os.getpid(), "--source", "otel", option)
+    assert result.returncode == 2
+    assert f"--source=otel excludes {option.partition('=')[0]}" in result.stderr

@@ -1,0 +1,252 @@
+"""Notes of USDT probes, what the probes on them are told, and what weights become."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import struct
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.unit.events import records
+from tests.unit.hostile import MadeSection, elf_bytes
+from tracelloc import probes
+from tracelloc.abi import (
+    OTEL_DISPLACEMENT_BITS,
+    OTEL_IN_MEMORY,
+    OTEL_PLACE_BITS,
+    WEIGHT_BITS,
+    EventKind,
+)
+from tracelloc.disassembly.probeoffsets import nop_at
+from tracelloc.elf import ElfFile
+from tracelloc.elf.usdt import usdt_probes
+from tracelloc.heap.blocks import weighed
+from tracelloc.heap.stacks import Stacks
+from tracelloc.heap.table import LiveTable
+from tracelloc.placement import otel_points
+from tracelloc.sampling import GIVEN
+from tracelloc.snapshots.analysis import amounts
+from tracelloc.target.allocators import Module
+from tracelloc.target.otel import otel_allocators, why_no_reports
+from tracelloc.worker.targetfile import TargetFile
+
+RDI, RSP, R12 = 5, 7, 12
+
+
+def note(
+    name: str = "alloc",
+    arguments: str = "8@%rdi 8@%rsi -8@%rdx",
+    *,
+    addresses: tuple[int, int, int] = (0x400800, 0, 0x400200),
+    provider: str = "otel_memory",
+    owner: bytes = b"stapsdt\0",
+    kind: int = 3,
+) -> bytes:
+    content = struct.pack("<QQQ", *addresses)
+    content += b"\0".join(word.encode() for word in (provider, name, arguments)) + b"\0"
+    head = struct.pack("<III", len(owner), len(content), kind) + owner + bytes(-len(owner) % 4)
+    return head + content + bytes(-len(content) % 4)
+
+
+def file_of(*notes: bytes, base: bool = False, code: bytes = b"\x90") -> bytes:
+    """Its first page is mapped at 0x400000; code is at 0x400800 of it."""
+    sections = [MadeSection(".text", code, offset=0x800)]
+    sections.append(MadeSection(".note.stapsdt", b"".join(notes), kind=7))
+    if base:
+        sections.append(MadeSection(".stapsdt.base", b"\0"))
+    programs = struct.pack("<IIQQQQQQ", 1, 5, 0, 0x400000, 0x400000, 0x1000, 0x1000, 4096)
+    whole = bytearray(elf_bytes(sections, programs=programs).ljust(0x1000, b"\xcc"))
+    whole[0x800 : 0x800 + len(code)] = code
+    return bytes(whole)
+
+
+def probes_in(*notes: bytes, base: bool = False) -> list:
+    elf = ElfFile.from_bytes(elf_bytes(
+        [MadeSection(".note.stapsdt", b"".join(notes), kind=7),
+         *([MadeSection(".stapsdt.base", b"\0")] if base else [])]
+    ))  # fmt: skip
+    return usdt_probes(elf, "otel_memory")
+
+
+def test_notes() -> None:
+    found = probes_in(
+        note("other", provider="libc"),
+        note(owner=b"GNU\0"),
+        note(kind=4),
+        note(),
+        note("free", "8@-24(%rsp)", addresses=(0x1234, 0, 0)),
+    )
+    assert [(p.name, p.address, p.semaphore) for p in found] == [
+        ("alloc", 0x400800, 0x400200), ("free", 0x1234, 0),
+    ]  # fmt: skip
+    assert found[0].arguments == ((RDI, False, 0), (4, False, 0), (3, False, 0))
+    assert found[1].arguments == ((RSP, True, -24),)
+
+
+def test_files_that_were_moved() -> None:
+    """The base's section is at 0 here: it was linked to lie at 0x400000."""
+    (found,) = probes_in(note(addresses=(0x400800, 0x400000, 0x400200)), base=True)
+    assert (found.address, found.semaphore) == (0x800, 0x200)
+    (found,) = probes_in(note(addresses=(0x100, 0x400000, 0)), base=True)
+    assert (found.address, found.semaphore) == (0x100 - 0x400000 & (1 << 64) - 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8@%rax", (0, False, 0)), ("-8@%r15", (15, False, 0)), ("8@(%r12)", (R12, True, 0)),
+        ("8@0x10(%rbp)", (6, True, 16)), ("8@-32768(%rbp)", (6, True, -32768)),
+        ("8@32768(%rbp)", None), ("4@%eax", None), ("8@%eax", None), ("-8@$5", None),
+        ("8@x(%rip)", None), ("8@8(%rax,%rbx,2)", None), ("8@%rip", None), ("8@", None),
+        ("8@999999999999(%rax)", None), ("\udcff", None),
+    ],
+)  # fmt: skip
+def test_places_of_arguments(text: str, expected: tuple | None) -> None:
+    (found,) = probes_in(note(arguments=text.encode(errors="ignore").decode() or "?"))
+    assert found.arguments == (None if expected is None else (expected,))
+
+
+def test_hostile_notes() -> None:
+    assert probes_in(b"\xff" * 64) == []
+    assert probes_in(struct.pack("<III", 8, 8, 3) + b"stapsdt\0" + bytes(8)) == []
+    assert probes_in(note()[:-20]) == []
+    with pytest.raises(ValueError, match="more than 4,096 probes"):
+        probes_in(*[note()] * 4097)
+
+
+def module(data: bytes) -> Module:
+    return Module(("0:0", 1), "/opt/x/app", "/proc/self/fd/9", TargetFile.from_bytes(data, "app"))
+
+
+def test_points() -> None:
+    free = note("free", "8@-8(%rsp)", addresses=(0x400801, 0, 0))
+    found = module(file_of(note(), free, code=b"\x90\x66\x90"))
+    (allocator,) = otel_allocators([found])
+    assert [f.names for f in allocator.functions] == [("alloc",), ("free",)]
+    second, first = otel_points(allocator)
+    assert (first.program, first.offset, first.counter_offset) == ("otel_alloc", 0x800, 0x200)
+    assert (second.program, second.offset, second.counter_offset) == ("otel_free", 0x801, 0)
+    assert (first.is_single_stepped, second.is_single_stepped) == (False, True)
+    assert [first.cookie >> n * OTEL_PLACE_BITS & 0x1F for n in range(3)] == [RDI, 4, 3]
+    low_bits = OTEL_PLACE_BITS - OTEL_DISPLACEMENT_BITS
+    assert second.cookie == RSP | OTEL_IN_MEMORY | (-8 & 0xFFFF) << low_bits
+
+
+@pytest.mark.parametrize(
+    ("code", "arguments", "why"),
+    [
+        (b"\x0f\x1f\x44\0\0", "8@%rdi 8@%rsi 8@%rdx", "a nop of five bytes or more"),
+        (b"\x66\x2e\x0f\x1f\x84\0\0\0\0\0", "8@%rdi 8@%rsi 8@%rdx", "five bytes or more"),
+        (b"\xc3", "8@%rdi 8@%rsi 8@%rdx", "there is no nop"),
+        (b"\x90", "8@%rdi 8@%rsi", "arguments are where they can't be read"),
+        (b"\x90", "8@%rdi 8@%rsi 8@$7", "arguments are where they can't be read"),
+    ],
+)
+def test_what_is_refused(code: bytes, arguments: str, why: str) -> None:
+    found = [module(file_of(note(arguments=arguments), code=code))]
+    assert otel_allocators(found) == []
+    assert why in why_no_reports(found)
+
+
+def test_none_is_known() -> None:
+    found = [module(file_of(note("mmap")))]
+    assert otel_allocators(found) == []
+    assert "not known" in why_no_reports(found)
+    assert why_no_reports([module(file_of())]) == "it has no probes otel_memory:alloc"
+
+
+def test_nops() -> None:
+    assert nop_at(b"\x90\xc3") == (1, False)
+    assert nop_at(b"\x66\x90") == (2, False)
+    assert nop_at(b"\x0f\x1f\x40\0") == (4, False)
+    assert nop_at(b"\x66\x0f\x1f\x44\0\0") == (6, True)
+    assert nop_at(b"\xc3") == (0, False)
+    assert nop_at(b"") == (0, False)
+
+
+@pytest.fixture(scope="module")
+def in_c(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """The probes' own arithmetic."""
+    text = (probes.directory() / "otel.bpf.c").read_text()
+    text = text[text.index("static __always_inline u32 otel_bits") :]
+    text = text[: text.index("/* The program has allocated")]
+    head = (
+        "#include <linux/types.h>\n#include <stdbool.h>\n#define __always_inline inline\n"
+        'typedef __u64 u64;\ntypedef __u32 u32;\n#include "event.h"\n'
+    )
+    tail = "u64 coded(u64 size, u64 bytes) { return weighed(size, bytes); }\n"
+    out = tmp_path_factory.mktemp("weights") / "weights.so"
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-fsanitize=undefined", "-fno-sanitize-recover=all",
+         "-x", "c", "-", "-I", probes.directory(), "-o", out],
+        input=head + text + tail, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    library = ctypes.CDLL(str(out))
+    library.coded.restype = ctypes.c_uint64
+    library.coded.argtypes = [ctypes.c_uint64, ctypes.c_uint64]
+    return library
+
+
+def decoded(coded: int) -> tuple[int, float]:
+    size, weight = weighed(np.array([coded], np.uint64))
+    return int(size[0]), float(weight[0])
+
+
+def test_weights_are_kept(in_c: ctypes.CDLL) -> None:
+    rng = random.Random(4)
+    for _ in range(20_000):
+        size = rng.randrange(1, 1 << rng.randrange(1, 39))
+        ratio = rng.choice([1.0, rng.uniform(1, 10), 2 ** rng.uniform(0, 24)])
+        given = int(size * ratio)
+        coded = in_c.coded(size, given)
+        assert coded < 1 << 56
+        found, weight = decoded(coded)
+        assert found == size
+        assert abs(weight * size - given) <= given / 8191 + 1, (size, given)
+
+
+@pytest.mark.parametrize(
+    ("size", "given", "expected"),
+    [(100, 100, 1.0), (100, 150, 1.5), (3, 3 * 4096, 4096.0), (100, 0, 1.0), (100, 99, 1.0),
+     (0, 0, 1.0), (0, 512, 512.0), (1, (1 << 63) - 1, 2.0**32 - 2.0**19),
+     ((1 << 39) - 1, (1 << 40) - 2, 2.0), (7, 7 * 8191, 8191.0)],
+)  # fmt: skip
+def test_weights_at_the_edges(in_c: ctypes.CDLL, size: int, given: int, expected: float) -> None:
+    assert decoded(in_c.coded(size, given)) == (size, expected)
+
+
+def test_the_table_counts_by_weight(in_c: ctypes.CDLL) -> None:
+    """The core in C, and numpy on copies of blocks."""
+    stacks = Stacks()
+    stacks.indices(np.array([7], np.uint64))
+    table = LiveTable(stacks, GIVEN)
+    sizes = {0x1000: (100, 250), 0x2000: (64, 64 * 4096), 0x3000: (10, 33), 0x4000: (5, 5)}
+    table.apply(records([
+        *((EventKind.ALLOC, address, in_c.coded(*pair), 7, 1) for address, pair in sizes.items()),
+        (EventKind.FREE, 0x4000, 0, 0, 2), (EventKind.FREE, 0x9000, 0, 0, 2),
+    ]))  # fmt: skip
+    assert table.live_bytes == 250 + 64 * 4096 + 33
+    assert int(table.totals.allocated_bytes.sum()) == 250 + 64 * 4096 + 33 + 5
+    blocks = table.blocks()
+    assert sorted(blocks.size.tolist()) == [10, 64, 100]
+    found = amounts(blocks, GIVEN)
+    assert int(found.size_bytes.sum()) == table.live_bytes
+    assert found.parts is not None
+    assert int(found.parts.sum()) == int(table.totals.live_count.sum())
+    count, size_bytes, largest = table.largest(2)
+    assert (count, size_bytes) == (round(2.5 + 4096 + 3.3), table.live_bytes)
+    assert largest.size.tolist() == [100, 64]
+    assert largest.weight is not None
+    assert largest.weight.tolist() == [2.5, 4096.0]
+    assert table.raw_blocks().size.min() >= 10 << WEIGHT_BITS
+    assert table.oddities.unmatched_frees == 1
+
+
+def test_both_sides_of_the_c_file_are_the_sources() -> None:
+    assert "otel.bpf.c" in probes.parts(use_rows=True, otel=True)
+    assert "otel.bpf.c" not in probes.parts(use_rows=True)
+    assert Path(probes.directory() / "otel.bpf.c").exists()
