@@ -12,8 +12,8 @@
  *
  * Whether anybody wants events
  *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
- *   looks once, at its beginning. A forked child finds zeros in `guard` (MADV_WIPEONFORK) and is
- *   idle, and does not have the shared memory (MADV_DONTFORK; see fork_by); a child of vfork(2)
+ *   looks once, at its beginning, and whether OpenTelemetry's profiler does (otel.h). A forked
+ *   child finds zeros in `guard` (MADV_WIPEONFORK) and is idle, and does not have the shared memory (MADV_DONTFORK; see fork_by); a child of vfork(2)
  *   has its parent's memory, and reports for it.
  *
  * Order
@@ -272,6 +272,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 #include "records.h"
 #include "walk.h"
 #include "sample.h"
+#include "otel.h"
 
 /*
  * Whether a call made now, whose return address is at `at`, is inside the one that has its own
@@ -339,11 +340,14 @@ static void restore(u64 address)
 		if (is_inside(at, me.call)) { \
 			block = invoke; \
 		} else { \
-			int hidden = is_hidden(size); \
+			int wanted = is_wanted(guard.control); \
+			int hidden = wanted && is_hidden(size); \
 			me.call = at; \
 			block = invoke; \
 			me.call = 0; \
-			if (block && !hidden) \
+			if (block && !wanted) \
+				otel_note_alloc((u64)block, size); \
+			else if (block && !hidden) \
 				report_block(frame, (u64)block, size); \
 		} \
 		block; \
@@ -393,7 +397,7 @@ static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, siz
 						      int is_array, const u64 *frame)
 {
 	u64 at = (u64)(frame + 1), bytes;
-	int hidden, taken;
+	int wanted = is_wanted(guard.control), hidden, taken;
 	void *moved;
 
 	/* As for the probes: what overflows can't succeed, and is not a resize to nothing. */
@@ -401,13 +405,17 @@ static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, siz
 		bytes = -1UL;
 	if (is_inside(at, me.call))
 		return resize(block, n, size, is_array);
-	hidden = is_hidden(bytes);
+	if (block && unlikely(!otel_is_idle()))
+		otel_note_free((u64)block);
+	hidden = wanted && is_hidden(bytes);
 	/* What happens inside, a free as well, is part of this. */
 	me.call = at;
-	taken = block && report(EVENT_REALLOC_FREE, (u64)block);
+	taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block);
 	moved = resize(block, n, size, is_array);
 	me.call = 0;
-	if (moved) {
+	if (moved && !wanted) {
+		otel_note_alloc((u64)moved, bytes);
+	} else if (moved) {
 		if (!hidden)
 			report_block(frame, (u64)moved, bytes);
 	} else if (taken && bytes) { /* a realloc to no bytes has freed it */
@@ -421,6 +429,12 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 	u64 at = (u64)(frame + 1), outer = me.freeing, outer_freed = me.freed;
 
 	if (!block || is_inside(at, me.call)) {
+		next.free(block);
+		return;
+	}
+	if (unlikely(!otel_is_idle()))
+		otel_note_free((u64)block);
+	if (!is_wanted(guard.control)) {
 		next.free(block);
 		return;
 	}
@@ -438,7 +452,7 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 }
 
 #define FRAME ((const u64 *)__builtin_frame_address(0))
-#define IS_IDLE likely(!is_wanted(guard.control))
+#define IS_IDLE likely(!is_wanted(guard.control) && otel_is_idle())
 /* Says whether a call is under way that may have to do with the shared memory. */
 static inline void note_inside(int by)
 {

@@ -40,6 +40,7 @@ NOT_RUN = {
     "crictl ": "needs a container runtime",
     "kubectl ": "needs a cluster",
     "./shop &": "is the target: every command has one of its own",
+    "LD_PRELOAD=": "is the target, with the library",
 }
 """Beginnings of lines, and why they are not run."""
 SPOKEN_OF = re.compile(r"CMD|PID|…|tracelloc (diff|objects)$")

@@ -160,10 +160,11 @@ class ProbeSet:
             self.attach((), all_loaded=all_loaded)
 
     def leading(self) -> LeadingFrames | None:
-        """Code of allocators that stacks begin with; None: they don't."""
-        if not self.has_lane:
+        """Code of allocators, or of our library, that stacks begin with; None: they don't."""
+        if not self.has_lane and not self._selection.otel:
             return None
-        return LeadingFrames(code_ranges(self._space, self._allocators))
+        ranges = code_ranges(self._space, self._allocators if self.has_lane else ())
+        return LeadingFrames(ranges) if ranges else None
 
     def _attach(self, points: Sequence[ProbePoint]) -> None:
         """Attaches these; while this is paused, only the loader's."""
