@@ -266,7 +266,7 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
     """Runs tracelloc to its end, both outputs kept."""
     return subprocess.run(
         tracelloc_command(*arguments),
-        stdin=subprocess.DEVNULL,
+        stdin=options.pop("stdin", subprocess.DEVNULL),
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,

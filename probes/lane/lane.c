@@ -13,8 +13,9 @@
  * Whether anybody wants events
  *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
  *   looks once, at its beginning, and whether OpenTelemetry's profiler does (otel.h). A forked
- *   child finds zeros in `guard` (MADV_WIPEONFORK) and is idle, and does not have the shared memory (MADV_DONTFORK; see fork_by); a child of vfork(2)
- *   has its parent's memory, and reports for it.
+ *   child finds zeros in `guard` (MADV_WIPEONFORK) and is idle, and does not have the shared
+ *   memory (MADV_DONTFORK; see fork_by); a child of vfork(2) has its parent's memory, and
+ *   reports for it.
  *
  * Order
  *   A free is stamped before it happens, an allocation after it has happened. Let event x of an

@@ -52,6 +52,7 @@ from tracelloc.runtimes.linetable import LineTable
 from tracelloc.symbols.modulesymbols import PerfMap, describe
 from tracelloc.target.allocators import Module, discover
 from tracelloc.target.families import JEMALLOC_MARKERS, LIBC, OPERATORS
+from tracelloc.target.otel import otel_allocators
 from tracelloc.target.processlist import parse_stat
 from tracelloc.target.procfs import AddressMap, Process, parse_maps
 from tracelloc.text import printable
@@ -85,6 +86,15 @@ a 10 1
 - 0
 c 64
 """
+
+
+def _note(name: bytes, arguments: bytes) -> bytes:
+    content = struct.pack("<QQQ", 0x1000, 0x2000, 0x3000) + b"otel_memory\0" + name + arguments
+    head = struct.pack("<III", 8, len(content), 3) + b"stapsdt\0"
+    return head + content + bytes(-len(content) % 4)
+
+
+NOTES = _note(b"alloc\0", b"8@%rdi -8@-24(%rsp) 8@0x10(%r12)\0") + _note(b"free\0", b"8@%rax\0")
 
 
 def _elf(data: bytes) -> None:
@@ -223,6 +233,15 @@ def _profile(suffix: str) -> Reader:
     return read
 
 
+def _usdt(data: bytes) -> None:
+    """Notes of USDT probes."""
+    sections = [MadeSection(".note.stapsdt", data, kind=7), MadeSection(".stapsdt.base", b"\0")]
+    elf = ElfFile.from_bytes(elf_bytes(sections))
+    with suppress(ValueError):
+        ReadCode(elf).usdt("otel_memory")
+    elf.close()
+
+
 def _recording(data: bytes) -> None:
     with tempfile.NamedTemporaryFile(suffix=".rec") as file, suppress(TracellocError):
         Path(file.name).write_bytes(data)
@@ -292,7 +311,9 @@ def _discovered(worker: FileWorker) -> None:
     """What is made of the same answer to other questions."""
     with suppress(FileReadError, NotElfError):
         file = TargetFile(os.memfd_create("file"), "/file", worker)
-        plan(discover([Module(("0:0", 1), "/file", file.open_path, file)]))
+        module = Module(("0:0", 1), "/file", file.open_path, file)
+        plan(discover([module]))
+        plan(otel_allocators([module]))
         for name in ("_r_debug", "malloc"):
             file.find_object(name)
             file.parts(name)
@@ -335,11 +356,12 @@ ANSWERS = [
     _answer([["f", 0x1000, 16], None]),
     _answer([True, False, "ab" * 20, "a.debug", 7]),
     _answer([[[["f", "/a.c", 7, True]], []], [None, "/a.dwo"], "damaged"]),
+    _answer([["alloc", 4096, 8192, [[5, False, 0], [4, True, -8], [3, False, 0]], 1, False]]),
 ]
 
 READERS: dict[str, Reader] = {
-    "elf": _elf, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc, "processes": _processes,
-    "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
+    "elf": _elf, "usdt": _usdt, "dwarf": _dwarf, "cfi": _cfi, "proc": _proc,
+    "processes": _processes, "perfmap": _perf_map, "filters": _filters, "allocators": _allocators,
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
     "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
@@ -437,7 +459,7 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
-        "heaptrack": [HEAPTRACK],
+        "heaptrack": [HEAPTRACK], "usdt": [NOTES],
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

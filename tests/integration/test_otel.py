@@ -11,6 +11,8 @@ import pytest
 
 from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_attach import WAYS
+from tests.integration.test_record import Recorder, reports
+from tests.unit.otlpmessages import decoded_file, resource_of, sums
 
 pytestmark = pytest.mark.bpf
 
@@ -89,6 +91,27 @@ def test_more_than_the_ring_holds(builder: Builder, targets: list[Target], tmp_p
     assert_equal(tracer.last(), books)
 
 
+def test_recordings(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Also of every event, of which the blocks of a moment are made again."""
+    target = Target([builder.c("reporter"), 2, 5000])
+    targets.append(target)
+    path = tmp_path / "heap.rec"
+    recorder = Recorder(path, "-p", target.pid, "--source", "otel", "--events")
+    books = json.loads(target.ask("run"))
+    assert recorder.end() == 0
+    live = sum(size for site, (_, size) in books.items() if site != "all")
+    report = reports(path, "--show", "sizes")[-1]
+    assert (report["sample_bytes"], report["live_bytes"]) == (0, live)
+    assert sum(each["bytes"] for each in report["sizes"]["bins"]) == live
+    otlp = tmp_path / "heap.otlp"
+    result = run_tracelloc("report", path, "-o", otlp)
+    assert result.returncode == 0, result.stderr
+    message = decoded_file(otlp.read_bytes())
+    assert sums(message)["inuse_space"] == live
+    (one,) = message.resource_profiles
+    assert resource_of(one.resource)["process.executable.name"] == builder.c("reporter").name
+
+
 def test_counters_drop_when_we_are_killed(
     builder: Builder, targets: list[Target], tmp_path: Path
 ) -> None:
@@ -152,3 +175,25 @@ def test_what_excludes_it(option: str) -> None:
     result = run_tracelloc("-p", os.getpid(), "--source", "otel", option)
     assert result.returncode == 2
     assert f"--source=otel excludes {option.partition('=')[0]}" in result.stderr
+
+
+def test_programs_that_are_started(builder: Builder, tmp_path: Path) -> None:
+    """From the first allocation on, with the children that they fork."""
+    path = tmp_path / "reports"
+    command = [builder.c("reporter"), 2, 1000]
+    options = ["--source", "otel", "--follow", "--json", "--interval", "1h", "--report", path]
+    orders = tmp_path / "orders"
+    orders.write_text("run\nfork\n")
+    with orders.open() as stream:
+        result = run_tracelloc(*options, "--top", 100, "--", *command, stdin=stream)
+    assert result.returncode == 0, result.stderr
+    _, books, whole = result.stdout.splitlines()
+    assert whole == "20"
+    live = sum(size for site, (_, size) in json.loads(books).items() if site != "all")
+    found = [json.loads(line) for line in path.read_text().splitlines()]
+    parent, *children = [one for one in found if one.get("pid")][-21:]
+    assert len(children) == 20
+    for one in (parent, *children):
+        assert (one["live_bytes"], one["unmatched_frees"], one["lost_events"]) == (live, 0, 0)
+    # 100 blocks that stand for three each.
+    assert {child["frees"] for child in children} == {300}

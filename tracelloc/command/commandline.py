@@ -72,6 +72,7 @@ def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -
     whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
     _check(whole, command)
     _check_watch(whole)
+    _check_source(whole)
     _check_mode(whole, command, Mode.HEADLESS)
     return CommandLine(whole, command, Mode.HEADLESS)
 

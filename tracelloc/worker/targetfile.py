@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 _LONGEST_READ: Final = 1 << 20
 """Bytes that are read at once here."""
+_FARTHEST: Final = 1 << 15
+"""Bytes that an argument may lie before where a register points."""
 _NOT_ELF: Final = "NotElfError: "
 
 
@@ -275,7 +277,11 @@ def _place(answer: Any) -> UsdtPlace:
     found = None
     if arguments is not None:
         found = tuple(
-            (whole_number(register) & 0xF, bool(in_memory), int(distance))
+            (
+                whole_number(register) & 0xF,
+                bool(in_memory),
+                whole_number(distance + _FARTHEST) - _FARTHEST,
+            )
             for register, in_memory, distance in arguments
         )
     places = whole_number(offset), whole_number(semaphore)
