@@ -159,8 +159,9 @@ def tracelloc_command(*arguments: str | Path | int, module: str = "tracelloc") -
 def _by_lane(arguments: tuple[str | Path | int, ...]) -> tuple[str | Path | int, ...]:
     """Asks for the lane where a process is traced and nothing is asked for that needs probes."""
     process = [n for n, word in enumerate(arguments) if word in ("-p", "-n", "--")]
-    given = arguments[: process[-1]] if process else ()
-    if not process or any(str(word).startswith(_NEED_PROBES) for word in given):
+    given = arguments[: arguments.index("--") if "--" in arguments else None]
+    is_trace = bool(process) and (str(arguments[0]).startswith("-") or arguments[0] == "record")
+    if not is_trace or any(str(word).startswith(_NEED_PROBES) for word in given):
         return arguments
     return (*arguments[: process[0]], "--lane", "on", *arguments[process[0] :])
 

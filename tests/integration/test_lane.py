@@ -384,8 +384,13 @@ def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) 
     assert [tracer.stop() for tracer in tracers] == [0, 0]
     assert said(tracers[0], BY_ITSELF)
     assert said(tracers[1], BY_PROBES)
+    own = [m for m in maps_of(Process(target.pid)) if m.path == str(LIBRARY)]
+    assert own
     for tracer in tracers:
         assert_equal(tracer.last(), books)
+        # Neither shows that the other one is there.
+        addresses = {f["address"] for s in tracer.last()["top_allocators"] for f in s["stack"]}
+        assert not any(m.start <= int(a, 16) < m.end for a in addresses for m in own)
 
 
 def test_children_are_left_alone(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tracelloc.capture import lanemerge
 from tracelloc.capture.lanemerge import LaneRings
 from tracelloc.capture.ring import SentStacks
 from tracelloc.command.commandline import parse_command_line
+from tracelloc.command.options import options_of
 from tracelloc.errors import UsageError
 from tracelloc.tracing.program import _with_preloaded
 from tracelloc.unwinding.leading import LeadingFrames
@@ -216,3 +217,5 @@ def test_preloaded_libraries() -> None:
 def test_what_needs_probes(more: list[str]) -> None:
     with pytest.raises(UsageError, match="--lane=on excludes"):
         parse_command_line(["-p", "1", "--text", "--lane", "on", *more], terminal=False)
+    line = parse_command_line(["-p", "1", "--text", "--lane", "auto", *more], terminal=False)
+    assert not options_of(line).trace.use_lane

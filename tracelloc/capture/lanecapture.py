@@ -37,12 +37,14 @@ class LaneCapture(Capture):
         *,
         say: Callable[[str], None],
         clock: int | None = None,
+        spares_python: bool = False,
         debug: bool = False,
     ) -> None:
         """``say`` is told what the lane is used for; ``clock``: see ``Lane.set_up``."""
         super().__init__(config, method, debug=debug)
         self.lane: Lane | None = None
         self.say = say
+        self.spares_python = spares_python
         self._clock = clock
         self._is_live = False
         self._words: SpaceWords | None = None

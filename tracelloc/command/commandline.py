@@ -72,6 +72,7 @@ def recorded_command_line(given: argparse.Namespace, command: tuple[str, ...]) -
     whole = argparse.Namespace(**(vars(parse_trace([])) | vars(given)))
     _check(whole, command)
     _check_watch(whole)
+    _check_lane(whole)
     _check_source(whole)
     _check_mode(whole, command, Mode.HEADLESS)
     return CommandLine(whole, command, Mode.HEADLESS)
@@ -173,15 +174,22 @@ def _check_source(given: argparse.Namespace) -> None:
 
 def _check_lane(given: argparse.Namespace) -> None:
     """Raises UsageError for what the library can't do."""
+    excluded = needs_probes(given)
+    if given.lane == "on" and excluded is not None:
+        raise UsageError(
+            f"--lane=on excludes {excluded}, which needs probes", hint="--lane=auto uses them then"
+        )
+
+
+def needs_probes(given: argparse.Namespace) -> str | None:
+    """An option among those given that programs can't do by themselves."""
     asked = {
         "--follow": given.follow is not None,
         "--max-overhead": given.max_overhead is not None,
         "--mmap": given.mmap,
         "--stacks=fp": given.stacks == "fp",
     }
-    excluded = next((name for name, is_asked in asked.items() if is_asked), None)
-    if given.lane == "on" and excluded is not None:
-        raise UsageError(f"--lane=on excludes {excluded}, which needs probes")
+    return next((name for name, is_asked in asked.items() if is_asked), None)
 
 
 def _check_watch(given: argparse.Namespace) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tracelloc.capture.bpf import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
-from tracelloc.command.commandline import CommandLine, Mode, parse_command_line
+from tracelloc.command.commandline import CommandLine, Mode, needs_probes, parse_command_line
 from tracelloc.command.outputs import PRIVATE, OutputFile
 from tracelloc.export import FOLDED, PPROF, check_otlp, exporter_for
 from tracelloc.live.address import PUSH_INTERVAL_S, ListenAddress, PushConfig
@@ -150,7 +150,8 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         most_processes=given.follow_limit,
         followed_names=given.follow or frozenset(),
         max_overhead=None if given.max_overhead is None else OverheadLimit(given.max_overhead),
-        use_lane=given.lane == "on",
+        use_lane=given.lane == "on" or (given.lane == "auto" and not needs_probes(given)),
+        spares_python=given.lane == "auto",
         reads_memory=not given.no_search,
         debug=given.debug,
     )

@@ -287,9 +287,9 @@ class Process:
         return [int(word) for word in self._status_words(key)]
 
     def has_seccomp_filter(self) -> bool:
-        """Whether one of its threads runs under a filter of system calls (seccomp(2))."""
+        """Whether one of its threads may not make all system calls (seccomp(2))."""
         return any(
-            self._status_words("Seccomp", f"task/{thread_id}") == ["2"]
+            self._status_words("Seccomp", f"task/{thread_id}") in (["1"], ["2"])
             for thread_id in self.thread_ids()
         )
 

@@ -63,7 +63,13 @@ def _capture(config: TraceConfig, say: Say) -> Capture:
     """The probes: without frames of Python if the kernel refuses those that read them."""
     capture: Capture
     if config.use_lane:
-        capture = LaneCapture(config.capture, config.method, say=say, debug=config.debug)
+        capture = LaneCapture(
+            config.capture,
+            config.method,
+            say=say,
+            spares_python=config.spares_python,
+            debug=config.debug,
+        )
     else:
         capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:

@@ -33,6 +33,8 @@ class TraceConfig:
     """What the probes may cost the target; None: whatever they do."""
     use_lane: bool = False
     """Whether a process that has the library preloaded reports by itself, where it can."""
+    spares_python: bool = False
+    """Whether Python's processes don't, for then stacks have no functions of Python."""
     reads_memory: bool = True
     """Whether the processes' memory is read: for pointers to old blocks, and Python's objects."""
     log_events: bool = False

@@ -18,9 +18,13 @@ from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
 from tracelloc.target.procfs import base_name, is_c_library, is_runtime, parse_maps
+from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
 
 _WORD_BYTES: Final = 4
+_LOOK_AFTER_S: Final = 0.25
+_LOOK_AFTER_TIMES: Final = 50
+"""How often it is looked whether system calls are filtered: so many times what that takes."""
 _LOADING_S: Final = 1.0
 """After this time what an executed program begins with is taken for loaded."""
 
@@ -51,6 +55,7 @@ class LaneLink:
         that the process executes."""
         self._misses_beginning = False
         self._loaded_s = math.inf
+        self._look_after_s = 0.0
 
     def begin_image(self, *, same_thread: bool) -> None:
         """The process has begun another program.
@@ -67,6 +72,17 @@ class LaneLink:
             with suppress(TargetError):
                 self._misses_beginning = not self._space.process.tracer_id()
         self.state, self._library = LaneState.UNKNOWN, None
+
+    def look_after(self) -> None:
+        """Finds out soon if the process has its system calls filtered from now on."""
+        lane, now_s = self._capture.lane, time.monotonic()
+        if lane is None or now_s < self._look_after_s:
+            return
+        with suppress(TargetError):
+            lane.look_after()
+        # That looks at all threads.
+        took_s = time.monotonic() - now_s
+        self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
 
     def close(self) -> None:
         """Nobody need wait any more. May be called twice."""
@@ -99,6 +115,8 @@ class LaneLink:
         all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
         if other is not None:
             self._leave(f"{base_name(other.module.path)} has allocators of its own")
+        elif self._library is not None and self._capture.spares_python and has_python(modules):
+            self._leave("stacks are to have functions of Python")
         elif self._library is not None:
             self.state = LaneState.EXPECTED
             self._mark(self._library)

@@ -151,18 +151,27 @@ class ProbeSet:
         """Whether the process has a library that has not begun yet."""
         return self._lane is not None and self._lane.state is LaneState.EXPECTED
 
-    def settle(self, *, all_loaded: bool) -> None:
+    def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
         """Looks whether the process has a library that has begun. Raises TracellocError.
 
-        ``all_loaded``: whatever the program begins with is there.
+        ``all_loaded``: whatever the program begins with is there. ``say`` is told if that has no
+        allocator.
         """
-        if self._lane is not None and not self._lane.is_settled:
-            self.attach((), all_loaded=all_loaded)
+        if self._lane is None or self._lane.is_settled:
+            return
+        self.attach((), all_loaded=all_loaded)
+        if say is not None and self._lane.state is LaneState.LEFT:
+            try:
+                self.check()
+            except TracellocError as error:
+                say(f"warning: {error}")
 
     def leading(self) -> LeadingFrames | None:
-        """Code of allocators, or of our library, that stacks begin with; None: they don't."""
-        if not self.has_lane and not self._selection.otel:
-            return None
+        """Code of allocators that stacks begin with; None: they don't.
+
+        By probes that is our library's own, if somebody else traces the process through it, or if
+        it reports to OpenTelemetry.
+        """
         ranges = code_ranges(self._space, self._allocators if self.has_lane else ())
         return LeadingFrames(ranges) if ranges else None
 
@@ -227,6 +236,8 @@ class ProbeSet:
     def look_after(self, say: Callable[[str], None]) -> None:
         """See ``Attachments.look_after``."""
         self._attachments.look_after(say)
+        if self._lane is not None:
+            self._lane.look_after()
 
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""

@@ -251,7 +251,7 @@ class Tracee:
         """
         table = self.heap.table
         self.probes.look_after(say)
-        self.probes.settle(all_loaded=False)
+        self.probes.settle(all_loaded=False, say=say)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
         if self.source.merger is not None:
