@@ -13,7 +13,7 @@ from tracelloc.capture.attach import Attachment
 from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mapping
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.errors import TargetError
+from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
@@ -56,6 +56,7 @@ class LaneLink:
         self._misses_beginning = False
         self._loaded_s = math.inf
         self._look_after_s = 0.0
+        self._is_incomplete = False
 
     def begin_image(self, *, same_thread: bool) -> None:
         """The process has begun another program.
@@ -64,7 +65,7 @@ class LaneLink:
         """
         if not same_thread:
             self.close()
-        self._misses_beginning = False
+        self._misses_beginning = self._is_incomplete = False
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LaneState.CONNECTED:
             self._capture.disconnect()
@@ -74,12 +75,19 @@ class LaneLink:
         self.state, self._library = LaneState.UNKNOWN, None
 
     def look_after(self) -> None:
-        """Finds out soon if the process has its system calls filtered from now on."""
+        """Finds out soon if system calls are filtered from now on, and what is not reported."""
         lane, now_s = self._capture.lane, time.monotonic()
         if lane is None or now_s < self._look_after_s:
             return
         with suppress(TargetError):
             lane.look_after()
+        c_libraries = [m for m in self._space.mappings if m.executable and is_c_library(m.path)]
+        if len(c_libraries) > 1 and not self._is_incomplete:
+            self._is_incomplete = True
+            self._capture.say(
+                "warning: the program has loaded another C library (dlmopen), whose blocks do not "
+                "come by the preloaded library: they are missing (--lane=off sees them)"
+            )
         # That looks at all threads.
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
@@ -118,14 +126,21 @@ class LaneLink:
         elif self._library is not None and self._capture.spares_python and has_python(modules):
             self._leave("stacks are to have functions of Python")
         elif self._library is not None:
+            try:
+                self._mark(self._library)
+            except TracellocError as error:
+                self._leave(str(error))
+                return
             self.state = LaneState.EXPECTED
-            self._mark(self._library)
             self._settle()
         elif all_loaded:
             self._leave("the program has not preloaded it")
 
     def _mark(self, library: Module) -> None:
-        """Has the library wait for us, in what the process executes as well."""
+        """Has the library wait for us, in what the process executes as well.
+
+        Raises TracellocError.
+        """
         if self._marker is not None and self._marker.points[0].open_path != library.open_path:
             self.close()
         points = place_marker(library) if self._marker is None else []
