@@ -269,6 +269,8 @@ def check_outputs(line: str, result: subprocess.CompletedProcess[str], place: Pa
         assert text.strip()
     elif "--json" in line:
         check_json(text)
+    elif "lane-path" in line:
+        assert Path(text.strip()).exists()
     elif re.search("tracelloc (help|completion|doctor|symbols|--help|--version)", line):
         assert len(text.split()) > 1
     elif not files or "--text" in line:
