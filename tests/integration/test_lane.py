@@ -297,6 +297,11 @@ def test_another_malloc_has_probes(
 
 def test_a_second_c_library(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     """It is none of the library's, which harms nobody, and is said."""
+    target = armed([builder.c("books"), 1, 10, 1, 10], targets)
+    tracer = traced(target, tmp_path)
+    tracer.await_report(lambda report: report["elapsed_s"] > 0.5)
+    assert tracer.stop() == 0
+    assert not said(tracer, "another C library")
     target = armed([builder.c("twolibcs", "-ldl")], targets)
     tracer = traced(target, tmp_path)
     tracer.wait_for("has loaded another C library (dlmopen)")

@@ -81,8 +81,8 @@ class LaneLink:
             return
         with suppress(TargetError):
             lane.look_after()
-        c_libraries = [m for m in self._space.mappings if m.executable and is_c_library(m.path)]
-        if len(c_libraries) > 1 and not self._is_incomplete:
+        files = [m.file_id for m in self._space.mappings if m.executable and is_c_library(m.path)]
+        if len(files) > len(set(files)) and not self._is_incomplete:
             self._is_incomplete = True
             self._capture.say(
                 "warning: the program has loaded another C library (dlmopen), whose blocks do not "
