@@ -65,7 +65,9 @@ struct lane_control {
 	__u64 size_bytes; /* of the file; the library */
 	__u32 unmappable; /* errno of mapping the rest of the file; the library */
 	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
-	__u64 unused[4];
+	__u32 deep_binds; /* libraries that were opened to call past it; the library */
+	__u32 unused_first;
+	__u64 unused[3];
 	/*
 	 * The id of the profiler's thread while events are wanted, else 0. It is on that thread's
 	 * list of robust futexes: when the profiler dies, of whatever, the kernel takes the id

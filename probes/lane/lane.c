@@ -72,6 +72,8 @@ typedef __u8 u8;
 #include "kernel.h"
 #include "next.h"
 
+/* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
+#define LANE_RTLD_DEEPBIND 8
 /* For the profiler to take something, in ticks of the time stamp counter: some seconds. */
 #define LONGEST_WAIT 20000000000ULL
 
@@ -583,6 +585,22 @@ EXPORT int dlclose(void *library)
 	if (control)
 		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
 	return result;
+}
+
+/*
+ * A library that binds to what it needs before all else calls the C library's functions past
+ * these: that is counted. A jump, for the C library looks at who has called it.
+ */
+EXPORT void *dlopen(const char *file, int mode)
+{
+	struct lane_control *control = guard.control;
+	void *(*open)(const char *, int) = (void *(*)(const char *, int))find_one("dlopen");
+
+	if (!open)
+		return NULL;
+	if (mode & LANE_RTLD_DEEPBIND && control)
+		__atomic_fetch_add(&control->deep_binds, 1, __ATOMIC_RELAXED);
+	return open(file, mode);
 }
 
 /* Whether the shared memory has been made, or could not be: for the profiler. */

@@ -312,6 +312,16 @@ def test_a_second_c_library(builder: Builder, targets: list[Target], tmp_path: P
     assert report["unmatched_frees"] == 0
 
 
+def test_libraries_that_call_past_it(builder: Builder, tmp_path: Path) -> None:
+    """It is said; and libraries are looked for as the program that opens them says."""
+    library = tmp_path / "libbeside.so"
+    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True)
+    opener = builder.c("opener", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}")
+    done = run_tracelloc("--lane", "on", "-o", tmp_path / "o.fg", "--", opener, library.name)
+    assert done.stdout == "opened\n"
+    assert "call the C library's malloc directly (RTLD_DEEPBIND)" in done.stderr
+
+
 def test_the_programs_own_preloaded_libraries_are_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

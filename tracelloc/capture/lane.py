@@ -263,6 +263,11 @@ class Lane:
         return bool(self._field("is_late", np.uint32)[0])
 
     @property
+    def deep_binds(self) -> int:
+        """How many libraries were opened to call the C library's functions past it."""
+        return int(self._field("deep_binds", np.uint32)[0])
+
+    @property
     def ring_share(self) -> float:
         """How full the fullest ring was, 0 to 1."""
         return 0.0 if self._rings is None else self._rings.fullest / lanemerge.SLOTS

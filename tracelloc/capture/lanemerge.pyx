@@ -28,6 +28,7 @@ cdef extern from "lane/area.h":
     enum {
     #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(unmappable), PLACE(is_late), PLACE(holder),
+        PLACE(deep_binds),
         PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_sleep),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
     };
@@ -48,6 +49,7 @@ cdef extern from "lane/area.h":
         AT_size_bytes
         AT_unmappable
         AT_is_late
+        AT_deep_binds
         AT_holder
         AT_min_size
         AT_max_size
@@ -89,7 +91,7 @@ cdef extern from "lane/area.h":
 
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes, "unmappable": AT_unmappable,
-    "is_late": AT_is_late,
+    "is_late": AT_is_late, "deep_binds": AT_deep_binds,
     "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,
     "max_frames": AT_max_frames, "may_sleep": AT_may_sleep, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,

@@ -81,19 +81,32 @@ class LaneLink:
             return
         with suppress(TargetError):
             lane.look_after()
-        files = [m.file_id for m in self._space.mappings if m.executable and is_c_library(m.path)]
-        if len(files) > len(set(files)) and not self._is_incomplete:
-            self._is_incomplete = True
-            self._capture.say(
-                "warning: the program has loaded another C library (dlmopen), whose blocks do not "
-                "come by the preloaded library: they are missing (--lane=off sees them)"
-            )
+        self._warn()
         # That looks at all threads.
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
 
+    def _warn(self) -> None:
+        """Says once if there are calls that do not come by the library."""
+        lane = self._capture.lane
+        if lane is None or self._is_incomplete:
+            return
+        files = [m.file_id for m in self._space.mappings if m.executable and is_c_library(m.path)]
+        if len(files) > len(set(files)):
+            what = "another C library (dlmopen), whose blocks are"
+        elif lane.deep_binds:
+            what = "libraries that call the C library's malloc directly (RTLD_DEEPBIND), which is"
+        else:
+            return
+        self._is_incomplete = True
+        self._capture.say(
+            f"warning: the program has loaded {what} not seen by the preloaded library: "
+            "live blocks are not exact (they are with --lane=off)"
+        )
+
     def close(self) -> None:
         """Nobody need wait any more. May be called twice."""
+        self._warn()
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.close()
