@@ -1,5 +1,5 @@
 # cython: language_level=3, cdivision=True
-"""Outstanding blocks: a hash table by address, 32 bytes a slot, four in five of them in use.
+"""Outstanding blocks: a hash table by address, 32 bytes a slot, at most four in five in use.
 
 Forks have a table in common until one of them writes to it.
 """
@@ -9,6 +9,9 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from tracelloc.heap.hashing cimport home_of, prefetch
+
+cdef enum:
+    LARGE = 1 << 20  # slots
 
 cdef struct Block:
     uint64_t size
@@ -104,11 +107,11 @@ cdef inline void remove_block(Blocks* blocks, uint64_t at) noexcept nogil:
 
 cdef inline bint has_room(Blocks* blocks) noexcept nogil:
     """Whether there is room for one more, which is made if need be. False: no memory."""
-    cdef uint64_t room = blocks.room
-    if 5 * (blocks.count + 1) <= 4 * room:
-        return True
-    # Small tables double, large ones waste less.
-    return grow_blocks(blocks, 2 * room if room < 1 << 20 else room + (room >> 2))
+    cdef uint64_t room = blocks.room, used = blocks.count + 1
+    # Small tables are fast, large ones waste less.
+    if room < LARGE:
+        return 8 * used <= 5 * room or grow_blocks(blocks, 2 * room)
+    return 5 * used <= 4 * room or grow_blocks(blocks, room + (room >> 2))
 
 
 cdef inline bint put_moved(
