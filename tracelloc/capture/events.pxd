@@ -36,6 +36,7 @@ cdef extern from "event.h":
         EVENT_KIND_MASK
         EVENT_LAP_BIT
         EVENT_ALLOC
+        EVENT_FREE
         EVENT_REALLOC_FREE
         EVENT_RESTORE
         EVENT_LATE_ALLOC
@@ -49,3 +50,7 @@ cdef struct Pair:  # of map ``pairs``
 
 cdef inline uint32_t kind_of(const event* e) noexcept nogil:
     return <uint32_t>(e.size_tag >> EVENT_SIZE_BITS) & EVENT_KIND_MASK
+
+
+cdef inline uint64_t size_of(const event* e) noexcept nogil:
+    return e.size_tag & ((<uint64_t>1 << EVENT_SIZE_BITS) - 1)

@@ -20,8 +20,8 @@ from tracelloc.heap.blocktable cimport (
     remove_block,
 )
 from tracelloc.capture.events cimport (
-    EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
-    EVENT_SIZE_BITS, WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of,
+    EVENT_ALLOC, EVENT_FREE, EVENT_INNER_FREE, EVENT_LATE_ALLOC, EVENT_REALLOC_FREE, EVENT_RESTORE,
+    WEIGHT_BITS, WEIGHT_MANTISSA_BITS, Pair, event, kind_of, size_of,
 )
 from tracelloc.heap.hashing cimport log2_of
 from tracelloc.heap.stackids cimport StackIds
@@ -40,6 +40,7 @@ cdef enum:
     CLASSES = 32
     PARTS = 1024  # of a block, which sampled counts are in
     AHEAD = 12  # events whose slots are fetched before they are needed
+    WINDOW = 9  # events among which a block's end is looked for
     LEAST_BLOCKS = 256
 
 ctypedef int64_t* Column
@@ -101,6 +102,7 @@ cdef class Core:
     cdef uint64_t peak
     cdef readonly int64_t unmatched, reuses, odd_restores
     cdef public int64_t unordered
+    cdef uint64_t done  # bit n: of the records that are being applied, the n-th next one is
     cdef readonly Need need
     cdef readonly Py_ssize_t missing_row  # of the cohorts, for NEED_ROW
 
@@ -177,11 +179,15 @@ cdef class Core:
         cdef Py_ssize_t n = records.shape[0] // <Py_ssize_t>sizeof(event)
         with nogil:
             self.need = NOTHING
+            if at == 0:
+                self.done = 0
             self._own_blocks()
             while at < n and self.need == NOTHING:
                 if at + AHEAD < n:
                     fetch_block(self.blocks, events[at + AHEAD].address)
-                if self._apply(&events[at], in_order, late):
+                if (self.done & 1 or in_order and self._come_and_go(&events[at], n - at)
+                        or self._apply(&events[at], in_order, late)):
+                    self.done >>= 1
                     at += 1
         return at
 
@@ -458,13 +464,91 @@ cdef class Core:
         if stack >= self.stacks:
             self.need = ROOM_FOR_STACKS
             return False
-        block.size = e.size_tag & ((<uint64_t>1 << EVENT_SIZE_BITS) - 1)
+        block.size = size_of(e)
         block.birth_ns, block.stack, block.tid = e.time_ns, <uint32_t>stack, e.tid
         if not (self._has(BORN + born, block.stack) and self._can_hold(born, block.stack)
                 and self._put(e.address, &block)):
             return False
         self._amount(block.size, &count, &size)
         self._hold(born, block.stack, count, size, 1)
+        self._count_allocation(e, born, stack, thread, count, size, late)
+        if self.soon_ns < 0:
+            if in_order:
+                remember(&self.threads, row, e.address)
+            else:
+                is_last(&self.threads, row, e.address, True)
+                self.unordered += count
+        return True
+
+    cdef inline Py_ssize_t _end_of(
+        self, const event* e, Py_ssize_t left, int64_t* most
+    ) noexcept nogil:
+        """How many events later the block is freed, if that is its thread's next one; else 0.
+
+        ``left``: events from that one on. ``most``: bytes that are outstanding meanwhile, at most.
+        """
+        cdef Py_ssize_t at
+        cdef int64_t count, size
+        cdef uint32_t kind = kind_of(e)
+        if kind != EVENT_ALLOC:
+            return 0
+        self._amount(size_of(e), &count, &size)
+        most[0] = self.held + size
+        for at in range(1, min(left, WINDOW)):
+            kind = kind_of(&e[at])
+            if e[at].tid == e.tid:
+                return at if kind == EVENT_FREE and e[at].address == e.address else 0
+            if e[at].address == e.address or kind == EVENT_RESTORE:
+                return 0
+            if kind == EVENT_ALLOC:
+                self._amount(size_of(&e[at]), &count, &size)
+                most[0] += size
+        return 0
+
+    cdef inline bint _come_and_go(self, const event* e, Py_ssize_t left) noexcept nogil:
+        """Applies an allocation, and the free of its block if that is its thread's next event.
+
+        It makes no difference to other threads' events in between that the free is applied before
+        them: they are about other blocks, and whatever they add, no more than ever before is
+        outstanding. False: nothing has changed; it is not so, or more than what is counted
+        here comes of it, so both are applied one by one.
+        """
+        cdef int64_t stack, count, size, life_ns, most
+        cdef Py_ssize_t born, row, after = self._end_of(e, left, &most)
+        cdef Thread* thread
+        if after == 0 or most > self.most:
+            return False
+        life_ns = <int64_t>(e[after].time_ns - e.time_ns)
+        stack = self.ids.index_of(e.stack_id)
+        row = thread_row(&self.threads, e.tid)
+        if stack < 0 or stack >= self.stacks or row < 0 or life_ns >= self.life_edges[0]:
+            return False
+        if row == NOBODY and after > 1:
+            return False  # others may be nobody, too
+        thread = &self.threads.rows[row]
+        born = self._slice(e.time_ns)
+        self._amount(size_of(e), &count, &size)
+        if (thread.pending.address or <Py_ssize_t>stack >= self.lengths[BORN + born]
+                or self.blocks.addresses[find_block(self.blocks, e.address)]):
+            return False
+        self._count_allocation(e, born, stack, thread, count, size, False)
+        self.figures.freed_count[stack] += count
+        self.figures.freed_bytes[stack] += size
+        thread.freed_count += count
+        thread.freed_bytes += size
+        if self.soon_ns < 0:
+            remember(&self.threads, row, e.address)
+        if self.soon_ns < 0 or life_ns <= self.soon_ns:
+            self.figures.temporary_count[stack] += count
+            self.figures.temporary_bytes[stack] += size
+        self.done |= <uint64_t>1 << after
+        return True
+
+    cdef inline void _count_allocation(
+        self, const event* e, Py_ssize_t born, int64_t stack, Thread* thread, int64_t count,
+        int64_t size, bint late,
+    ) noexcept nogil:
+        """Whatever becomes of the block."""
         self.figures.allocated_count[stack] += count
         self.figures.allocated_bytes[stack] += size
         if not late or self.figures.last_ns[stack] < <int64_t>e.time_ns:
@@ -475,13 +559,6 @@ cdef class Core:
         self.load[born] += 1
         thread.allocated_count += count
         thread.allocated_bytes += size
-        if self.soon_ns < 0:
-            if in_order:
-                remember(&self.threads, row, e.address)
-            else:
-                is_last(&self.threads, row, e.address, True)
-                self.unordered += count
-        return True
 
     cdef bint _pass(self, const Pair* pair) noexcept nogil:
         cdef int64_t stack = self.ids.index_of(pair.key.stack_id), count = pair.sums.count, parts

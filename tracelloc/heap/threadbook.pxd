@@ -29,6 +29,7 @@ cdef struct Thread:
 cdef struct Threads:
     Py_ssize_t count, room, most
     Py_ssize_t kept  # addresses of each thread in `last`
+    Py_ssize_t recent  # the row that was asked for last
     Thread* rows
     uint16_t* slots  # rows by the hash of their tid, two slots a row
     uint64_t* last  # the addresses that each thread got last
@@ -61,12 +62,15 @@ cdef inline Py_ssize_t thread_row(Threads* threads, uint32_t tid) noexcept nogil
     """The row of a thread, made if it is new. Below 0: no memory."""
     cdef uint64_t slot
     cdef Py_ssize_t row
+    if threads.rows[threads.recent].tid == tid:
+        return threads.recent
     if tid == 0:
         return NOBODY
     slot = home_of(tid, 2 * threads.room)
     while threads.slots[slot]:
         row = threads.slots[slot]
         if threads.rows[row].tid == tid:
+            threads.recent = row
             return row
         slot = slot + 1 if slot + 1 < 2 * <uint64_t>threads.room else 0
     if threads.count >= threads.most:
