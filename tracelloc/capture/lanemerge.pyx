@@ -115,6 +115,8 @@ CLOCK_TSC, CLOCK_COUNTER = LANE_CLOCK_TSC, LANE_CLOCK_COUNTER
 cdef enum:
     ADDRESS_BITS = 47  # of a user's half
     LAPS = (1 << 64 - EVENT_LAP_BIT) - 1
+    # Of events that there can be.
+    KINDS = ((1 << EVENT_RESTORE + 1) - (1 << EVENT_ALLOC)) | 1 << EVENT_INNER_FREE
 
 cdef uint64_t NEVER = <uint64_t>-1
 cdef int64_t LONGEST_NS = 5_000_000_000  # that a thread may take to write an event
@@ -133,6 +135,11 @@ cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
     )
 
 
+cdef inline bint can_be(const event* e) noexcept nogil:
+    """Whether it is of a kind that processes report, and of memory that they can have."""
+    return KINDS >> kind_of(e) & 1 and (e.address | e.size_tag & SIZE) >> ADDRESS_BITS == 0
+
+
 cdef class LaneRings:
     """The rings of one process. Not thread safe."""
 
@@ -148,19 +155,49 @@ cdef class LaneRings:
     cdef readonly int64_t abandoned  # events that were never written
     cdef readonly bint is_unfinished  # a thread is writing an event
     cdef readonly uint64_t fullest  # slots in use of the fullest ring, when last looked at
+    cdef int used  # rings from the first one on that threads have had
 
     def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
         """``area``: the whole file. What its rings hold already is left out."""
         cdef int ring
         assert area.shape[0] >= LANE_BYTES
         self.area, self.image = area, image
+        self.used = 1
         for ring in range(LANE_RINGS):
             self.taken[ring] = load(&self.ring(ring).reserved)
             store(&self.ring(ring).taken, self.taken[ring])
+            if self.has_been_used(ring):
+                self.used = ring + 1
         self.begun, self.begun_ns = self.clock(), now_ns
 
     cdef lane_ring* ring(self, int number) noexcept nogil:
         return <lane_ring*>(&self.area[LANE_AT_RINGS] + number * <Py_ssize_t>LANE_RING_BYTES)
+
+    cdef inline bint has_been_used(self, int ring) noexcept nogil:
+        return self.ring(ring).owner or load(&self.ring(ring).reserved)
+
+    cdef inline int find_used(self) noexcept nogil:
+        """The rings to look at: all that threads have, or have had.
+
+        A thread takes the first one that it finds without an owner, so it has seen
+        owners of all before that; stores are seen by all in one order, those before as well. Rings
+        that were given back are known here: since the first look, nobody else gives them back.
+        """
+        while self.used < LANE_RINGS and self.has_been_used(self.used):
+            self.used += 1
+        return self.used
+
+    @property
+    def is_quiet(self):
+        """Whether nothing has been reported since the last events were taken.
+
+        Changes nothing: any thread may ask.
+        """
+        cdef int ring
+        for ring in range(self.used):
+            if load(&self.ring(ring).reserved) != self.taken[ring]:
+                return False
+        return self.used == LANE_RINGS or not self.has_been_used(self.used)
 
     cdef uint64_t clock(self) noexcept nogil:
         cdef lane_control* control = <lane_control*>&self.area[0]
@@ -182,7 +219,7 @@ cdef class LaneRings:
             raise OSError("membarrier")
         with nogil:
             cut = NEVER if whole else now
-            for ring in range(LANE_RINGS):
+            for ring in range(self.find_used()):
                 count += self.look_at(ring, now, now_ns, &cut)
         return count, cut
 
@@ -251,7 +288,7 @@ cdef class LaneRings:
         if now > self.begun and now_ns > self.begun_ns:
             scale = <double>(now_ns - self.begun_ns) / <double>(now - self.begun)
         with nogil:
-            for ring in range(LANE_RINGS):
+            for ring in range(self.used):
                 if self.sources[ring].next < self.sources[ring].end and (
                     self.sources[ring].stamp <= cut
                 ):
@@ -267,41 +304,49 @@ cdef class LaneRings:
                     elif source.stamp < others:
                         others = source.stamp
                 source = &self.sources[numbers[first]]
-                while source.stamp <= min(cut, others) and count < room:
-                    count += self.copy(source, &to[count], scale)
-                    source.next += 1
-                    if source.next == source.end:
-                        break
-                    source.stamp = source.slots[source.next % LANE_SLOTS].time_ns
+                count += self.copy_run(source, min(cut, others), &to[count], room - count, scale)
                 if source.next == source.end or source.stamp > cut or count == room:
                     used -= 1
                     numbers[first] = numbers[used]
-            for ring in range(LANE_RINGS):
+            for ring in range(self.used):
                 if self.taken[ring] != self.sources[ring].next:
                     self.taken[ring] = self.sources[ring].next
                     store(&self.ring(ring).taken, self.taken[ring])
         self.begun, self.begun_ns = now, now_ns
         return count
 
-    cdef inline Py_ssize_t copy(self, const Source* source, event* to, double scale) noexcept nogil:
-        """Copies an event, with its time in nanoseconds. 0: it is none that can be."""
-        cdef uint32_t kind
-        to[0] = source.slots[source.next % LANE_SLOTS]
-        to.time_ns = self.begun_ns + <int64_t>(<double><int64_t>(to.time_ns - self.begun) * scale)
-        to.image = self.image
-        kind = kind_of(to)
-        if (EVENT_ALLOC <= kind <= EVENT_RESTORE or kind == EVENT_INNER_FREE) and (
-            to.address >> ADDRESS_BITS == 0 and (to.size_tag & SIZE) >> ADDRESS_BITS == 0
-        ):
-            return 1
-        self.damaged += 1
-        return 0
+    cdef Py_ssize_t copy_run(
+        self, Source* source, uint64_t limit, event* to, Py_ssize_t room, double scale
+    ) noexcept nogil:
+        """Takes a ring's next events up to a stamp, with times in nanoseconds. How many there are.
+
+        Those that can't be are left out.
+        """
+        cdef const event* slots = source.slots
+        cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
+        cdef uint64_t begun = self.begun, stamp = source.stamp, left_out = 0
+        cdef int64_t begun_ns = self.begun_ns
+        cdef event* one = to
+        while at < end and stamp <= limit:
+            one[0] = slots[at % LANE_SLOTS]
+            one.time_ns = begun_ns + <int64_t>(<double><int64_t>(stamp - begun) * scale)
+            one.image = self.image
+            if can_be(one):
+                one += 1
+            else:
+                left_out += 1
+            at += 1
+            stamp = slots[at % LANE_SLOTS].time_ns  # of another lap, where none is left
+        source.next = at
+        source.stamp = stamp if at < source.end else NEVER
+        self.damaged += left_out
+        return one - to
 
     def owners(self):
         """(number, thread id) of each ring that a thread has, and of which all has been taken."""
         cdef int ring
         found = []
-        for ring in range(1, LANE_RINGS):
+        for ring in range(1, self.used):
             if self.ring(ring).owner and self.taken[ring] == load(&self.ring(ring).reserved):
                 found.append((ring, self.ring(ring).owner))
         return found
