@@ -49,6 +49,7 @@ class Drain:
     """The capture's drain of events."""
 
     overflows = 0
+    is_hasty = is_quiet = False
 
     def __init__(self) -> None:
         self.records: list[Events] = []

@@ -53,6 +53,9 @@ class EventBatch:
     """How much of the ring was in use, 0 to 1."""
     overflowed: bool
     """The ring was full: in what order different addresses changed is not known."""
+    image: int | None = None
+    """If known: the one memory image that all events are of, in the order of time, and none of
+    them are forks or late ones."""
 
     def __bool__(self) -> bool:
         """Whether anything was there: perhaps there is more."""
@@ -72,6 +75,11 @@ class Spill:
 class Drain:
     """Takes events out of the ring and, when it was full, out of the overflow map."""
 
+    is_hasty = False
+    """Whether there is another source, which has to be read more often (``take_hasty``)."""
+    is_quiet = False
+    """Whether nothing has come from that since its events were last taken."""
+
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
         """``control``: the shared ``struct control``. Without ``spill`` the rest is lost."""
         self._ring = ring
@@ -90,6 +98,10 @@ class Drain:
         self.overflows += 1
         events, pairs = self._take_epoch(self._spill, parity, events)
         return EventBatch(events, pairs, 1.0, overflowed=True)
+
+    def take_hasty(self) -> tuple[EventBatch, bool]:
+        """Events of the other source alone, and whether stacks have come with them."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Frees what the waiting takes."""
@@ -215,9 +227,13 @@ def _events(entries: Columns, kind: EventKind, tid: Columns | None = None) -> Ev
     return events
 
 
-def by_image(events: Events) -> Iterator[tuple[int, Events]]:
+def by_image(batch: EventBatch) -> Iterator[tuple[int, Events]]:
     """Yields (memory image, its events, in their order), in the order of the images' numbers."""
+    events = batch.events
     if not len(events):
+        return
+    if batch.image is not None:
+        yield batch.image, events
         return
     ordered = np.empty_like(events)
     shares = sort_events(events.view(np.uint8), ordered.view(np.uint8))

@@ -199,13 +199,15 @@ class Lane:
         self.space = self._array(lanemerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(abi.Counter))
         self._counters[:] = 0
-        self._field("unmappable", np.uint32)[0] = 0
+        self._unmappable = self._field("unmappable", np.uint32)
+        self._unmappable[0] = 0
         known = lanemerge.AT_RECORDS - lanemerge.AT_KNOWN
         self._array(lanemerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
         self._array(lanemerge.AT_RECORDS, np.dtype(np.uint8), lanemerge.RECORD_BYTES)[:] = 0
         sampled = lanemerge.AT_RINGS - lanemerge.AT_FILTER
         self._array(lanemerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
-        self._taken = int(self._field("records_reserved", np.uint64)[0])
+        self._reserved = self._field("records_reserved", np.uint64)
+        self._taken = int(self._reserved[0])
         self._field("records_taken", np.uint64)[0] = self._taken
         self._stacks: list[tuple[int, int, npt.NDArray[np.uint64]]] = []
         self._misses: list[Miss] = []
@@ -273,6 +275,16 @@ class Lane:
         return 0.0 if self._rings is None else self._rings.fullest / lanemerge.SLOTS
 
     @property
+    def is_quiet(self) -> bool:
+        """Whether nothing has come since the last time."""
+        return self._rings is None or (self._rings.is_quiet and not self.has_records)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether stacks or misses have come that are not taken."""
+        return int(self._reserved[0]) != self._taken
+
+    @property
     def is_unfinished(self) -> bool:
         """Whether some thread was just writing an event when they were last taken."""
         return self._rings is not None and self._rings.is_unfinished
@@ -282,7 +294,7 @@ class Lane:
 
         ``whole``: the process is gone, or stopped for good: what is unfinished stays so.
         """
-        refusal = int(self._field("unmappable", np.uint32)[0])
+        refusal = int(self._unmappable[0])
         if refusal:
             raise TargetError(
                 f"process {self._process.pid} can't have the memory for its events: "
@@ -321,8 +333,6 @@ class Lane:
             counters[abi.Counter.LOST_FREES] += np.uint64(self._rings.abandoned)
         return counters
 
-    # Stacks.
-
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """(memory image, stacks) that were sent since the last time."""
         self._read_records()
@@ -341,8 +351,8 @@ class Lane:
         return taken
 
     def _read_records(self) -> None:
-        end = int(self._field("records_reserved", np.uint64)[0])
-        if not 0 <= end - self._taken <= lanemerge.RECORD_BYTES:
+        end = int(self._reserved[0])
+        if end == self._taken or not 0 <= end - self._taken <= lanemerge.RECORD_BYTES:
             return
         begun = self._taken
         while self._taken < end:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from tracelloc import abi
 from tracelloc.capture.bpf import Capture, CaptureConfig
-from tracelloc.capture.drain import Drain, EventBatch, StackDrain
+from tracelloc.capture.drain import PAIR_DTYPE, Drain, EventBatch, StackDrain
 from tracelloc.capture.lane import Lane
 from tracelloc.capture.method import Method
 from tracelloc.capture.ring import Miss, MissRing, SentStacks
@@ -23,7 +23,7 @@ from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Mapping, Process
 
-_WAITS_MS: Final = 1, 10
+_WAITS_MS: Final = 0, 10
 """Nobody wakes the reader: the process makes no system call for it."""
 
 
@@ -117,6 +117,14 @@ class LaneCapture(Capture):
         super().close()
 
 
+_NO_PAIRS: Final = np.empty(0, PAIR_DTYPE)
+
+
+def _lane_batch(lane: Lane) -> EventBatch:
+    events = lane.take()
+    return EventBatch(events, _NO_PAIRS, lane.ring_share, overflowed=False, image=lane.image)
+
+
 class _Events(Drain):
     """Events of both."""
 
@@ -129,16 +137,35 @@ class _Events(Drain):
         """How often the probes' ring was full: the lane's are waited for."""
         return self._probes.overflows
 
+    @property
+    def is_hasty(self) -> bool:  # type: ignore[override]
+        """Whether there is a lane: its rings are small, and a thread waits for a full one."""
+        return self._capture.lane is not None
+
+    @property
+    def is_quiet(self) -> bool:  # type: ignore[override]
+        """Whether nothing has come by it; to be asked without the session's lock, too."""
+        lane = self._capture.lane
+        return lane is not None and lane.is_quiet
+
+    def take_hasty(self) -> tuple[EventBatch, bool]:
+        """The lane's events. Raises TargetError."""
+        lane = self._capture.lane
+        assert lane is not None
+        return _lane_batch(lane), lane.has_records
+
     def take(self) -> EventBatch:
         """All that is there."""
         batch = self._probes.take()
         lane = self._capture.lane
         if lane is None:
             return batch
-        events = lane.take()
-        parts: list[npt.NDArray[Any]] = [batch.events.view(np.uint8), events.view(np.uint8)]
-        joined = np.concatenate(parts).view(abi.EVENT_DTYPE) if len(batch.events) else events
-        share = max(batch.ring_share, lane.ring_share)
+        more = _lane_batch(lane)
+        if not len(batch.events) and not batch.overflowed:
+            return more
+        parts: list[npt.NDArray[Any]] = [batch.events.view(np.uint8), more.events.view(np.uint8)]
+        joined = np.concatenate(parts).view(abi.EVENT_DTYPE)
+        share = max(batch.ring_share, more.ring_share)
         return EventBatch(joined, batch.pairs, share, batch.overflowed)
 
     def close(self) -> None:

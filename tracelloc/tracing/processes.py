@@ -107,19 +107,19 @@ class Processes:
         for image, tracee in self._known_in(mappings):
             tracee.heap.ranges.apply(mappings[mappings["image"] == image])
         # A child's image has a higher number than its parent's: what it was born with is there.
-        for image, events in by_image(batch.events):
+        for image, events in by_image(batch):
             if image in self._by_image:
-                self._apply(self._by_image[image], events, in_order=not batch.overflowed)
+                self._apply(self._by_image[image], events, batch)
         for image, tracee in self._known_in(batch.pairs):
             tracee.heap.table.apply_pairs(batch.pairs[batch.pairs["image"] == image])
 
-    def _apply(self, tracee: Tracee, events: Events, *, in_order: bool) -> None:
+    def _apply(self, tracee: Tracee, events: Events, batch: EventBatch) -> None:
         """Applies events of one image; children come to be where they were forked off."""
-        records = events.view(np.uint8)
-        start = 0
+        records, start, by_time = events.view(np.uint8), 0, batch.image is not None
+        in_order = not batch.overflowed
         while True:
-            fork = find_fork(records, start)
-            tracee.heap.table.apply(events[start:fork], in_order=in_order)
+            fork = len(events) if by_time else find_fork(records, start)
+            tracee.heap.table.apply(events[start:fork], in_order=in_order, by_time=by_time)
             if fork == len(events):
                 break
             self._note_fork(tracee, int(events["tid"][fork]))
@@ -128,7 +128,8 @@ class Processes:
     def _known_in(self, records: npt.NDArray[Any]) -> list[tuple[int, Tracee]]:
         """The images that records are about, with their processes, if these are traced."""
         known = self._by_image
-        return [(i, known[i]) for i in np.unique(records["image"]).tolist() if i in known]
+        images = np.unique(records["image"]).tolist() if len(records) else ()
+        return [(image, known[image]) for image in images if image in known]
 
     def _note_fork(self, parent: Tracee, thread_id: int) -> None:
         waiting = self._unborn.get(thread_id)

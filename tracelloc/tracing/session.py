@@ -37,18 +37,16 @@ from tracelloc.target.allocators import Module
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.followload import FollowLoad
+from tracelloc.tracing.pace import Pace
 from tracelloc.tracing.processes import Processes
 from tracelloc.tracing.tracee import Outside, Tracee
 from tracelloc.tracing.upkeep import Upkeep
 from tracelloc.tracing.windows import Windows
 
-_FULL_SHARE: Final = 1 / 3
-"""The reader hurries when it finds more than this part of the ring filled."""
-_IDLE_SHARE: Final = 1 / 6
-"""The reader takes its time below this part: large batches cost least."""
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
+_NONE: Final = np.empty(0, EVENT_DTYPE)
 
 Say = Callable[[str], None]
 
@@ -338,8 +336,7 @@ class Session:
             self._failure = failure
 
     def _pump_until_stopped(self) -> None:
-        capture = self._capture
-        wait_ms = capture.waits_ms[0]
+        capture, pace = self._capture, Pace(self._capture)
         with select.epoll() as poll:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
             poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
@@ -347,20 +344,17 @@ class Session:
             if capture.misses_fd >= 0:
                 poll.register(capture.misses_fd, select.EPOLLIN | select.EPOLLET)
             while True:
-                ready = poll.poll(wait_ms / 1000)
+                ready = pace.wait(poll)
                 with self._lock:
-                    share = self._drain().ring_share
+                    looked_s, whole = time.monotonic(), pace.is_whole or not capture.drain.is_hasty
+                    pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._see_off()
-                    self._upkeep.look(self._clocks.now_ns())
-                    if self.windows is not None:
-                        self.windows.set_paused(paused=self._upkeep.must_pause)
+                    if pace.is_upkeep_due():
+                        self._upkeep.look(self._clocks.now_ns())
+                        if self.windows is not None:
+                            self.windows.set_paused(paused=self._upkeep.must_pause)
                 if any(fd == self._wake_fd for fd, _ in ready):
                     return
-                if share > _FULL_SHARE:
-                    wait_ms = wait_ms // 2
-                elif share < _IDLE_SHARE:
-                    wait_ms += 1 + wait_ms // 4
-                wait_ms = max(capture.waits_ms[0], min(capture.waits_ms[1], wait_ms))
 
     def _drain_all(self) -> None:
         """Applies all that a process has reported, which has stopped now."""
@@ -377,14 +371,19 @@ class Session:
         while self._drain():
             pass
 
-    def _drain(self) -> EventBatch:
-        """Applies what the probes have reported. Returns it."""
+    def _drain(self, *, whole: bool = True) -> EventBatch:
+        """Applies what has been reported, if not ``whole`` by who is hasty only. Returns it."""
         capture = self._capture
-        capture.begin_reading()
-        batch = capture.drain.take()
+        rest, has_stacks = _NONE, True
+        if whole:
+            capture.begin_reading()
+            batch = capture.drain.take()
+            rest = _NONE if capture.mappings is None else capture.mappings.take()
+        else:
+            batch, has_stacks = capture.drain.take_hasty()
         # Only now: whatever stack these events name was sent before them.
-        self.processes.feed.take()
-        rest = np.empty(0, EVENT_DTYPE) if capture.mappings is None else capture.mappings.take()
+        if has_stacks:
+            self.processes.feed.take()
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)
         return batch
