@@ -12,7 +12,6 @@ import fcntl
 import mmap
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -24,6 +23,7 @@ import numpy.typing as npt
 
 from tracelloc import abi, sampling
 from tracelloc.capture import lanemerge
+from tracelloc.capture.laneholder import LaneHolder
 from tracelloc.capture.lanemerge import LaneRings
 from tracelloc.capture.ring import Events, Miss, SentStacks, miss_of
 from tracelloc.errors import TargetError, UnsupportedError
@@ -40,8 +40,6 @@ REFUSED: Final = 2
 _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4
 """F_SEAL_SHRINK | F_SEAL_GROW, linux/fcntl.h."""
-_SET_ROBUST_LIST: Final = 273
-"""set_robust_list(2), x86-64."""
 _CLOCK_SOURCES: Final = Path("/sys/devices/system/clocksource/clocksource0/available_clocksource")
 _HEAD_BYTES: Final = 8
 _STACK: Final = struct.Struct("<QHHI")
@@ -55,60 +53,6 @@ _LOOKS: Final = 200
 _LOOK_AGAIN_S: Final = 0.001
 """How often, and after what time, events are looked for that threads are just writing."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
-
-
-class _RobustEntry(ctypes.Structure):
-    """``struct robust_list``, linux/futex.h."""
-
-    _fields_ = (("next", ctypes.c_void_p),)
-
-
-class _RobustHead(ctypes.Structure):
-    """``struct robust_list_head``, linux/futex.h."""
-
-    _fields_ = (
-        ("next", ctypes.c_void_p),
-        ("futex_offset", ctypes.c_long),
-        ("pending", ctypes.c_void_p),
-    )
-
-
-class _Holder:
-    """A thread whose id says that events are wanted; the kernel takes it away if we die.
-
-    The kernel does so for the robust futexes of a thread (Documentation/locking/robust-futexes).
-    The list is ours alone, not the C library's, which would keep it in the shared memory.
-    """
-
-    def __init__(self, word: npt.NDArray[np.uint32]) -> None:
-        """``word``: one element, in the shared memory."""
-        self._word = word
-        self._begun, self._end = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._hold, name="lane", daemon=True)
-        self._thread.start()
-        self._begun.wait()
-
-    def _hold(self) -> None:
-        head, entry = _RobustHead(), _RobustEntry()
-        head.next, entry.next = ctypes.addressof(entry), ctypes.addressof(head)
-        head.futex_offset = self._word.ctypes.data - ctypes.addressof(entry)
-        size = ctypes.c_size_t(ctypes.sizeof(head))
-        _LIBC.syscall(_SET_ROBUST_LIST, ctypes.byref(head), size)
-        self._word[0] = threading.get_native_id()
-        self._begun.set()
-        self._end.wait()
-        self._word[0] = 0
-        head.next = ctypes.addressof(head)
-
-    @property
-    def is_there(self) -> bool:
-        """Whether the process still takes it for alive."""
-        return bool(self._word[0])
-
-    def release(self) -> None:
-        """Nothing is wanted any more. May be called twice."""
-        self._end.set()
-        self._thread.join()
 
 
 def preloaded_library() -> Path:
@@ -148,7 +92,7 @@ class Lane:
         """
         self.image = image
         self._process = process
-        self._holder: _Holder | None = None
+        self._holder: LaneHolder | None = None
         self._is_over = False
         try:
             self._fd = os.open(process.mapping_path(mapping), os.O_RDWR | os.O_CLOEXEC)
@@ -245,7 +189,7 @@ class Lane:
         if self._holder is None and not self._is_over:
             self.look_after()
             self._rings = LaneRings(memoryview(self._memory), self.image, time.monotonic_ns())
-            self._holder = _Holder(self._field("holder", np.uint32))
+            self._holder = LaneHolder(self._field("holder", np.uint32))
 
     def switch_off(self) -> None:
         """Nothing is wanted any more; what was reported can still be taken."""

@@ -1,0 +1,68 @@
+"""Who wants a lane's events, as the process is told: it knows when that thread is gone."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+_SET_ROBUST_LIST: Final = 273
+"""set_robust_list(2), x86-64."""
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
+
+
+class _RobustEntry(ctypes.Structure):
+    """``struct robust_list``, linux/futex.h."""
+
+    _fields_ = (("next", ctypes.c_void_p),)
+
+
+class _RobustHead(ctypes.Structure):
+    """``struct robust_list_head``, linux/futex.h."""
+
+    _fields_ = (
+        ("next", ctypes.c_void_p),
+        ("futex_offset", ctypes.c_long),
+        ("pending", ctypes.c_void_p),
+    )
+
+
+class LaneHolder:
+    """A thread whose id says that events are wanted; the kernel takes it away if we die.
+
+    The kernel does so for the robust futexes of a thread (Documentation/locking/robust-futexes).
+    The list is ours alone, not the C library's, which would keep it in the shared memory.
+    """
+
+    def __init__(self, word: npt.NDArray[np.uint32]) -> None:
+        """``word``: one element, in the shared memory."""
+        self._word = word
+        self._begun, self._end = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._hold, name="lane", daemon=True)
+        self._thread.start()
+        self._begun.wait()
+
+    def _hold(self) -> None:
+        head, entry = _RobustHead(), _RobustEntry()
+        head.next, entry.next = ctypes.addressof(entry), ctypes.addressof(head)
+        head.futex_offset = self._word.ctypes.data - ctypes.addressof(entry)
+        size = ctypes.c_size_t(ctypes.sizeof(head))
+        _LIBC.syscall(_SET_ROBUST_LIST, ctypes.byref(head), size)
+        self._word[0] = threading.get_native_id()
+        self._begun.set()
+        self._end.wait()
+        self._word[0] = 0
+        head.next = ctypes.addressof(head)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the process still takes it for alive."""
+        return bool(self._word[0])
+
+    def release(self) -> None:
+        """Nothing is wanted any more. May be called twice."""
+        self._end.set()
+        self._thread.join()
