@@ -70,8 +70,7 @@ class LaneLink:
         if self.state is LaneState.CONNECTED:
             self._capture.disconnect()
             # Whoever is stopped has allocated nothing; else that depends on its libraries.
-            with suppress(TargetError):
-                self._misses_beginning = not self._space.process.tracer_id()
+            self._misses_beginning = not self._is_attended
         self.state, self._library = LaneState.UNKNOWN, None
 
     def look_after(self) -> None:
@@ -132,7 +131,7 @@ class LaneLink:
         self._library = next(filter(is_preloaded_library, modules), None)
         other = next((a for a in allocators if not is_behind(a)), None)
         # Loaders map what is preloaded before what the program needs.
-        all_loaded |= time.monotonic() > self._loaded_s
+        all_loaded |= time.monotonic() > self._loaded_s and not self._is_attended
         all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
         if other is not None:
             self._leave(f"{base_name(other.module.path)} has allocators of its own")
@@ -148,6 +147,13 @@ class LaneLink:
             self._settle()
         elif all_loaded:
             self._leave("the program has not preloaded it")
+
+    @property
+    def _is_attended(self) -> bool:
+        """Whether the process stops when something is loaded: then that shows by itself."""
+        with suppress(TargetError):
+            return self._space.process.tracer_id() != 0
+        return False
 
     def _mark(self, library: Module) -> None:
         """Has the library wait for us, in what the process executes as well.
