@@ -22,8 +22,9 @@ LDFLAGS="-fsanitize=address,undefined" \
 # in a way that sanitizers can't follow.
 ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(gcc -print-file-name=libasan.so) \
     "$python" -m pytest -q -s -p no:cacheprovider --noconftest \
-    tests/unit/test_table.py tests/unit/test_short_lives.py tests/unit/test_lives.py tests/unit/test_cohorts.py \
-    tests/unit/test_reachability.py \
+    tests/unit/test_table.py tests/unit/test_short_lives.py tests/unit/test_lives.py \
+    tests/unit/test_cohorts.py \
+    tests/unit/test_reachability.py tests/unit/test_lane.py \
     tests/unit/test_fork.py tests/unit/test_ring.py tests/unit/test_sampling.py \
     tests/unit/test_survival.py tests/unit/test_drain.py tests/unit/test_addresses.py \
     tests/unit/test_cfi_programs.py tests/unit/test_cfi_rows.py \
