@@ -117,7 +117,7 @@ def compare(
         stack_ids: dict[int, int] = {}
         apply = table.apply
 
-        def note(events: np.ndarray, *, in_order: bool = True) -> None:  # type: ignore[type-arg]
+        def note(events: np.ndarray, **more: bool) -> None:  # type: ignore[type-arg]
             kinds = events["size_tag"] >> np.uint64(EVENT_SIZE_BITS) & np.uint64(15)
             made = events[kinds == EventKind.ALLOC]
             sizes = made["size_tag"] & np.uint64(EVENT_SIZE_MASK)
@@ -126,7 +126,7 @@ def compare(
                     (sizes - np.uint64(FIRST_SIZE)).tolist(), made["stack_id"].tolist(), strict=True
                 )
             )
-            apply(events, in_order=in_order)
+            apply(events, **more)
 
         table.apply = note  # type: ignore[method-assign]
         os.kill(process.pid, signal.SIGCONT)
