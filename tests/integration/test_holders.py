@@ -59,8 +59,10 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     if kind in ENDS:
         # The event loop leads to a coroutine in several ways.
         same = [each for each in found.holders if each.path.endswith(ENDS[kind])]
-    # What a place had before may still be seen in memory that is used again.
-    assert sum(each.count for each in same) > 0.9 * found.sample_count > 0
+    # What a place had before may still be seen in memory that is used again: the arrays that the
+    # lists of a running function have outgrown, above all.
+    share = 0.5 if kind in ENDS else 0.9
+    assert sum(each.count for each in same) > share * found.sample_count > 0, found.holders
     assert found.skipped_tables == 0
     if kind == "local":
         # By the function that has the coroutine, while that waits.
