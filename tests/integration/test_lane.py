@@ -129,6 +129,8 @@ def test_samples_estimate_the_books(
     books = json.loads(target.ask("run"))
     assert tracer.stop() == 0
     report = tracer.last()
+    # What it shares with us is none of its growth.
+    assert report["memory"]["shared_bytes"] == 0
     truth_bytes = sum(size for _, size in books.values())
     truth_blocks = sum(count for count, _ in books.values())
     assert report["live_bytes"] == pytest.approx(truth_bytes, rel=tolerance)

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -122,15 +122,19 @@ class Residency:
         self._mapped_due_ns = 0
         self._history: deque[tuple[int, int]] = deque(maxlen=_PAST_LENGTH)
 
-    def look(self, mapped: Ranges | None = None) -> MemoryUsage | None:
+    def look(self, mapped: Ranges | None = None, ours: Ranges = ()) -> MemoryUsage | None:
         """Memory usage now; once the process has ended, when last seen.
 
-        ``mapped``: what it has mapped by itself, if that is traced.
+        ``mapped``: what it has mapped by itself, if that is traced. ``ours``: shared memory that it
+        has for our sake, which is left out.
         """
         with self._lock:
             now = read_resident(self._process)
             if now is None or self._start is None:
                 return self.last
+            if ours:
+                shared = now.shared - (kept_bytes(self._process, ours) or 0)
+                now = replace(now, shared=max(0, shared))
             now_ns = self._clock_ns()
             if now_ns >= self._pss_due_ns:
                 began_ns = time.monotonic_ns()

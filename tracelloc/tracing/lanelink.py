@@ -10,7 +10,7 @@ from enum import Enum, auto
 from typing import Final
 
 from tracelloc.capture.attach import Attachment
-from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mapping
+from tracelloc.capture.lane import AREA_NAME, REFUSED, STATE_VARIABLE, area_mapping
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
@@ -57,6 +57,7 @@ class LaneLink:
         self._loaded_s = math.inf
         self._look_after_s = 0.0
         self._is_incomplete = False
+        self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
         """The process has begun another program.
@@ -66,6 +67,7 @@ class LaneLink:
         if not same_thread:
             self.close()
         self._misses_beginning = self._is_incomplete = False
+        self._own_ranges = []
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LaneState.CONNECTED:
             self._capture.disconnect()
@@ -84,6 +86,17 @@ class LaneLink:
         # That looks at all threads.
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
+
+    def own_ranges(self) -> list[tuple[int, int]]:
+        """First addresses and ends of the memory that is shared with us. From any thread."""
+        found = self._own_ranges
+        if self.state is LaneState.CONNECTED and not found:
+            with suppress(TargetError):
+                maps = parse_maps(self._space.process.maps_text()).values()
+                found = [(m.start, m.end) for m in maps if m.path.startswith(AREA_NAME)]
+            # Most of it is mapped when the first event comes.
+            self._own_ranges = found if len(found) > 1 else []
+        return found
 
     def _warn(self) -> None:
         """Says once if there are calls that do not come by the library."""

@@ -166,6 +166,10 @@ class ProbeSet:
             except TracellocError as error:
                 say(f"warning: {error}")
 
+    def own_ranges(self) -> list[tuple[int, int]]:
+        """See ``LaneLink.own_ranges``."""
+        return [] if self._lane is None else self._lane.own_ranges()
+
     def leading(self) -> LeadingFrames | None:
         """Code of allocators that stacks begin with; None: they don't.
 

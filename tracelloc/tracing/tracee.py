@@ -353,7 +353,7 @@ class Tracee:
             self.objects.refresh()
         return Outside(
             self.process.rss_bytes(),
-            self.residency.look(mapped),
+            self.residency.look(mapped, self.probes.own_ranges()),
             self.thread_names.all() if wanted.threads or wanted.blocks else {},
         )
 
