@@ -8,7 +8,7 @@ import pytest
 
 from tests.harness import TARGETS, Target, run_tracelloc
 from tracelloc.objects.census import Censuses
-from tracelloc.objects.holders import CYCLE, NATIVE, HolderSearch, ObjectAddresses
+from tracelloc.objects.holders import CYCLE, NATIVE, Holders, HolderSearch, ObjectAddresses
 from tracelloc.target.procfs import Process
 
 PYTHON = "/usr/bin/python3"
@@ -43,6 +43,20 @@ def program() -> Target:
 
 @pytest.mark.parametrize("kind", [*PATHS, "local", "task"])
 def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> None:
+    """Arrays that lists have outgrown may be followed, too, until their memory is used again."""
+    attempts = []
+    for _ in range(3):
+        found, more = new_holders(program, kind)
+        assert more == 300
+        assert found.skipped_tables == 0
+        if is_found(kind, found):
+            return
+        attempts.append(found.holders)
+    raise AssertionError(attempts)
+
+
+def new_holders(program: Target, kind: str) -> tuple[Holders, int]:
+    """Has 300 more items kept. Returns who keeps them, and how many more there are."""
     censuses, search = Censuses(Process(program.pid)), HolderSearch(Process(program.pid))
     try:
         first = censuses.take(keep=True)
@@ -53,25 +67,26 @@ def test_what_is_new_is_found_where_it_is_kept(program: Target, kind: str) -> No
     finally:
         search.close()
     counts = [{one.name: one.count for one in each.types} for each in (first, now)]
-    assert counts[1][ITEM] - counts[0].get(ITEM, 0) == 300
+    return found, counts[1][ITEM] - counts[0].get(ITEM, 0)
+
+
+def is_found(kind: str, found: Holders) -> bool:
+    """Whether nearly all of the items are found where they are kept."""
     holder = found.holders[0]
     same = [holder]
     if kind in ENDS:
         # The event loop leads to a coroutine in several ways.
         same = [each for each in found.holders if each.path.endswith(ENDS[kind])]
-    # What a place had before may still be seen in memory that is used again: the arrays that the
-    # lists of a running function have outgrown, above all.
-    share = 0.5 if kind in ENDS else 0.9
-    assert sum(each.count for each in same) > share * found.sample_count > 0, found.holders
-    assert found.skipped_tables == 0
+    if not sum(each.count for each in same) > 0.9 * found.sample_count > 0:
+        return False
     if kind == "local":
         # By the function that has the coroutine, while that waits.
-        assert holder.path.endswith("main() pending[…]")
-        assert holder.type_name == "list"
-    elif kind != "task":
-        assert (holder.path, holder.type_name) == PATHS[kind]
-        assert holder.unresolved == 0
-        assert holder.is_bounded == (kind == "bounded")
+        return holder.path.endswith("main() pending[…]") and holder.type_name == "list"
+    return kind == "task" or (
+        (holder.path, holder.type_name) == PATHS[kind]
+        and holder.unresolved == 0
+        and holder.is_bounded == (kind == "bounded")
+    )
 
 
 def test_a_table_that_has_moved_since_is_found(targets: list[Target]) -> None:
