@@ -54,6 +54,7 @@ test)
     need_any "libmimalloc2.0 libmimalloc3 libmimalloc2" is_there "$libraries/libmimalloc.so.*"
     need musl-tools has musl-gcc
     need strace has strace
+    need bpftrace has bpftrace
     need redis-server has redis-server
     need sqlite3 has sqlite3
     need jq has jq

@@ -58,7 +58,7 @@ def said(tracer: Tracelloc, words: str) -> bool:
 def test_books(
     builder: Builder, targets: list[Target], tmp_path: Path, threads: int, seed: int, slots: int
 ) -> None:
-    """As by probes. 300 threads are more than there are rings."""
+    """Exact, as probes are. 300 threads are more than there are rings."""
     command = [builder.c("books"), threads, OPERATIONS * 4 // threads, seed, slots]
     target = armed(command, targets)
     tracer = traced(target, tmp_path)
@@ -381,7 +381,7 @@ def maps_of(process: Process) -> list[Mapping]:
 
 
 def is_area(mapping: Mapping) -> bool:
-    return mapping.path.startswith(lane.AREA_NAME)
+    return bool(lane.area_mappings([mapping]))
 
 
 def wait_until(is_so: Callable[[], bool]) -> None:

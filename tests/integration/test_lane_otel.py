@@ -6,7 +6,6 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -125,7 +124,6 @@ def await_counters(target: Target) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.skipif(shutil.which("bpftrace") is None, reason="needs bpftrace")
 def test_others_can_listen(builder: Builder, targets: list[Target]) -> None:
     target = preloaded(builder, targets, 1)
     script = (

@@ -17,7 +17,7 @@ KEPT = Path(__file__).parents[1] / "data" / "fuzz"
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "60")) / len(READERS)
 """CPU time for each."""
 SEED = int(os.environ.get("FUZZ_SEED", "1"))
-"""The same for everyone: what fails here fails there. ``make fuzz`` takes another each time."""
+"""Fixed, so that what fails here fails there. ``make fuzz`` takes another each time."""
 ODD = (0, 1, 0x7F, 0x80, 0xFF, 0x0A, 0x0B, 0x1B, 0x22, 0x5B)
 
 

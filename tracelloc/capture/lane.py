@@ -65,9 +65,9 @@ def preloaded_library() -> Path:
     return LIBRARY
 
 
-def area_mapping(mappings: Iterable[Mapping]) -> Mapping | None:
-    """Where a process has the shared memory, if it has the library."""
-    return next((m for m in mappings if m.path.startswith(AREA_NAME)), None)
+def area_mappings(mappings: Iterable[Mapping]) -> list[Mapping]:
+    """Where a process has the shared memory: a page, and, once there are events, all of it."""
+    return [mapping for mapping in mappings if mapping.path.startswith(AREA_NAME)]
 
 
 def usable_clock() -> int:

@@ -7,7 +7,6 @@ address is reported by both: a process's C library has no probes while its lane 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 import numpy as np
@@ -20,7 +19,6 @@ from tracelloc.capture.lane import Lane
 from tracelloc.capture.method import Method
 from tracelloc.capture.ring import Miss, MissRing, SentStacks
 from tracelloc.capture.spacewords import SpaceWords
-from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Mapping, Process
 
 _WAITS_MS: Final = 0, 10
@@ -107,8 +105,6 @@ class LaneCapture(Capture):
         """See ``Capture``; gives back the threads' rings as well."""
         if self.lane is not None:
             self.lane.release_rings(is_gone)
-            with suppress(TargetError):
-                self.lane.look_after()
         return super().forget_threads(pid, is_gone)
 
     def close(self) -> None:

@@ -24,6 +24,7 @@ from tracelloc.elf.headers import (
     Headers,
     RawSection,
 )
+from tracelloc.elf.notes import notes_in
 from tracelloc.elf.sections import ElfSection, Packing, SectionError
 from tracelloc.elf.segments import Segment, SegmentedFile
 from tracelloc.elf.symtab import RawTable, SymbolTable
@@ -333,15 +334,13 @@ class ElfFile(SegmentedFile):
         return {name: self._functions[name] for name in names if self._functions[name]}
 
 
-def _build_id(notes: bytes) -> str | None:
-    """The build ID among notes: words of name size, content size and type, then both."""
-    at = 0
-    while at + 12 <= len(notes):
-        name_size, content_size, kind = struct.unpack_from("<III", notes, at)
-        name = notes[at + 12 : at + 12 + name_size]
-        content_at = at + 12 + (name_size + 3 & ~3)
-        content = notes[content_at : content_at + content_size]
-        if kind == _NT_GNU_BUILD_ID and name == b"GNU\0" and content:
-            return content.hex()
-        at = content_at + (content_size + 3 & ~3)
-    return None
+def _build_id(data: bytes) -> str | None:
+    """The build ID among notes."""
+    return next(
+        (
+            note.content.hex()
+            for note in notes_in(data)
+            if (note.kind, note.name) == (_NT_GNU_BUILD_ID, b"GNU\0") and note.content
+        ),
+        None,
+    )

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from tracelloc.elf.file import ElfFile
+from tracelloc.elf.notes import notes_in
 
 SECTION: Final = ".note.stapsdt"
 _BASE: Final = ".stapsdt.base"
 _OWNER: Final = b"stapsdt\0"
 _KIND: Final = 3
-_HEAD: Final = struct.Struct("<III")
 _ADDRESSES: Final = struct.Struct("<QQQ")
 _MOST_PROBES: Final = 1 << 12
 """In one file, of one provider: as many as a compiler may make of a function that it inlines."""
@@ -62,8 +61,8 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
         return []
     base = elf.section_header(_BASE)
     found: list[UsdtProbe] = []
-    for content in _contents(notes):
-        if len(content) < _ADDRESSES.size:
+    for owner, kind, content, size_bytes in notes_in(notes):
+        if (kind, owner) != (_KIND, _OWNER) or not _ADDRESSES.size <= size_bytes == len(content):
             continue
         address, linked_base, semaphore = _ADDRESSES.unpack_from(content)
         moved = 0 if base is None or not linked_base else base.address - linked_base
@@ -82,17 +81,6 @@ def usdt_probes(elf: ElfFile, provider: str) -> list[UsdtProbe]:
             )
         )
     return found
-
-
-def _contents(notes: bytes) -> Iterator[bytes]:
-    at = 0
-    while at + _HEAD.size <= len(notes):
-        name_size, content_size, kind = _HEAD.unpack_from(notes, at)
-        name = notes[at + _HEAD.size : at + _HEAD.size + name_size]
-        content_at = at + _HEAD.size + (name_size + 3 & ~3)
-        if kind == _KIND and name == _OWNER and content_at + content_size <= len(notes):
-            yield notes[content_at : content_at + content_size]
-        at = content_at + (content_size + 3 & ~3)
 
 
 def _arguments(text: str) -> tuple[Argument, ...] | None:

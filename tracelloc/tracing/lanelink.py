@@ -10,14 +10,14 @@ from enum import Enum, auto
 from typing import Final
 
 from tracelloc.capture.attach import Attachment
-from tracelloc.capture.lane import AREA_NAME, REFUSED, STATE_VARIABLE, area_mapping
+from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mappings
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
 from tracelloc.target.families import LIBC, OPERATORS
-from tracelloc.target.procfs import base_name, is_c_library, is_runtime, parse_maps
+from tracelloc.target.procfs import Mapping, base_name, is_c_library, is_runtime, parse_maps
 from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
 
@@ -91,12 +91,18 @@ class LaneLink:
         """First addresses and ends of the memory that is shared with us. From any thread."""
         found = self._own_ranges
         if self.state is LaneState.CONNECTED and not found:
-            with suppress(TargetError):
-                maps = parse_maps(self._space.process.maps_text()).values()
-                found = [(m.start, m.end) for m in maps if m.path.startswith(AREA_NAME)]
+            found = [(m.start, m.end) for m in self._areas_now()]
             # Most of it is mapped when the first event comes.
             self._own_ranges = found if len(found) > 1 else []
         return found
+
+    def _areas_now(self) -> list[Mapping]:
+        """Where the shared memory is mapped, by maps read now; nowhere if the process is gone."""
+        try:
+            text = self._space.process.maps_text()
+        except TargetError:
+            return []
+        return area_mappings(parse_maps(text).values())
 
     def _warn(self) -> None:
         """Says once if there are calls that do not come by the library."""
@@ -181,20 +187,18 @@ class LaneLink:
 
     def _settle(self) -> None:
         begun = self._begun()
-        mapping = area_mapping(self._space.mappings)
-        if mapping is None and begun:
+        areas = area_mappings(self._space.mappings)
+        if not areas and begun:
             # It may have been mapped since the maps were read.
-            with suppress(TargetError):
-                text = self._space.process.maps_text()
-                mapping = area_mapping(parse_maps(text).values())
-        if mapping is None:
+            areas = self._areas_now()
+        if not areas:
             if begun == REFUSED:
                 self._leave("the process could not make the memory for it")
             elif begun:
                 self._leave("the process was forked off the one that has it")
             return
         try:
-            self._capture.connect(self._space.process, mapping, self._words)
+            self._capture.connect(self._space.process, areas[0], self._words)
         except TargetError as error:
             self._leave(str(error))
         else:
