@@ -57,6 +57,20 @@ enum lane_state {
 	LANE_REFUSED = 2, /* it could not be made: nothing will ever be reported */
 };
 
+/* Why what the process reports would not be all, or none of it could be reported. */
+enum lane_reason {
+	LANE_DEEP_BIND = 1, /* a library was opened to call the C library's functions past it */
+	LANE_NAMESPACE = 2, /* a library was opened in another namespace, with a C library of its own */
+	LANE_NO_CLOCK = 3,  /* the program gives up nearly all system calls, or reading the clock */
+};
+
+/* How far the process has come in having probes take its place (leave.h). */
+enum lane_leaving {
+	LANE_STAYS = 0,
+	LANE_LEAVING = 1, /* nobody begins a call any more */
+	LANE_LEFT = 2,    /* nobody is in one, and all that was to be reported is */
+};
+
 /* The first page: all that an idle process has mapped. */
 struct lane_control {
 	__u64 magic;
@@ -65,7 +79,7 @@ struct lane_control {
 	__u64 size_bytes; /* of the file; the library */
 	__u32 unmappable; /* errno of mapping the rest of the file; the library */
 	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
-	__u32 deep_binds; /* libraries that were opened to call past it; the library */
+	__u32 why_not;    /* enum lane_reason; the library */
 	__u32 unused_first;
 	__u64 unused[3];
 	/*
@@ -74,13 +88,14 @@ struct lane_control {
 	 * away, and the process is idle from the next call on.
 	 */
 	__u32 holder;
-	__u32 gap_holder[15];
+	__u32 leaving; /* enum lane_leaving; the library */
+	__u32 gap_holder[14];
 	/* The profiler: */
 	__u64 min_size; /* of blocks that are reported, in bytes */
 	__u64 max_size;
 	__u32 clock;      /* enum lane_clock */
 	__u32 max_frames; /* of a stack */
-	__u32 may_sleep;  /* whether waiting threads may make system calls: no seccomp filter */
+	__u32 may_call;   /* whether threads may make system calls: no seccomp filter is seen */
 	__u32 samples;    /* whether only blocks that samples fall into are reported */
 	__u64 unused_too[4];
 	struct space space; /* `loads` is the library's */
@@ -117,7 +132,7 @@ struct lane_ring {
 	__u32 owner; /* the thread's id; 0: nobody. Cleared by the profiler when the thread is gone */
 	__u32 lock;  /* of the first ring: the id of the thread that uses it now */
 	__u32 busy;  /* a walk is under way */
-	__u32 unused;
+	__u32 inside; /* a call is under way; of the first ring: how many are */
 	__u64 gap_owner[6];
 	/* The thread's own: */
 	__u8 page[LANE_PAGE]; /* a copy of one that is not of its own stack */

@@ -22,3 +22,17 @@ BOOT(void *, pvalloc, (size_t size), size)
 BOOT(void, free, (void *block), block)
 BOOT(int, fork, (void))
 BOOT(int, _Fork, (void))
+BOOT(int, execve, (const char *file, char *const *words, char *const *entries), file, words, entries)
+BOOT(int, execvpe, (const char *file, char *const *words, char *const *entries), file, words, entries)
+BOOT(int, fexecve, (int file, char *const *words, char *const *entries), file, words, entries)
+
+/* Arguments stay where they are. */
+static __attribute__((naked)) long boot_syscall(long number, ...)
+{
+	CALL_AND_PASS_ON("call begin_once", next.syscall);
+}
+
+static __attribute__((naked)) int boot_prctl(int option, ...)
+{
+	CALL_AND_PASS_ON("call begin_once", next.prctl);
+}

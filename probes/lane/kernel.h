@@ -5,15 +5,18 @@
 #define SYS_munmap 11
 #define SYS_close 3
 #define SYS_rt_sigprocmask 14
+#define SYS_access 21
 #define SYS_mremap 25
 #define SYS_madvise 28
 #define SYS_nanosleep 35
 #define SYS_getpid 39
 #define SYS_fcntl 72
 #define SYS_ftruncate 77
+#define SYS_prctl 157
 #define SYS_gettid 186
 #define SYS_prlimit64 302
 #define SYS_process_vm_readv 310
+#define SYS_seccomp 317
 #define SYS_memfd_create 319
 #define SYS_membarrier 324
 
@@ -35,8 +38,10 @@
 #define F_SEAL_SHRINK 2
 #define F_SEAL_GROW 4
 #define RLIMIT_FSIZE 1
+#define MEMBARRIER_CMD_GLOBAL_EXPEDITED 2
 #define MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED 4
 #define FUTEX_TID_MASK 0x3fffffff
+#define ACCESS_READ 4 /* R_OK */
 #define EFAULT 14
 
 static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)

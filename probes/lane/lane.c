@@ -71,6 +71,7 @@ typedef __u8 u8;
 
 #include "kernel.h"
 #include "next.h"
+#include "filters.h"
 
 /* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
 #define LANE_RTLD_DEEPBIND 8
@@ -88,6 +89,7 @@ static struct guard {
 /* What a thread keeps: little, for it is taken from its stack. */
 struct thread {
 	struct lane_ring *ring;
+	struct lane_ring *noted; /* where it says that a call is under way; NULL: none is */
 	struct event *slots;
 	u64 taken;   /* slots that the profiler had taken when last looked */
 	u64 call;    /* where the return address of the allocator's call under way is; 0: none */
@@ -101,6 +103,12 @@ struct thread {
 	u32 tid;
 };
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
+
+/* Says whether a call is under way that may have to do with the shared memory. */
+static inline void note_inside(int by)
+{
+	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
+}
 
 static inline int is_wanted(const struct lane_control *control)
 {
@@ -122,7 +130,7 @@ static void wait_a_while(struct lane_control *control, u32 tries, u64 begun)
 
 	if (__builtin_ia32_rdtsc() - begun > LONGEST_WAIT)
 		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
-	if (tries > 50 && *(volatile u32 *)&control->may_sleep)
+	if (tries > 50 && may_call(control))
 		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
 	else
 		for (u32 n = 0; n < 50; n++)
@@ -276,6 +284,7 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 #include "walk.h"
 #include "sample.h"
 #include "otel.h"
+#include "leave.h"
 
 /*
  * Whether a call made now, whose return address is at `at`, is inside the one that has its own
@@ -456,18 +465,12 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 
 #define FRAME ((const u64 *)__builtin_frame_address(0))
 #define IS_IDLE likely(!is_wanted(guard.control) && otel_is_idle())
-/* Says whether a call is under way that may have to do with the shared memory. */
-static inline void note_inside(int by)
-{
-	__asm__ volatile("addl %1, %0" : "+m"(me.inside) : "er"(by) : "memory");
-}
-
 /* A call that is no jump: the frame stays. */
 #define TRACED(call) \
 	({ \
-		note_inside(1); \
+		begin_call(); \
 		__typeof__(call) traced_result = call; \
-		note_inside(-1); \
+		end_call(); \
 		traced_result; \
 	})
 
@@ -481,9 +484,9 @@ EXPORT void free(void *block)
 	if (IS_IDLE) {
 		next.free(block);
 	} else {
-		note_inside(1);
+		begin_call();
 		traced_free(block, FRAME);
-		note_inside(-1);
+		end_call();
 	}
 }
 
@@ -589,18 +592,28 @@ EXPORT int dlclose(void *library)
 
 /*
  * A library that binds to what it needs before all else calls the C library's functions past
- * these: that is counted. A jump, for the C library looks at who has called it.
+ * these, and so does one in another namespace. A jump, for the C library looks at who has called it.
  */
 EXPORT void *dlopen(const char *file, int mode)
 {
-	struct lane_control *control = guard.control;
 	void *(*open)(const char *, int) = (void *(*)(const char *, int))find_one("dlopen");
 
 	if (!open)
 		return NULL;
-	if (mode & LANE_RTLD_DEEPBIND && control)
-		__atomic_fetch_add(&control->deep_binds, 1, __ATOMIC_RELAXED);
+	if (mode & LANE_RTLD_DEEPBIND)
+		leave(LANE_DEEP_BIND);
 	return open(file, mode);
+}
+
+EXPORT void *dlmopen(long namespace, const char *file, int mode)
+{
+	void *(*open)(long, const char *, int) =
+		(void *(*)(long, const char *, int))find_one("dlmopen");
+
+	if (!open)
+		return NULL;
+	leave(LANE_NAMESPACE);
+	return open(namespace, file, mode);
 }
 
 /* Whether the shared memory has been made, or could not be: for the profiler. */
@@ -676,7 +689,7 @@ static void make_area(void)
 }
 
 /* Whoever allocates first, or else the loader, begins; others wait until that is done. */
-static void begin_once(void)
+static __attribute__((noinline, used)) void begin_once(void)
 {
 	static u32 begun, done;
 
@@ -694,9 +707,15 @@ static void begin_once(void)
 		__builtin_ia32_pause();
 }
 
-__attribute__((constructor)) static void construct(void)
+#include "exec.h"
+
+/* glibc passes the environment, and may not have noted it yet; musl has, and passes nothing. */
+__attribute__((constructor)) static void construct(int n, char **words, char **entries)
 {
+	(void)n;
+	(void)words;
 	begin_once();
+	restore_environment(&environ && environ ? environ : entries);
 }
 
 #include "boot.h"

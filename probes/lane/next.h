@@ -21,6 +21,11 @@ static void *boot_valloc(size_t);
 static void *boot_pvalloc(size_t);
 static int boot_fork(void);
 static int boot__Fork(void);
+static int boot_execve(const char *, char *const *, char *const *);
+static int boot_execvpe(const char *, char *const *, char *const *);
+static int boot_fexecve(int, char *const *, char *const *);
+static long boot_syscall(long, ...);
+static int boot_prctl(int, ...);
 
 /* Until they are found: what finds them first. */
 static struct {
@@ -36,16 +41,23 @@ static struct {
 	void *(*pvalloc)(size_t);
 	int (*fork)(void);
 	int (*_Fork)(void);
+	int (*execve)(const char *, char *const *, char *const *);
+	int (*execvpe)(const char *, char *const *, char *const *);
+	int (*fexecve)(int, char *const *, char *const *);
+	long (*syscall)(long, ...);
+	int (*prctl)(int, ...);
 } next = {
 	boot_malloc, boot_free, boot_calloc, boot_realloc, boot_reallocarray,
 	boot_posix_memalign, boot_aligned_alloc, boot_memalign, boot_valloc, boot_pvalloc,
-	boot_fork, boot__Fork,
+	boot_fork, boot__Fork, boot_execve, boot_execvpe, boot_fexecve,
+	boot_syscall, boot_prctl,
 };
 
-#define FUNCTIONS 12
+#define FUNCTIONS 17
 static const char *const names[FUNCTIONS] = {
 	"malloc", "free", "calloc", "realloc", "reallocarray", "posix_memalign",
 	"aligned_alloc", "memalign", "valloc", "pvalloc", "fork", "_Fork",
+	"execve", "execvpe", "fexecve", "syscall", "prctl",
 };
 
 struct finding {

@@ -92,7 +92,7 @@ static u64 copy_memory(const struct lane_control *control, void *to, u64 from, u
 	struct { u64 start, bytes; } local = {(u64)to, bytes}, remote = {from, bytes};
 	long copied = 0;
 
-	if (*(volatile u32 *)&control->may_sleep)
+	if (may_call(control))
 		copied = system_call(SYS_process_vm_readv, control->pid, (u64)&local, 1,
 				     (u64)&remote, 1, 0);
 	return copied > 0 ? copied : 0;
@@ -112,7 +112,7 @@ static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 	}
 	if (copy_memory(control, walk->page, page, LANE_PAGE) == LANE_PAGE)
 		walk->shift = (u64)walk->page - page;
-	else if (!*(volatile u32 *)&control->may_sleep && !walk->guessed && can_read(page))
+	else if (!may_call(control) && !walk->guessed && can_read(page))
 		walk->shift = 0;
 	else
 		return 0;
@@ -142,7 +142,7 @@ static u32 count_pages(const struct lane_control *control, const struct walk *wa
 	if (walk->is_own)
 		while (at < end && (at < me.high || goes_on(control, at)))
 			at += LANE_PAGE;
-	else if (*(volatile u32 *)&control->may_sleep)
+	else if (may_call(control))
 		while (at < end && can_read(at))
 			at += LANE_PAGE;
 	else if (walk->high - start <= end - start) /* as far as there are frames for sure */

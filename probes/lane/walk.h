@@ -64,7 +64,7 @@ static __attribute__((noinline)) u64 send_miss(struct lane_control *control,
 	miss->image = control->space.image;
 	miss->missing = missing;
 	miss->stack_address = start;
-	if (walk->is_own || !*(volatile u32 *)&control->may_sleep)
+	if (walk->is_own || !may_call(control))
 		copy_words((u64 *)(miss + 1), (const u64 *)start, pages * (LANE_PAGE / 8));
 	else
 		pages = copy_memory(control, miss + 1, start, pages * (u64)LANE_PAGE) / LANE_PAGE;

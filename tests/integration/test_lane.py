@@ -99,7 +99,9 @@ def test_clocks(
 def test_size_limits(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
     """What is reported equals what probes say of those sizes, block by block."""
     target = armed([builder.c("books"), 4, OPERATIONS, 11, 3000], targets)
-    whole = Tracelloc("-p", target.pid, "--json", "--top", 100_000, directory=tmp_path)
+    whole = Tracelloc(
+        "-p", target.pid, "--json", "--lane", "off", "--top", 100_000, directory=tmp_path
+    )
     limited = traced(target, tmp_path, "--min-size", 100, "--max-size", "1k", "--top", 100_000)
     books = json.loads(target.ask("run"))
     assert limited.stop() == whole.stop() == 0
@@ -215,9 +217,35 @@ def test_executed_by_a_shell(builder: Builder) -> None:
     assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
 
+@pytest.mark.parametrize(
+    "way",
+    ["vfork", "execl", "execlp", "execle", "execv", "execvp", "execve", "execvpe", "fexecve"],
+)
+def test_executed_by(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, way: str
+) -> None:
+    """All of the environment is as it was, the program's own library is kept, and ours comes first.
+
+    Children have nothing of ours.
+    """
+    if way != "execv":
+        monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
+    script = tmp_path / "script"
+    script.write_text(
+        "tr '\\0' '\\n' < /proc/$$/environ | grep .; "
+        "cat /proc/self/maps | grep -c libtracelloc; true"
+    )
+    command = [builder.c("executor"), way, "/bin/sh", script]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(BY_ITSELF) == 2, done.stderr
+    assert done.stdout == alone.stdout
+
+
 def test_executed_without_the_library(builder: Builder) -> None:
     """While programs begin, they are stopped until there are probes."""
-    command = ("env", "-u", "LD_PRELOAD", builder.c("early"), 7)
+    command = (builder.c("executor"), "syscall", builder.c("early"), 7)
     done = run_tracelloc(*QUIET, "--lane", "on", "--", *command)
     assert done.returncode == 7, done.stderr
     assert f"{BY_PROBES}the program has not preloaded it\n" in done.stderr
@@ -297,31 +325,40 @@ def test_another_malloc_has_probes(
     assert report["live_bytes"] == sum(size for _, size in books.values())
 
 
-def test_a_second_c_library(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    """It is none of the library's, which harms nobody, and is said."""
-    target = armed([builder.c("books"), 1, 10, 1, 10], targets)
+@pytest.mark.parametrize("way", ["deep", "namespace"])
+@pytest.mark.parametrize("when", ["during", "before"])
+def test_libraries_that_call_past_it(
+    builder: Builder, targets: list[Target], tmp_path: Path, way: str, when: str
+) -> None:
+    """Probes take its place before such a library is there, and nothing is missed.
+
+    Libraries are looked for as the program that opens them says.
+    """
+    name = f"libbeside{os.getpid()}.so"
+    (tmp_path / name).write_bytes(builder.c("besides", "-shared", "-fPIC").read_bytes())
+    program = builder.c("beside", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}")
+    target = armed([program, way, name], targets)
+    said_so = BY_PROBES + f"process {target.pid} has a library "
+    if when == "before":
+        target.ask("go")
+        tracer = traced(target, tmp_path)
+        assert said(tracer, said_so)
+        assert tracer.stop() == 0
+        return
     tracer = traced(target, tmp_path)
-    tracer.await_report(lambda report: report["elapsed_s"] > 0.5)
+    assert said(tracer, BY_ITSELF)
+    blocks, size_bytes = map(int, target.ask("go").split())
     assert tracer.stop() == 0
-    assert not said(tracer, "another C library")
-    target = armed([builder.c("twolibcs", "-ldl")], targets)
-    tracer = traced(target, tmp_path)
-    tracer.wait_for("has loaded another C library (dlmopen)")
-    assert target.ask("go") == "done"
-    assert tracer.stop() == 0
+    assert said(tracer, BY_PROBES + "the program has a library ")
     report = tracer.last()
-    assert (report["live_allocations"], report["live_bytes"]) == (10, 400)
-    assert report["unmatched_frees"] == 0
-
-
-def test_libraries_that_call_past_it(builder: Builder, tmp_path: Path) -> None:
-    """It is said; and libraries are looked for as the program that opens them says."""
-    library = tmp_path / "libbeside.so"
-    subprocess.run(["gcc", "-shared", "-o", library, "-x", "c", "/dev/null"], check=True)
-    opener = builder.c("opener", "-ldl", f"-Wl,--enable-new-dtags,-rpath,{tmp_path}")
-    done = run_tracelloc("--lane", "on", "-o", tmp_path / "o.fg", "--", opener, library.name)
-    assert done.stdout == "opened\n"
-    assert "call the C library's malloc directly (RTLD_DEEPBIND)" in done.stderr
+    # The loader has blocks of its own.
+    kept = [
+        (entry["allocations"], entry["bytes"])
+        for entry in report["top_allocators"]
+        if entry["stack"][0]["symbol"] in ("main", "work", "beside_keep")
+    ]
+    assert tuple(map(sum, zip(*kept, strict=True))) == (blocks, size_bytes)
+    assert report["lost_events"] == 0
 
 
 def test_the_programs_own_preloaded_libraries_are_kept(
@@ -331,13 +368,35 @@ def test_the_programs_own_preloaded_libraries_are_kept(
     script = "echo $LD_PRELOAD; grep -c libm.so /proc/$$/maps; ls /proc/self/fd"
     done = run_tracelloc("--lane", "on", "-o", tmp_path / "o.fg", "--", "sh", "-c", script)
     lines = done.stdout.split()
-    assert lines[0] == f"{LIBRARY}:libm.so.6"
+    assert lines[0] == "libm.so.6"
     assert int(lines[1]) > 0
     # Nothing of ours is open in it.
     assert lines[2:] == ["0", "1", "2", "3"]
 
 
 # No harm.
+
+
+@pytest.mark.parametrize("way", ["strict", "prctl", "seccomp"])
+def test_system_calls_are_given_up(
+    builder: Builder, targets: list[Target], tmp_path: Path, way: str
+) -> None:
+    """From then on none is made that could end the program."""
+    target = armed([builder.c("sandbox"), way], targets)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert target.process.poll() is None
+    elsewhere = 0 if way == "strict" else 10
+    assert tracer.last()["live_allocations"] == 11 + elsewhere
+    assert tracer.last()["live_bytes"] == 1100 + 1000 * elsewhere
+    if way == "strict":
+        # Nor is one made for somebody who comes later.
+        tracer = traced(target, tmp_path)
+        target.say("end")
+        assert tracer.finish() == 0
+        assert target.process.wait(PATIENCE_S) == 0
 
 
 def pairs_ns(target: Target) -> float:
@@ -490,10 +549,12 @@ def test_little_address_space(builder: Builder, targets: list[Target], tmp_path:
 
 
 def test_the_library_needs_nothing() -> None:
-    """But a function that every C library has; and it is small."""
+    """But what every C library has; and it is small."""
     assert LIBRARY.stat().st_size <= 64 << 10
     listed = subprocess.run(["nm", "-D", LIBRARY], capture_output=True, text=True, check=True)
     undefined = [line.split() for line in listed.stdout.splitlines() if " T " not in line]
-    assert [words for words in undefined if words[-2] in "Uw"] == [["w", "dl_iterate_phdr"]]
+    assert [words for words in undefined if words[-2] in "Uw"] == [
+        ["w", "dl_iterate_phdr"], ["w", "environ"],
+    ]  # fmt: skip
     needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True)
     assert "NEEDED" not in needed.stdout

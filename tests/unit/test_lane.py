@@ -7,7 +7,6 @@ import mmap
 import random
 import struct
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,7 +18,6 @@ from tracelloc.capture.ring import SentStacks
 from tracelloc.command.commandline import parse_command_line
 from tracelloc.command.options import options_of
 from tracelloc.errors import UsageError
-from tracelloc.tracing.program import _with_preloaded
 from tracelloc.unwinding.leading import LeadingFrames
 
 WORD = struct.Struct("<Q")
@@ -236,18 +234,14 @@ def test_leading_frames() -> None:
     ]  # fmt: skip
 
 
-def test_preloaded_libraries() -> None:
-    library = Path("/lib/own.so")
-    assert _with_preloaded([b"A=1"], library) == [b"A=1", b"LD_PRELOAD=/lib/own.so"]
-    assert _with_preloaded([b"LD_PRELOAD=x.so y.so", b"A=1"], library) == [
-        b"A=1", b"LD_PRELOAD=/lib/own.so:x.so y.so",
-    ]  # fmt: skip
-    assert _with_preloaded([b"LD_PRELOAD="], library) == [b"LD_PRELOAD=/lib/own.so"]
-
-
 @pytest.mark.parametrize(
-    "more", [["--follow"], ["--mmap"], ["--stacks", "fp"], ["--max-overhead", "5%"]], ids=str
-)
+    "more",
+    [
+        ["--follow"], ["--mmap"], ["--stacks", "fp"], ["--max-overhead", "5%"],
+        ["--malloc", "jemalloc"], ["--attach", "perf"],
+    ],
+    ids=str,
+)  # fmt: skip
 def test_what_needs_probes(more: list[str]) -> None:
     with pytest.raises(UsageError, match="--lane=on excludes"):
         parse_command_line(["-p", "1", "--text", "--lane", "on", *more], terminal=False)

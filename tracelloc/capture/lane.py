@@ -82,6 +82,17 @@ def usable_clock() -> int:
     return lanemerge.CLOCK_TSC if "tsc" in sources else lanemerge.CLOCK_COUNTER
 
 
+def _reason(number: int) -> str:
+    """What ``enum lane_reason`` means, as what follows a process's name."""
+    reasons = {
+        0: "",
+        lanemerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
+        lanemerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
+        lanemerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
+    }
+    return reasons.get(number, "reports what it should not")
+
+
 class Lane:
     """The shared memory of one process, from when it is found until ``close``."""
 
@@ -119,15 +130,17 @@ class Lane:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
         memory = mmap.mmap(self._fd, lanemerge.FILE_BYTES)
         fields = lanemerge.FIELDS
-        magic, own_pid = (
+        magic, own_pid, reason = (
             int.from_bytes(memory[fields[name] : fields[name] + size], "little")
-            for name, size in (("magic", 8), ("pid", 4))
+            for name, size in (("magic", 8), ("pid", 4), ("why_not", 4))
         )
         if magic != lanemerge.MAGIC:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
         if own_pid != pid:
             # Threads go by the ids that they know themselves by.
             raise TargetError(f"process {pid} is in another PID namespace")
+        if reason:
+            raise TargetError(f"process {pid} {_reason(reason)}")
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -145,6 +158,7 @@ class Lane:
         self._counters[:] = 0
         self._unmappable = self._field("unmappable", np.uint32)
         self._unmappable[0] = 0
+        self._field("leaving", np.uint32)[0] = 0
         known = lanemerge.AT_RECORDS - lanemerge.AT_KNOWN
         self._array(lanemerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
         self._array(lanemerge.AT_RECORDS, np.dtype(np.uint8), lanemerge.RECORD_BYTES)[:] = 0
@@ -201,7 +215,7 @@ class Lane:
 
     def look_after(self) -> None:
         """To be called now and then: whether threads that wait may make system calls."""
-        self._field("may_sleep", np.uint32)[0] = not self._process.has_seccomp_filter()
+        self._field("may_call", np.uint32)[0] = not self._process.has_seccomp_filter()
 
     @property
     def is_late(self) -> bool:
@@ -209,9 +223,19 @@ class Lane:
         return bool(self._field("is_late", np.uint32)[0])
 
     @property
-    def deep_binds(self) -> int:
-        """How many libraries were opened to call the C library's functions past it."""
-        return int(self._field("deep_binds", np.uint32)[0])
+    def has_left(self) -> bool:
+        """Whether the process waits for probes, for which ``why_not`` has the reason."""
+        return bool(self._field("leaving", np.uint32)[0] == lanemerge.LEFT)
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the process has begun to wait for that."""
+        return bool(self._field("leaving", np.uint32)[0])
+
+    @property
+    def why_not(self) -> str:
+        """Why what the process reports is not all that there is; empty if it is."""
+        return _reason(int(self._field("why_not", np.uint32)[0]))
 
     @property
     def ring_share(self) -> float:

@@ -26,6 +26,10 @@ RECORD_STACK: Final[int]
 RECORD_MISS: Final[int]
 CLOCK_TSC: Final[int]
 CLOCK_COUNTER: Final[int]
+DEEP_BIND: Final[int]
+NAMESPACE: Final[int]
+NO_CLOCK: Final[int]
+LEFT: Final[int]
 
 class LaneRings:
     damaged: int

@@ -28,8 +28,8 @@ cdef extern from "lane/area.h":
     enum {
     #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(unmappable), PLACE(is_late), PLACE(holder),
-        PLACE(deep_binds),
-        PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_sleep),
+        PLACE(why_not), PLACE(leaving),
+        PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
     };
     #define load(place) __atomic_load_n((place), __ATOMIC_SEQ_CST)
@@ -49,13 +49,18 @@ cdef extern from "lane/area.h":
         AT_size_bytes
         AT_unmappable
         AT_is_late
-        AT_deep_binds
+        AT_why_not
+        AT_leaving
+        LANE_DEEP_BIND
+        LANE_NAMESPACE
+        LANE_NO_CLOCK
+        LANE_LEFT
         AT_holder
         AT_min_size
         AT_max_size
         AT_clock
         AT_max_frames
-        AT_may_sleep
+        AT_may_call
         AT_counter
         AT_samples
         AT_space
@@ -91,9 +96,9 @@ cdef extern from "lane/area.h":
 
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes, "unmappable": AT_unmappable,
-    "is_late": AT_is_late, "deep_binds": AT_deep_binds,
+    "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
     "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,
-    "max_frames": AT_max_frames, "may_sleep": AT_may_sleep, "space": AT_space,
+    "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,
     "records_reserved": AT_records_reserved, "records_taken": AT_records_taken,
     "counters": AT_counters,
@@ -106,6 +111,8 @@ AT_SLOTS, RING_BYTES, SLOTS_BYTES = LANE_AT_SLOTS, LANE_RING_BYTES, LANE_SLOTS_B
 """Where parts of the file begin."""
 RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = LANE_RECORD_BYTES, LANE_BYTES, LANE_SLOTS, LANE_RINGS
 GAPS = LANE_GAPS
+DEEP_BIND, NAMESPACE, NO_CLOCK = LANE_DEEP_BIND, LANE_NAMESPACE, LANE_NO_CLOCK
+LEFT = LANE_LEFT
 ROW_SETS, MOST_FRAMES = 1 << LANE_ROW_SETS_LOG2, LANE_MOST_FRAMES
 KIND_SHIFT, RECORD_STACK, RECORD_MISS = (
     LANE_RECORD_KIND_SHIFT, LANE_RECORD_STACK, LANE_RECORD_MISS

@@ -292,9 +292,9 @@ def _add_probes(group: Any) -> None:
         "probes otel_memory:alloc and free (default: only where nothing else can be probed)",
         choices=["auto", "otel"], default="auto")
     add("--lane", "whether a program reports its allocations by itself, through a library that it "
-        "has preloaded, instead of by probes: on, where that is possible; auto, where nothing is "
-        "missing by it that was asked for, nor Python's functions; off (the default)",
-        choices=["auto", "off", "on"], default="off")
+        "has preloaded, instead of by probes: on, where that is possible; auto (default), where "
+        "nothing that was asked for needs probes, nor functions of Python; off",
+        choices=["auto", "off", "on"], default="auto")
 
 
 def _add_reports(group: Any) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.capture import system
-from tracelloc.capture.lane import preloaded_library
+from tracelloc.capture.lane import LIBRARY, preloaded_library
 from tracelloc.command.options import Options
 from tracelloc.invoker import discard_unfinished, effective_user, invoker
 from tracelloc.target.processlist import open_target
@@ -253,7 +253,9 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
-    preloaded = preloaded_library() if options.trace.use_lane else None
+    preloaded = None
+    if options.trace.use_lane and not (options.trace.spares_python and not LIBRARY.exists()):
+        preloaded = preloaded_library()
     return LaunchStart(TracedProgram(options.command, who, file_limit, terminal, preloaded))
 
 

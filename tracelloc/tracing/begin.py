@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tracelloc.capture.bpf import Capture
+from tracelloc.capture.lane import area_mappings
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.startup import STARTUP
@@ -29,6 +32,9 @@ def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> 
         say(f"{error.message}: what it reports by itself is read instead ({PROVIDER}:alloc)")
         config = config.with_otel
     config = config.with_python(config.follow or has_python(modules))
+    if config.spares_python and not area_mappings(space.mappings):
+        # Nobody has asked for it.
+        config = replace(config, use_lane=False)
     session = _make(space, config, say)
     try:
         session.start(modules)

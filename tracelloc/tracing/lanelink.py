@@ -82,7 +82,12 @@ class LaneLink:
             return
         with suppress(TargetError):
             lane.look_after()
-        self._warn()
+        if lane.why_not and not self._is_incomplete and not lane.is_leaving:
+            self._is_incomplete = True
+            self._capture.say(
+                f"warning: the program {lane.why_not}: live blocks are not exact "
+                "(they are with --lane=off)"
+            )
         # That looks at all threads.
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
@@ -104,30 +109,27 @@ class LaneLink:
             return []
         return area_mappings(parse_maps(text).values())
 
-    def _warn(self) -> None:
-        """Says once if there are calls that do not come by the library."""
-        lane = self._capture.lane
-        if lane is None or self._is_incomplete:
-            return
-        files = [m.file_id for m in self._space.mappings if m.executable and is_c_library(m.path)]
-        if len(files) > len(set(files)):
-            what = "another C library (dlmopen), whose blocks are"
-        elif lane.deep_binds:
-            what = "libraries that call the C library's malloc directly (RTLD_DEEPBIND), which is"
-        else:
-            return
-        self._is_incomplete = True
-        self._capture.say(
-            f"warning: the program has loaded {what} not seen by the preloaded library: "
-            "live blocks are not exact (they are with --lane=off)"
-        )
-
     def close(self) -> None:
         """Nobody need wait any more. May be called twice."""
-        self._warn()
         marker, self._marker = self._marker, None
         if marker is not None:
             marker.close()
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the process waits for probes, and all that it has reported is taken."""
+        lane = self._capture.lane
+        return lane is not None and lane.has_left and lane.is_quiet
+
+    def leave(self) -> None:
+        """Has probes take its place; to be ended by ``end``."""
+        lane = self._capture.lane
+        assert lane is not None
+        self._leave(f"the program {lane.why_not}")
+
+    def end(self) -> None:
+        """The process goes on: its probes are in place."""
+        self._capture.disconnect()
 
     @property
     def withholds(self) -> bool:

@@ -240,8 +240,16 @@ class ProbeSet:
     def look_after(self, say: Callable[[str], None]) -> None:
         """See ``Attachments.look_after``."""
         self._attachments.look_after(say)
-        if self._lane is not None:
-            self._lane.look_after()
+        if self._lane is None:
+            return
+        self._lane.look_after()
+        if self._lane.has_left:
+            # Nobody allocates until that is done.
+            self._lane.leave()
+            try:
+                self.attach((), all_loaded=True)
+            finally:
+                self._lane.end()
 
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""

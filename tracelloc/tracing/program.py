@@ -17,6 +17,7 @@ from tracelloc.capture.system import FileLimit
 from tracelloc.errors import TracellocError
 from tracelloc.invoker import Invoker
 from tracelloc.text import printable
+from tracelloc.tracing.preload import can_be_read, preloads, with_preloaded
 from tracelloc.tracing.terminal import ProgramTerminal
 
 _NOT_FOUND: Final = 127
@@ -92,10 +93,7 @@ class TracedProgram:
                     signal.signal(number, signal.SIG_DFL)
                 resource.setrlimit(resource.RLIMIT_NOFILE, self._file_limit)
                 resource.setrlimit(resource.RLIMIT_DATA, self._data_limit)
-                environment = _become_user(self._who)
-                if self._preloaded is not None:
-                    environment = _with_preloaded(environment, self._preloaded)
-                _execute(self._command, environment)
+                _execute(self._command, _become_user(self._who), self._preloaded)
         except OSError as error:
             os.write(failure_fd, str(error.errno).encode())
         finally:
@@ -176,16 +174,14 @@ def _become_user(who: Invoker) -> list[bytes]:
     return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
 
 
-def _with_preloaded(environment: Sequence[bytes], library: Path) -> list[bytes]:
-    """The environment with one more library in ``LD_PRELOAD`` (ld.so(8)), before the user's own."""
-    name = b"LD_PRELOAD="
-    before = [e.removeprefix(name) for e in environment if e.startswith(name)]
-    others = [e for e in environment if not e.startswith(name)]
-    return [*others, name + b":".join([os.fsencode(library), *filter(None, before)])]
+def _execute(command: Sequence[str], environment: Sequence[bytes], preloaded: Path | None) -> None:
+    """Executes like execvpe(3), entries of the environment as they are. Raises OSError.
 
-
-def _execute(command: Sequence[str], environment: Sequence[bytes]) -> None:
-    """Executes like execvpe(3), entries of the environment as they are. Raises OSError."""
+    ``preloaded``: a library for programs that can have it.
+    """
+    library = None if preloaded is None else os.fsencode(preloaded)
+    if library is not None and not can_be_read(library):
+        library = None
     libc = ctypes.CDLL(None, use_errno=True)
     words = [os.fsencode(word) for word in command]
     paths = next((e[5:] for e in environment if e.startswith(b"PATH=")), os.defpath.encode())
@@ -193,7 +189,10 @@ def _execute(command: Sequence[str], environment: Sequence[bytes]) -> None:
     refusal = errno.ENOENT
     for place in places:
         program = os.path.join(place, words[0])  # noqa: PTH118 - bytes
-        libc.execve(program, _pointers(words), _pointers(environment))
+        entries = environment
+        if library is not None and preloads(program):
+            entries = with_preloaded(environment, library)
+        libc.execve(program, _pointers(words), _pointers(entries))
         code = ctypes.get_errno()
         if code not in (errno.ENOENT, errno.ENOTDIR):
             refusal = code

@@ -1,0 +1,195 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * A program that tracelloc starts is to find its environment as it would be without this library.
+ * tracelloc adds two entries behind all others, the mark and LD_PRELOAD, and hides the program's
+ * own LD_PRELOAD behind its first byte. All that is undone here, before the program's own code
+ * runs. The functions that execute another program in the place of this one do it again, for
+ * that is traced as well; those of children are left alone.
+ */
+
+#define LAUNCH_MARK "TRACELLOC_LAUNCH=1"
+#define LAUNCH_PRELOAD "LD_PRELOAD="
+#define LAUNCH_HIDDEN 1
+
+/* Longest path and value of LD_PRELOAD, in bytes, and most entries: they are put on the stack. */
+#define LAUNCH_PATH_BYTES 512
+#define LAUNCH_PRELOAD_BYTES 2048
+#define LAUNCH_ENTRIES 1024
+
+extern char **environ __attribute__((weak));
+
+/* Where this library is, if tracelloc has started the program. */
+static char launch_path[LAUNCH_PATH_BYTES];
+
+static u32 length_of(const char *text)
+{
+	u32 n = 0;
+
+	while (text[n])
+		n++;
+	return n;
+}
+
+/* What follows a beginning of a text; NULL if it begins otherwise. */
+static char *behind(char *text, const char *beginning)
+{
+	while (*beginning && *text == *beginning)
+		text++, beginning++;
+	return *beginning ? NULL : text;
+}
+
+static void clear(char *text)
+{
+	while (*text)
+		*text++ = 0;
+}
+
+/*
+ * Restores the environment, if there is anything to be restored. Whoever looks for the auxiliary
+ * vector behind the environment's end finds one entry more there, which says nothing.
+ */
+static void restore_environment(char **entries)
+{
+	char *preloads = NULL;
+	u32 n = 0, bytes = 0;
+
+	while (entries[n] && !is_same(entries[n], LAUNCH_MARK))
+		n++;
+	if (entries[n] && entries[n + 1] && !entries[n + 2])
+		preloads = behind(entries[n + 1], LAUNCH_PRELOAD);
+	if (!preloads)
+		return;
+	while (preloads[bytes] && preloads[bytes] != ':')
+		bytes++;
+	for (u32 at = 0; bytes < LAUNCH_PATH_BYTES && at < bytes; at++)
+		launch_path[at] = preloads[at];
+	clear(entries[n]);
+	clear(entries[n + 1]);
+	entries[n] = NULL;
+	entries[n + 1] = (char *)AT_IGNORE;
+	while (n--)
+		if (*entries[n] == LAUNCH_HIDDEN && behind(entries[n] + 1, LAUNCH_PRELOAD + 1))
+			*entries[n] = *LAUNCH_PRELOAD;
+}
+
+/* Whether what this process executes now is to report by itself as well. */
+static int is_preloaded_on(void)
+{
+	const struct lane_control *control = guard.control;
+
+	return control && *launch_path && tracelloc_lane_awaited && may_call(control) &&
+	       /* A child of vfork(2) has the same memory. */
+	       control->pid == (u32)system_call(SYS_getpid, 0, 0, 0, 0, 0, 0) &&
+	       !system_call(SYS_access, (u64)launch_path, ACCESS_READ, 0, 0, 0, 0);
+}
+
+typedef int executor(u64 what, char *const *words, char *const *entries);
+
+/* Executes by one of the C library's functions, with the environment as tracelloc makes it. */
+static int execute(executor *function, u64 what, char *const *words, char *const *entries)
+{
+	const char *own = NULL;
+	u32 n = 0, at = 0;
+
+	if (!is_preloaded_on())
+		return function(what, words, entries);
+	for (; entries && entries[n]; n++)
+		if (behind(entries[n], LAUNCH_PRELOAD))
+			own = behind(entries[n], LAUNCH_PRELOAD), at = n;
+	if (n > LAUNCH_ENTRIES || (own && length_of(own) > LAUNCH_PRELOAD_BYTES))
+		return function(what, words, entries);
+
+	char *all[n + 3];
+	char preload[sizeof(LAUNCH_PRELOAD) + sizeof(launch_path) + LAUNCH_PRELOAD_BYTES];
+	char hidden[sizeof(LAUNCH_PRELOAD) + LAUNCH_PRELOAD_BYTES];
+	char *end = preload;
+
+	for (u32 i = 0; i < n; i++)
+		all[i] = entries[i];
+	for (const char *from = LAUNCH_PRELOAD; *from;)
+		*end++ = *from++;
+	for (const char *from = launch_path; *from;)
+		*end++ = *from++;
+	if (own) {
+		u32 bytes = 0;
+
+		*end++ = ':';
+		for (const char *from = own; *from;)
+			*end++ = *from++;
+		do
+			hidden[bytes] = entries[at][bytes];
+		while (entries[at][bytes++]);
+		*hidden = LAUNCH_HIDDEN;
+		all[at] = hidden;
+	}
+	*end = 0;
+	all[n] = LAUNCH_MARK;
+	all[n + 1] = preload;
+	all[n + 2] = NULL;
+	return function(what, words, all);
+}
+
+EXPORT int execve(const char *file, char *const *words, char *const *entries)
+{
+	return execute((executor *)next.execve, (u64)file, words, entries);
+}
+
+EXPORT int execvpe(const char *file, char *const *words, char *const *entries)
+{
+	return execute((executor *)next.execvpe, (u64)file, words, entries);
+}
+
+EXPORT int fexecve(int file, char *const *words, char *const *entries)
+{
+	return execute((executor *)next.fexecve, file, words, entries);
+}
+
+EXPORT int execv(const char *file, char *const *words)
+{
+	return execve(file, words, environ);
+}
+
+EXPORT int execvp(const char *file, char *const *words)
+{
+	return execvpe(file, words, environ);
+}
+
+/* Words that are given one by one, the first of which is `first`, in an array. */
+#define GATHER(words, list, first) \
+	u32 words##_count = 0; \
+	{ \
+		__builtin_va_list counted; \
+		__builtin_va_start(counted, first); \
+		for (const char *word = first; word; word = __builtin_va_arg(counted, char *)) \
+			words##_count++; \
+		__builtin_va_end(counted); \
+	} \
+	char *words[words##_count + 1]; \
+	__builtin_va_list list; \
+	__builtin_va_start(list, first); \
+	words[0] = (char *)first; \
+	for (u32 at = 1; at <= words##_count; at++) \
+		words[at] = __builtin_va_arg(list, char *)
+
+EXPORT int execl(const char *file, const char *first, ...)
+{
+	GATHER(words, list, first);
+	__builtin_va_end(list);
+	return execve(file, words, environ);
+}
+
+EXPORT int execlp(const char *file, const char *first, ...)
+{
+	GATHER(words, list, first);
+	__builtin_va_end(list);
+	return execvpe(file, words, environ);
+}
+
+EXPORT int execle(const char *file, const char *first, ...)
+{
+	char *const *entries;
+	GATHER(words, list, first);
+	entries = __builtin_va_arg(list, char *const *);
+	__builtin_va_end(list);
+	return execve(file, words, entries);
+}

@@ -1,0 +1,77 @@
+"""What a program that we start is given so that it preloads our library."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.harness import Builder
+from tracelloc.tracing.preload import can_be_read, preloads, with_preloaded
+
+MARK = b"TRACELLOC_LAUNCH=1"
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ([b"A=1"], [b"A=1", MARK, b"LD_PRELOAD=/own.so"]),
+        (
+            [b"LD_PRELOAD=x.so y.so", b"A=1"],
+            [b"\1D_PRELOAD=x.so y.so", b"A=1", MARK, b"LD_PRELOAD=/own.so:x.so y.so"],
+        ),
+        (
+            [b"LD_PRELOAD=x.so", b"LD_PRELOAD=y.so"],
+            [b"\1D_PRELOAD=x.so", b"\1D_PRELOAD=y.so", MARK, b"LD_PRELOAD=/own.so:y.so"],
+        ),
+    ],
+)
+def test_environment(environment: list[bytes], expected: list[bytes]) -> None:
+    assert with_preloaded(environment, b"/own.so") == expected
+
+
+def test_libraries_that_loaders_would_complain_about(tmp_path: Path) -> None:
+    library = tmp_path / "own.so"
+    assert not can_be_read(bytes(library))
+    library.touch()
+    assert can_be_read(bytes(library))
+    odd = tmp_path / "own library.so"
+    odd.touch()
+    assert not can_be_read(bytes(odd))
+    assert not can_be_read(b"/" * 600)
+
+
+def test_programs(builder: Builder, tmp_path: Path) -> None:
+    """Dynamic ones, and scripts that such a program interprets."""
+
+    def does(path: Path) -> bool:
+        return preloads(bytes(path))
+
+    dynamic, static = builder.c("early"), builder.c("early", "-static")
+    assert does(dynamic)
+    assert not does(static)
+    assert does(builder.c("early", compiler="musl-gcc"))
+    script = tmp_path / "script"
+    for line, expected in (
+        (f"#! {dynamic} -x\n", True), (f"#!{static}", False), ("#!", False), ("#! \n", False),
+        (f"#!{script}\n", False), ("\x7fELF", False), ("", False), ("x" * 300, False),
+    ):  # fmt: skip
+        script.write_text(line)
+        assert does(script) == expected, line
+    owned = tmp_path / "owned"
+    owned.write_bytes(dynamic.read_bytes())
+    assert does(owned)
+    owned.chmod(0o4755)
+    assert not does(owned)
+    foreign = bytearray(dynamic.read_bytes())
+    foreign[18] = 183
+    owned.write_bytes(foreign)
+    owned.chmod(0o755)
+    assert not does(owned)
+    owned.write_bytes(dynamic.read_bytes()[:70])
+    assert not does(owned)
+    os.mkfifo(tmp_path / "pipe")
+    assert not does(tmp_path / "pipe")
+    assert not does(tmp_path)
+    assert not does(tmp_path / "missing")
