@@ -38,8 +38,13 @@
  *   profiler sees it. (With the counter, or where the process could not be registered, reserving
  *   is a locked addition itself.) Slots that are reserved but not written have stamps
  *   above those before them in their ring. So below T, and below the last written stamp of each
- *   ring that has an unwritten slot, all is there: that is merged, the rest waits (merge.pyx).
+ *   ring that has an unwritten slot, all is there: that is merged, the rest waits (lanemerge.pyx).
  *   A thread that was preempted in between holds others up until it runs again.
+ *
+ * Leaving
+ *   Calls that would pass by these functions (a library that binds to the C library itself, or has
+ *   another one), and programs that give up what this needs, have probes take its place, between
+ *   one call of an allocator and the next (leave.h).
  *
  * Full rings
  *   A thread waits, before it reserves, until there is room or nobody wants events any more.
