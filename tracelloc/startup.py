@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from typing import Final
 
-from tracelloc.text import show_status
+from tracelloc.text import clear_status, show_status
 
 
 class StatusLine:
@@ -35,7 +35,7 @@ class StatusLine:
         """Takes the line away. May be called twice."""
         if self._is_on:
             with suppress(OSError, ValueError):
-                print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+                clear_status()
         self._is_on = False
 
 

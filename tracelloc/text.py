@@ -34,9 +34,27 @@ def _escape(character: str) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+_STATUS_IS_SHOWN: Final = threading.Event()
+
+
 def show_status(text: str) -> None:
     """Shows a line on standard error, which is a terminal, in place of the last such line."""
+    _STATUS_IS_SHOWN.set()
     print(f"\rtracelloc: {text}\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def clear_status() -> None:
+    """Takes that line away, if one is shown."""
+    if _STATUS_IS_SHOWN.is_set():
+        _STATUS_IS_SHOWN.clear()
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def leave_status() -> None:
+    """What comes next begins below that line, if one is shown."""
+    if _STATUS_IS_SHOWN.is_set():
+        _STATUS_IS_SHOWN.clear()
+        print(file=sys.stderr)
 
 
 class Progress:
@@ -62,8 +80,8 @@ class Progress:
         self._timer.cancel()
         with self._lock:
             self._ended = True
-            if self._shown and sys.stderr.isatty():
-                print(file=sys.stderr)
+            if self._shown:
+                leave_status()
 
     def _expire(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@
 /* Longest path and value of LD_PRELOAD, in bytes, and most entries: they are put on the stack. */
 #define LAUNCH_PATH_BYTES 512
 #define LAUNCH_PRELOAD_BYTES 2048
-#define LAUNCH_ENTRIES 1024
+#define LAUNCH_ENTRIES 512
 
 extern char **environ __attribute__((weak));
 

@@ -104,6 +104,7 @@ struct thread {
 	u64 dice;         /* of pseudo-random numbers; 0: none yet */
 	u64 low, high;    /* of its own stack, as far as it is known (stack.h); 0: it is not */
 	u64 hole;         /* what is in this page or below is none of it */
+	u64 outermost;    /* frame of the first of the calls under way */
 	u32 inside;       /* calls under way, signal handlers' included, that use the shared memory */
 	u32 tid;
 };
@@ -473,7 +474,7 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 /* A call that is no jump: the frame stays. */
 #define TRACED(call) \
 	({ \
-		begin_call(); \
+		begin_call(FRAME); \
 		__typeof__(call) traced_result = call; \
 		end_call(); \
 		traced_result; \
@@ -489,7 +490,7 @@ EXPORT void free(void *block)
 	if (IS_IDLE) {
 		next.free(block);
 	} else {
-		begin_call();
+		begin_call(FRAME);
 		traced_free(block, FRAME);
 		end_call();
 	}

@@ -68,14 +68,30 @@ static __attribute__((noinline)) void wait_outside(struct lane_control *control)
 	} while (*(volatile u32 *)&control->leaving && is_wanted(control));
 }
 
-/* A call begins that may be reported. */
-static inline void begin_call(void)
+/*
+ * Whether the call that this one seems to be within has ended without returning: an exception or
+ * longjmp(3) has left it. The stack was deeper then.
+ */
+static inline int is_left(u64 frame)
+{
+	return frame >= me.outermost && me.outermost >= me.low && frame < me.high;
+}
+
+/* A call begins that may be reported; `frame` is its function's. */
+static inline void begin_call(const u64 *frame)
 {
 	struct lane_control *control = guard.control;
 
 	note_inside(1);
-	if (unlikely(me.inside != 1 || !control || !is_wanted(control)))
+	if (unlikely(me.inside != 1) && is_left((u64)frame))
+		me.inside = 1;
+	if (unlikely(me.inside != 1))
 		return;
+	me.outermost = (u64)frame;
+	if (unlikely(!control || !is_wanted(control)))
+		return;
+	if (unlikely(me.noted != NULL))
+		note_in_ring(me.noted, 0); /* of the call that was left */
 	if (unlikely(!me.ring || !guard.area) && !take_ring())
 		return;
 	me.noted = me.ring;
@@ -86,6 +102,8 @@ static inline void begin_call(void)
 
 static inline void end_call(void)
 {
+	if (unlikely(!me.inside))
+		return; /* calls within this one were taken for the only ones */
 	if (me.inside == 1 && me.noted) {
 		note_in_ring(me.noted, 0);
 		me.noted = NULL;

@@ -157,17 +157,20 @@ def test_these_tests_bite(
     builder: Builder, targets: list[Target], tmp_path: Path, old: str, new: str
 ) -> None:
     """Without an essential part of the protocol the figures are wrong."""
-    target = Target([builder.c("books"), 4, 40_000, 1, 3000])
-    targets.append(target)
-    tracer = Tracelloc(
-        old, new, "-p", target.pid, "--json", "--events-size", 4096, directory=tmp_path,
-        module="tests.mutant",
-    )  # fmt: skip
-    books = run_unread(target, tracer, SHORT_S)
-    assert tracer.stop() == 0
-    report = tracer.last()
-    assert report["lost_events"] == 0
-    assert report["live_allocations"] != sum(count for count, _ in books.values())
+    for _ in range(3):  # some of what is left out makes no difference once in a while
+        target = Target([builder.c("books"), 4, 40_000, 1, 3000])
+        targets.append(target)
+        tracer = Tracelloc(
+            old, new, "-p", target.pid, "--json", "--events-size", 4096, directory=tmp_path,
+            module="tests.mutant",
+        )  # fmt: skip
+        books = run_unread(target, tracer, SHORT_S)
+        assert tracer.stop() == 0
+        report = tracer.last()
+        assert report["lost_events"] == 0
+        if report["live_allocations"] != sum(count for count, _ in books.values()):
+            return
+    pytest.fail("nothing of it is ever seen")
 
 
 def test_samples(builder: Builder, targets: list[Target], tmp_path: Path) -> None:

@@ -22,7 +22,14 @@ from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
 from tracelloc.invoker import create_file, replace_file
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
-from tracelloc.text import format_duration, format_size, printable, show_status
+from tracelloc.text import (
+    clear_status,
+    format_duration,
+    format_size,
+    leave_status,
+    printable,
+    show_status,
+)
 from tracelloc.views.combined import joined, trace_profiles
 from tracelloc.views.naming import Namers
 from tracelloc.views.profile import Metric, Profile
@@ -190,7 +197,6 @@ class Messages:
 
     def __init__(self) -> None:
         self._last_progress_s = 0.0
-        self._progress_shown = False
 
     def say(self, message: str) -> None:
         """A line of its own."""
@@ -200,7 +206,9 @@ class Messages:
 
     def say_aside(self, message: str) -> None:
         """For other threads: on a line of its own, whatever progress is being shown."""
-        self.say(f"\r\x1b[K{message}" if sys.stderr.isatty() else message)
+        with suppress(OSError):
+            clear_status()
+        self.say(message)
 
     def show_progress(self, line: str) -> None:
         """On a terminal in place of the last such line, else now and then."""
@@ -211,12 +219,9 @@ class Messages:
         self._last_progress_s = now
         if terminal:
             show_status(line)
-            self._progress_shown = True
         else:
             self.say(line)
 
     def end_progress(self) -> None:
         """What is said next begins on a line of its own."""
-        if self._progress_shown:
-            print(file=sys.stderr)
-            self._progress_shown = False
+        leave_status()
