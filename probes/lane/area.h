@@ -55,6 +55,7 @@ enum lane_clock {
 enum lane_state {
 	LANE_READY = 1,   /* the file is there */
 	LANE_REFUSED = 2, /* it could not be made: nothing will ever be reported */
+	LANE_PRECEDED = 3, /* another malloc comes before the library's: nothing will be reported */
 };
 
 /* Why what the process reports would not be all, or none of it could be reported. */

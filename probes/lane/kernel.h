@@ -2,6 +2,7 @@
 /* System calls without the C library, for its errno is the program's. Numbers: x86-64. */
 
 #define SYS_mmap 9
+#define SYS_mprotect 10
 #define SYS_munmap 11
 #define SYS_close 3
 #define SYS_rt_sigprocmask 14

@@ -4,9 +4,11 @@
  * memory that it shares with the profiler (area.h), in the records of the probes (event.h).
  *
  * Contract
- *   Defines malloc and its kin, and calls the next definition in the order of symbols, which
- *   it finds by itself: nothing of the C library is called but dl_iterate_phdr(3), once. System
- *   calls are made when the process begins, when a ring is taken, where a stack grows
+ *   Defines malloc and its kin, and what other malloc libraries have beside them (others.h). Calls
+ *   the next definition in the order of symbols, which it finds by itself: nothing of the C library
+ *   is called but dl_iterate_phdr(3). If the program calls another malloc before this one, it says
+ *   so, and nobody will want events.
+ *   System calls are made when the process begins, when a ring is taken, where a stack grows
  *   into pages never seen, and where a thread has to wait; none of them changes errno. Nothing
  *   allocates. Idle, a call costs two loads and a jump.
  *
@@ -106,6 +108,7 @@ struct thread {
 	u64 hole;         /* what is in this page or below is none of it */
 	u64 outermost;    /* frame of the first of the calls under way */
 	u32 inside;       /* calls under way, signal handlers' included, that use the shared memory */
+	u32 throws;       /* the call under way is an operator new, which an exception may leave */
 	u32 tid;
 };
 static __thread struct thread me __attribute__((tls_model("initial-exec")));
@@ -411,49 +414,63 @@ static void *resize(void *block, size_t n, size_t size, int is_array)
 	return is_array ? next.reallocarray(block, n, size) : next.realloc(block, size);
 }
 
+/*
+ * A function that resizes a block, NULL: it allocates. Its result is NULL where the block lives on, and
+ * where it was freed for no bytes.
+ */
+#define RESIZER(frame, block, bytes, invoke) \
+	({ \
+		u64 at = (u64)((frame) + 1); \
+		int wanted = is_wanted(guard.control), hidden, taken; \
+		void *moved; \
+		if (is_inside(at, me.call)) { \
+			moved = invoke; \
+		} else { \
+			if (block && unlikely(!otel_is_idle())) \
+				otel_note_free((u64)block); \
+			hidden = wanted && is_hidden(bytes); \
+			/* What happens inside, a free as well, is part of this. */ \
+			me.call = at; \
+			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
+			moved = invoke; \
+			me.call = 0; \
+			if (moved && !wanted) \
+				otel_note_alloc((u64)moved, bytes); \
+			else if (moved && !hidden) \
+				report_block(frame, (u64)moved, bytes); \
+			else if (!moved && taken && bytes) \
+				restore((u64)block); \
+		} \
+		moved; \
+	})
+
 static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, size_t size,
 						      int is_array, const u64 *frame)
 {
-	u64 at = (u64)(frame + 1), bytes;
-	int wanted = is_wanted(guard.control), hidden, taken;
-	void *moved;
+	u64 bytes;
 
 	/* As for the probes: what overflows can't succeed, and is not a resize to nothing. */
 	if (__builtin_mul_overflow(n, size, &bytes))
 		bytes = -1UL;
-	if (is_inside(at, me.call))
-		return resize(block, n, size, is_array);
-	if (block && unlikely(!otel_is_idle()))
-		otel_note_free((u64)block);
-	hidden = wanted && is_hidden(bytes);
-	/* What happens inside, a free as well, is part of this. */
-	me.call = at;
-	taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block);
-	moved = resize(block, n, size, is_array);
-	me.call = 0;
-	if (moved && !wanted) {
-		otel_note_alloc((u64)moved, bytes);
-	} else if (moved) {
-		if (!hidden)
-			report_block(frame, (u64)moved, bytes);
-	} else if (taken && bytes) { /* a realloc to no bytes has freed it */
-		restore((u64)block);
-	}
-	return moved;
+	return RESIZER(frame, block, bytes, resize(block, n, size, is_array));
 }
 
-static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
+/* A function that frees, with up to two arguments more. */
+typedef void (*releasing)(void *, u64, u64);
+
+static __attribute__((noinline)) void traced_free(releasing function, void *block, u64 a, u64 b,
+						  const u64 *frame)
 {
 	u64 at = (u64)(frame + 1), outer = me.freeing, outer_freed = me.freed;
 
 	if (!block || is_inside(at, me.call)) {
-		next.free(block);
+		function(block, a, b);
 		return;
 	}
 	if (unlikely(!otel_is_idle()))
 		otel_note_free((u64)block);
 	if (!is_wanted(guard.control)) {
-		next.free(block);
+		function(block, a, b);
 		return;
 	}
 	if (!is_inside(at, outer)) {
@@ -464,7 +481,7 @@ static __attribute__((noinline)) void traced_free(void *block, const u64 *frame)
 	}
 	me.freeing = at;
 	me.freed = (u64)block;
-	next.free(block);
+	function(block, a, b);
 	me.freeing = outer;
 	me.freed = outer_freed;
 }
@@ -491,7 +508,7 @@ EXPORT void free(void *block)
 		next.free(block);
 	} else {
 		begin_call(FRAME);
-		traced_free(block, FRAME);
+		traced_free((releasing)(void *)next.free, block, 0, 0, FRAME);
 		end_call();
 	}
 }
@@ -539,6 +556,8 @@ EXPORT void *pvalloc(size_t size)
 {
 	return IS_IDLE ? next.pvalloc(size) : TRACED(traced_valloc(next.pvalloc, size, FRAME));
 }
+
+#include "others.h"
 
 /* Zeros in the place of shared memory, which this process alone has. */
 static int map_zeros(void *at, u64 bytes)
@@ -625,6 +644,9 @@ EXPORT void *dlmopen(long namespace, const char *file, int mode)
 /* Whether the shared memory has been made, or could not be: for the profiler. */
 EXPORT volatile u32 tracelloc_lane_state;
 
+/* What the library's malloc calls: the profiler finds by it which malloc library that is. */
+EXPORT void *volatile tracelloc_lane_next;
+
 /*
  * How many profilers have a probe at the next function: the kernel counts them here, in each
  * process that they trace and in no other, and also takes away those that have died
@@ -703,9 +725,13 @@ static __attribute__((noinline, used)) void begin_once(void)
 		first_stack = (u64)__builtin_frame_address(0);
 		if (find_next())
 			make_area();
-		tracelloc_lane_state = guard.control ? LANE_READY : LANE_REFUSED;
+		find_others();
+		tracelloc_lane_next = next.malloc;
+		tracelloc_lane_state = !guard.control ? LANE_REFUSED :
+				       is_preceded    ? LANE_PRECEDED :
+							LANE_READY;
 		tracelloc_lane_ready();
-		if (guard.control)
+		if (guard.control && !is_preceded)
 			await_profiler(guard.control);
 		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
 	}

@@ -63,8 +63,10 @@ static const char *const names[FUNCTIONS] = {
 struct finding {
 	const char *const *names;
 	u32 n;
-	void *found[FUNCTIONS]; /* by name */
+	void **found;    /* by name */
+	u8 *with_malloc; /* by name, whether the object that has it has malloc as well; or NULL */
 	int is_behind; /* this library has been passed */
+	int is_preceded; /* there is a malloc before it */
 };
 
 struct symbols {
@@ -116,10 +118,15 @@ static const Elf64_Sym *find_by_gnu_hash(const struct symbols *symbols, const ch
 	u32 buckets = table[0], first = table[1], words = table[2], hash = 5381;
 	const u32 *bucket = table + 4 + 2 * words;
 	const u32 *chain = bucket + buckets;
+	u64 bloom;
 	u32 at;
 
 	for (const char *c = name; *c; c++)
 		hash = hash * 33 + (u8)*c;
+	/* Most objects don't have it, which one word tells. */
+	bloom = words ? ((const u64 *)(table + 4))[hash / 64 % words] : 0;
+	if (!(bloom >> hash % 64 & bloom >> (hash >> table[3]) % 64 & 1))
+		return NULL;
 	at = buckets ? bucket[hash % buckets] : 0;
 	if (at < first)
 		return NULL;
@@ -148,16 +155,21 @@ static const Elf64_Sym *find_by_hash(const struct symbols *symbols, const char *
 	return NULL;
 }
 
+static const Elf64_Sym *find_symbol(const struct symbols *symbols, const char *name)
+{
+	if (!symbols->table || !symbols->strings)
+		return NULL;
+	if (symbols->gnu_hash)
+		return find_by_gnu_hash(symbols, name);
+	return symbols->hash ? find_by_hash(symbols, name) : NULL;
+}
+
 static void *find_in(const struct dl_phdr_info *object, const struct symbols *symbols,
 		     const char *name)
 {
-	const Elf64_Sym *symbol = NULL;
+	const Elf64_Sym *symbol = find_symbol(symbols, name);
 	void *address;
 
-	if (symbols->gnu_hash)
-		symbol = find_by_gnu_hash(symbols, name);
-	else if (symbols->hash)
-		symbol = find_by_hash(symbols, name);
 	if (!symbol || symbol->st_shndx == SHN_UNDEF)
 		return NULL;
 	address = (void *)(object->dlpi_addr + symbol->st_value);
@@ -166,13 +178,13 @@ static void *find_in(const struct dl_phdr_info *object, const struct symbols *sy
 	return ELF64_ST_TYPE(symbol->st_info) == STT_FUNC ? address : NULL;
 }
 
-static int is_ours(const struct dl_phdr_info *object)
+static int has_address(const struct dl_phdr_info *object, const void *address)
 {
 	for (u32 n = 0; n < object->dlpi_phnum; n++) {
 		const Elf64_Phdr *part = &object->dlpi_phdr[n];
 
 		if (part->p_type == PT_LOAD &&
-		    (u64)&next - object->dlpi_addr - part->p_vaddr < part->p_memsz)
+		    (u64)address - object->dlpi_addr - part->p_vaddr < part->p_memsz)
 			return 1;
 	}
 	return 0;
@@ -180,20 +192,23 @@ static int is_ours(const struct dl_phdr_info *object)
 
 static int look_into(struct dl_phdr_info *object, size_t size, void *argument)
 {
+	const struct symbols symbols = symbols_of(object);
 	struct finding *finding = argument;
-	struct symbols symbols;
 
 	(void)size;
 	if (!finding->is_behind) {
-		finding->is_behind = is_ours(object);
+		finding->is_behind = has_address(object, &next);
+		if (!finding->is_behind && find_in(object, &symbols, "malloc"))
+			finding->is_preceded = 1;
 		return 0;
 	}
-	symbols = symbols_of(object);
-	if (!symbols.table || !symbols.strings)
-		return 0;
-	for (u32 n = 0; n < finding->n; n++)
-		if (!finding->found[n])
-			finding->found[n] = find_in(object, &symbols, finding->names[n]);
+	for (u32 n = 0; n < finding->n; n++) {
+		if (finding->found[n])
+			continue;
+		finding->found[n] = find_in(object, &symbols, finding->names[n]);
+		if (finding->found[n] && finding->with_malloc)
+			finding->with_malloc[n] = find_in(object, &symbols, "malloc") != NULL;
+	}
 	return 0;
 }
 
@@ -220,33 +235,39 @@ static void *lacking_valloc(size_t size)
 /* The next definition of another function; NULL: there is none. */
 static void *find_one(const char *name)
 {
-	struct finding finding = {.names = &name, .n = 1};
+	void *found = NULL;
+	struct finding finding = {.names = &name, .n = 1, .found = &found};
 
 	if (dl_iterate_phdr)
 		dl_iterate_phdr(look_into, &finding);
-	return finding.found[0];
+	return found;
 }
+
+/* Whether the program calls another malloc before this library's: its own, or one preloaded. */
+static int is_preceded;
 
 /* Finds them all. False if the most important ones are not there. */
 static int find_next(void)
 {
-	struct finding finding = {.names = names, .n = FUNCTIONS};
+	void *found[FUNCTIONS] = {0};
+	struct finding finding = {.names = names, .n = FUNCTIONS, .found = found};
 
 	if (!dl_iterate_phdr)
 		return 0;
 	dl_iterate_phdr(look_into, &finding);
-	if (!finding.found[4])
-		finding.found[4] = lacking_reallocarray;
-	if (!finding.found[8])
-		finding.found[8] = lacking_valloc;
-	if (!finding.found[9])
-		finding.found[9] = lacking_pvalloc;
-	if (!finding.found[11])
-		finding.found[11] = finding.found[10];
+	is_preceded = finding.is_preceded;
+	if (!found[4])
+		found[4] = lacking_reallocarray;
+	if (!found[8])
+		found[8] = lacking_valloc;
+	if (!found[9])
+		found[9] = lacking_pvalloc;
+	if (!found[11])
+		found[11] = found[10];
 	for (u32 n = 0; n < FUNCTIONS; n++)
-		if (!finding.found[n])
+		if (!found[n])
 			return 0;
 	for (u32 n = 0; n < FUNCTIONS; n++)
-		((void **)&next)[n] = finding.found[n];
+		((void **)&next)[n] = found[n];
 	return 1;
 }

@@ -86,7 +86,7 @@ def _workloads(results: Results) -> Iterator[str]:
     rows = []
     for row in slowdowns(results):
         times = row["slowdown_ratio"]
-        target = workloads.TARGETS.get(row["workload"]) if row["tool"] == "tracelloc" else None
+        target = workloads.TARGETS.get((row["workload"], row["tool"]))
         rows.append(
             [f"{row['workload']}, {LABELS[row['tool']]}",
              f"{row['rate']:,.0f} {row['unit']}",

@@ -247,5 +247,5 @@ TOOLS = (
     Tool("heaptrack", "heaptrack, from the start", "heaptrack", "heaptrack", wrap=_heaptrack),
     Tool("massif", "valgrind --tool=massif", "valgrind", "valgrind", wrap=_massif),
 )
-LIVE_NAMES = ("untraced", "floor", "tracelloc", "memleak", "bpftrace")
+LIVE_NAMES = ("untraced", "floor", "tracelloc", "lane-idle", "lane", "memleak", "bpftrace")
 """What real workloads are run under."""

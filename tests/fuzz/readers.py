@@ -102,7 +102,7 @@ def _elf(data: bytes) -> None:
         elf = ElfFile.from_bytes(data)
         code = ReadCode(elf)
         code.facts()
-        functions, _ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
+        functions, *_ = code.functions([*LIBC.functions, *OPERATORS.functions], JEMALLOC_MARKERS)
         places = [place for found in functions.values() for place in found][:16]
         for address, size in [(0x1000, 8), *places]:
             offset = elf.offset_of(address)

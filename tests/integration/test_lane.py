@@ -303,28 +303,6 @@ def test_setuid_programs_have_probes(builder: Builder, tmp_path: Path) -> None:
     assert by_function(last_report(done.stderr)) == PROGRAM
 
 
-@pytest.mark.parametrize(
-    "preloaded",
-    ["{ours}:libjemalloc.so.2", "libjemalloc.so.2:{ours}", "{ours}:libmimalloc.so.2",
-     "{ours}:libtcmalloc_minimal.so.4"],
-)  # fmt: skip
-def test_another_malloc_has_probes(
-    builder: Builder, targets: list[Target], tmp_path: Path, preloaded: str
-) -> None:
-    """The library does not know all functions of other malloc libraries."""
-    environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=LIBRARY)}
-    command = [builder.c("books", "-DNO_PVALLOC"), 4, OPERATIONS, 12, 300]
-    target = Target(command, env=environment)
-    targets.append(target)
-    tracer = traced(target, tmp_path)
-    books = json.loads(target.ask("run"))
-    assert tracer.stop() == 0
-    assert said(tracer, BY_PROBES)
-    report = tracer.last()
-    assert report["live_allocations"] == sum(count for count, _ in books.values())
-    assert report["live_bytes"] == sum(size for _, size in books.values())
-
-
 @pytest.mark.parametrize("way", ["deep", "namespace"])
 @pytest.mark.parametrize("when", ["during", "before"])
 def test_libraries_that_call_past_it(

@@ -1,5 +1,7 @@
 // A small allocator with jemalloc's interface under a prefix, as Rust links it in, and a
 // program that uses all of it and keeps books. Its memory does not come from malloc.
+//
+//   -DLINKED    uses jemalloc itself, which is to be linked
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +12,32 @@
 #define NOINLINE __attribute__((noinline, noclone))
 #define SLOTS 400
 #define ROOM 4096 // each slot of the arena
+
+#ifdef LINKED
+#define _rjem_malloc malloc
+#define _rjem_calloc calloc
+#define _rjem_mallocx mallocx
+#define _rjem_aligned_alloc aligned_alloc
+#define _rjem_posix_memalign posix_memalign
+#define _rjem_realloc realloc
+#define _rjem_rallocx rallocx
+#define _rjem_xallocx xallocx
+#define _rjem_nallocx nallocx
+#define _rjem_free free
+#define _rjem_dallocx dallocx
+#define _rjem_sdallocx sdallocx
+void *mallocx(size_t size, int flags), *rallocx(void *old, size_t size, int flags);
+size_t xallocx(void *block, size_t size, size_t extra, int flags);
+size_t nallocx(size_t size, int flags), sallocx(void *block, int flags);
+void dallocx(void *block, int flags), sdallocx(void *block, size_t size, int flags);
+
+static volatile size_t too_much = SIZE_MAX / 2;
+#define FAILED_RESIZE(block) (rallocx(block, too_much, 0) || realloc(block, too_much))
+// What xallocx could not make smaller is as large as it was.
+#define SIZE_OF(slot) sallocx(slots[slot].block, 0)
+#else
+#define FAILED_RESIZE(block) (_rjem_rallocx(block, 1, 1) || _rjem_realloc(block, ROOM + 1))
+#define SIZE_OF(slot) slots[slot].size
 
 static char arena[SLOTS * 2][ROOM] __attribute__((aligned(4096)));
 static unsigned char used[SLOTS * 2];
@@ -72,6 +100,7 @@ NOINLINE void _rjem_sdallocx(void *block, size_t size, int flags)
 {
     give(size || !flags ? block : NULL);
 }
+#endif
 
 static struct {
     char *block;
@@ -114,7 +143,7 @@ static void change(int slot, unsigned dice, size_t size)
             set(slot, moved, size);
         return;
     case 2:
-        if (_rjem_rallocx(slots[slot].block, size, 1) || _rjem_realloc(slots[slot].block, ROOM + 1))
+        if (FAILED_RESIZE(slots[slot].block))
             _exit(5);
         return;
     case 3:
@@ -123,7 +152,7 @@ static void change(int slot, unsigned dice, size_t size)
         return;
     case 4: _rjem_free(slots[slot].block); break;
     case 5: _rjem_dallocx(slots[slot].block, 0); break;
-    default: _rjem_sdallocx(slots[slot].block, slots[slot].size, 0); break;
+    default: _rjem_sdallocx(slots[slot].block, SIZE_OF(slot), 0); break;
     }
     set(slot, NULL, 0);
 }
@@ -145,7 +174,7 @@ int main(void)
                 change(slot, dice >> 12, (dice >> 18) % 4000 + 1);
             else
                 make(slot, dice >> 12, (dice >> 18) % 4000 + 1);
-            _rjem_nallocx(dice, 0);
+            _rjem_nallocx(dice % 1000 + 1, 0);
         }
         snprintf(line, sizeof(line), "{\"blocks\":%ld,\"bytes\":%ld}\n", blocks, bytes);
         say(line);

@@ -13,6 +13,7 @@ from elftools.elf.elffile import ELFFile
 
 from tests.harness import Builder
 from tests.unit.references import target_file
+from tracelloc.capture.lane import LIBRARY
 from tracelloc.elf import ElfFile, NotElfError
 from tracelloc.elf.headers import PF_X, PT_LOAD, HeaderError, Headers
 from tracelloc.target.allocators import MallocChoice, Module, discover, functions_of
@@ -84,6 +85,18 @@ def test_find_functions_equals_nm() -> None:
     assert {name for name in names if name in exported} == set(found)
     for name, addresses in found.items():
         assert exported[name] in addresses
+
+
+def test_what_files_need_of_others(builder: Builder) -> None:
+    """And define for others: their own symbol tables have more."""
+    names = ["malloc", "free", "main", "by_malloc", "no_such_function"]
+    program, library = target_file(builder.c("books")), target_file(LIBRARY)
+    for file in (program, library):
+        file.look_up(names)
+    assert (program.imports, program.exports) == ({"malloc", "free"}, set())
+    assert (library.imports, library.exports) == (set(), {"malloc", "free"})
+    program.close()
+    library.close()
 
 
 def test_offsets_and_addresses() -> None:

@@ -36,6 +36,10 @@ AREA_NAME: Final = "/memfd:tracelloc-lane"
 STATE_VARIABLE: Final = "tracelloc_lane_state"
 REFUSED: Final = 2
 """The variable's value where the shared memory can't be made (``enum lane_state``)."""
+PRECEDED: Final = 3
+"""The variable's value where the program calls another malloc before the library's."""
+NEXT_VARIABLE: Final = "tracelloc_lane_next"
+"""What has the address of the malloc that the library's calls."""
 
 _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4

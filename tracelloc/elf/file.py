@@ -29,6 +29,7 @@ from tracelloc.elf.sections import ElfSection, Packing, SectionError
 from tracelloc.elf.segments import Segment, SegmentedFile
 from tracelloc.elf.symtab import RawTable, SymbolTable
 
+_DYNAMIC_SYMBOLS: Final = ".dynsym"
 _DT_NEEDED: Final = 1
 _DT_SONAME: Final = 14
 _MOST: Final = 4096
@@ -132,7 +133,7 @@ class ElfFile(SegmentedFile):
         """What was not read because it is too much, for people."""
         self._lock = threading.RLock()
         self._symbols: SymbolTable | None = None
-        self._tables: list[RawTable] | None = None
+        self._tables: dict[str, RawTable] | None = None
         self._functions: dict[str, dict[int, int]] = {}
         self._results: dict[Hashable, Any] = {}
 
@@ -278,9 +279,15 @@ class ElfFile(SegmentedFile):
         """The symbol tables that the file itself has; read once."""
         with self._lock:
             if self._tables is None:
-                found = (self.table(name) for name in (".symtab", ".dynsym"))
-                self._tables = [table for table in found if table is not None]
-            return self._tables
+                found = {name: self.table(name) for name in (".symtab", _DYNAMIC_SYMBOLS)}
+                self._tables = {name: table for name, table in found.items() if table is not None}
+            return list(self._tables.values())
+
+    def linkage(self, names: Collection[str]) -> dict[str, bool]:
+        """Which of these names the loader finds in the file: True: defined, False: needed."""
+        self.tables()
+        table = (self._tables or {}).get(_DYNAMIC_SYMBOLS)
+        return {} if table is None else table.linkage(names)
 
     @property
     def symbols(self) -> SymbolTable:

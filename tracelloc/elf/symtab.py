@@ -182,6 +182,14 @@ class RawTable:
         found: npt.NDArray[Any] = self.symbols[is_kind & (self.symbols["section"] != _SHN_UNDEF)]
         return found
 
+    def linkage(self, names: Collection[str]) -> dict[str, bool]:
+        """Which of these names are in the table, and whether the file defines them."""
+        found: dict[str, bool] = {}
+        for index, name in self.names.find(self.symbols["name"], names):
+            is_defined = bool(self.symbols["section"][index] != _SHN_UNDEF)
+            found[name] = found.get(name, False) or is_defined
+        return found
+
     def find_object(self, name: str) -> int | None:
         """The address of a defined variable."""
         objects = self._defined(STT_OBJECT)

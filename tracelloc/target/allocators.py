@@ -31,7 +31,7 @@ _NAMES: Final = tuple(
     {
         name: None
         for family in _KNOWN
-        for name in (*family.markers, *family.functions, PRELOADED_MARKER)
+        for name in (*family.markers, *family.functions, *family.unseen, PRELOADED_MARKER)
     }
 )
 """All functions that are looked for in each file."""

@@ -10,18 +10,25 @@ from enum import Enum, auto
 from typing import Final
 
 from tracelloc.capture.attach import Attachment
-from tracelloc.capture.lane import REFUSED, STATE_VARIABLE, area_mappings
+from tracelloc.capture.lane import (
+    NEXT_VARIABLE,
+    PRECEDED,
+    REFUSED,
+    STATE_VARIABLE,
+    area_mappings,
+)
 from tracelloc.capture.lanecapture import LaneCapture
 from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
-from tracelloc.target.families import LIBC, OPERATORS
-from tracelloc.target.procfs import Mapping, base_name, is_c_library, is_runtime, parse_maps
+from tracelloc.target.interposed import asks_malloc, direct_caller, may_be_behind
+from tracelloc.target.procfs import Mapping, base_name, is_c_library, parse_maps
 from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
 
 _WORD_BYTES: Final = 4
+_ADDRESS_BYTES: Final = 8
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50
 """How often it is looked whether system calls are filtered: so many times what that takes."""
@@ -50,6 +57,8 @@ class LaneLink:
         self._space = space
         self._words = words
         self._library: Module | None = None
+        self._next_malloc = 0
+        """Address of the malloc behind the library, once that has begun."""
         self._marker: Attachment | None = None
         """By which the library knows that there is somebody to wait for; goes on in the programs
         that the process executes."""
@@ -73,7 +82,7 @@ class LaneLink:
             self._capture.disconnect()
             # Whoever is stopped has allocated nothing; else that depends on its libraries.
             self._misses_beginning = not self._is_attended
-        self.state, self._library = LaneState.UNKNOWN, None
+        self.state, self._library, self._next_malloc = LaneState.UNKNOWN, None, 0
 
     def look_after(self) -> None:
         """Finds out soon if system calls are filtered from now on, and what is not reported."""
@@ -83,11 +92,7 @@ class LaneLink:
         with suppress(TargetError):
             lane.look_after()
         if lane.why_not and not self._is_incomplete and not lane.is_leaving:
-            self._is_incomplete = True
-            self._capture.say(
-                f"warning: the program {lane.why_not}: live blocks are not exact "
-                "(they are with --lane=off)"
-            )
+            self._say_incomplete(f"the program {lane.why_not}, which is")
         # That looks at all threads.
         took_s = time.monotonic() - now_s
         self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
@@ -108,6 +113,13 @@ class LaneLink:
         except TargetError:
             return []
         return area_mappings(parse_maps(text).values())
+
+    def _say_incomplete(self, why: str) -> None:
+        self._is_incomplete = True
+        self._capture.say(
+            f"warning: {why} not seen by the preloaded library: "
+            "live blocks are not exact (they are with --lane=off)"
+        )
 
     def close(self) -> None:
         """Nobody need wait any more. May be called twice."""
@@ -146,16 +158,17 @@ class LaneLink:
 
         ``allocators``: all that are known. ``all_loaded``: what the program begins with is there.
         """
-        if self.is_settled:
-            return
         modules = self._space.mapped_modules
+        if self.is_settled:
+            self._look_later(modules, allocators)
+            return
         self._library = next(filter(is_preloaded_library, modules), None)
-        other = next((a for a in allocators if not is_behind(a)), None)
         # Loaders map what is preloaded before what the program needs.
         all_loaded |= time.monotonic() > self._loaded_s and not self._is_attended
         all_loaded |= any(is_c_library(m.path) and not place_loader([m]) for m in modules)
+        other = self._other(modules, allocators)
         if other is not None:
-            self._leave(f"{base_name(other.module.path)} has allocators of its own")
+            self._leave(other)
         elif self._library is not None and self._capture.spares_python and has_python(modules):
             self._leave("stacks are to have functions of Python")
         elif self._library is not None:
@@ -165,9 +178,36 @@ class LaneLink:
                 self._leave(str(error))
                 return
             self.state = LaneState.EXPECTED
-            self._settle()
+            self._settle(modules, allocators)
         elif all_loaded:
             self._leave("the program has not preloaded it")
+
+    def is_behind(self, allocator: Allocator) -> bool:
+        """Whether all blocks of an allocator pass the library's functions, as far as is known."""
+        if asks_malloc(allocator):
+            return True
+        mapping = self._space.find(self._next_malloc)
+        if mapping is not None and self._space.module_of(mapping) is not allocator.module:
+            return False
+        return may_be_behind(allocator, self._space.process.executable())
+
+    def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
+        """Why there are blocks that do not pass the library; None: there are none."""
+        for allocator in allocators:
+            if not self.is_behind(allocator):
+                return f"{base_name(allocator.module.path)} has allocators of its own"
+        if self._library is None:
+            return None
+        return direct_caller(self._library, modules, allocators)
+
+    def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
+        """Says once what the program has loaded that calls past the library."""
+        if self.state is not LaneState.CONNECTED or self._library is None or self._is_incomplete:
+            return
+        known = [allocator for allocator in allocators if self.is_behind(allocator)]
+        caller = direct_caller(self._library, modules, known)
+        if caller is not None:
+            self._say_incomplete(f"the program has loaded a library: {caller}, which is")
 
     @property
     def _is_attended(self) -> bool:
@@ -187,8 +227,16 @@ class LaneLink:
         if points:
             self._marker = self._capture.attach(self._space.process.pid, points)
 
-    def _settle(self) -> None:
-        begun = self._begun()
+    def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
+        begun = self._read(STATE_VARIABLE, _WORD_BYTES)
+        if begun:
+            self._next_malloc = self._read(NEXT_VARIABLE, _ADDRESS_BYTES)
+            other = self._other(modules, allocators)
+            if begun == PRECEDED:
+                other = "another malloc comes before it"
+            if other is not None:
+                self._leave(other)
+                return
         areas = area_mappings(self._space.mappings)
         if not areas and begun:
             # It may have been mapped since the maps were read.
@@ -208,11 +256,11 @@ class LaneLink:
             late = self._capture.lane is not None and self._capture.lane.is_late
             self._say("events come by the preloaded library, not by probes", is_late=late)
 
-    def _begun(self) -> int:
+    def _read(self, variable: str, size_bytes: int) -> int:
         """What the library says of itself; 0: nothing yet."""
         assert self._library is not None
-        at = self._space.object(self._library, STATE_VARIABLE)
-        word = b"" if at is None else self._space.process.read_memory(at, _WORD_BYTES)
+        at = self._space.object(self._library, variable)
+        word = b"" if at is None else self._space.process.read_memory(at, size_bytes)
         return int.from_bytes(word, "little")
 
     def _leave(self, why: str) -> None:
@@ -226,16 +274,6 @@ class LaneLink:
     def _say(self, what: str, *, is_late: bool) -> None:
         missing = "; what the program allocated before is missing"
         self._capture.say(what + missing * is_late)
-
-
-def is_behind(allocator: Allocator) -> bool:
-    """Whether all blocks of an allocator pass the library's functions.
-
-    C++'s own operators call malloc, as a program sees it.
-    """
-    if allocator.family is OPERATORS:
-        return is_runtime(allocator.module.path)
-    return allocator.family is LIBC and is_c_library(allocator.module.path)
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from tracelloc.target.processlist import check_bits
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.attachments import Attachments
-from tracelloc.tracing.lanelink import LaneLink, LaneState, code_ranges, is_behind
+from tracelloc.tracing.lanelink import LaneLink, LaneState, code_ranges
 from tracelloc.tracing.survival import check_survival
 from tracelloc.unwinding.leading import LeadingFrames
 
@@ -133,7 +133,7 @@ class ProbeSet:
             every = [*self._allocators, *planned.allocators]
             self._lane.look(every, all_loaded=all_loaded)
             if self._lane.withholds:
-                behind = {a.module.open_path for a in every if is_behind(a)}
+                behind = {a.module.open_path for a in every if self._lane.is_behind(a)}
                 self._withheld = [point for point in points if point.open_path in behind]
                 points = [point for point in points if point.open_path not in behind]
         return points

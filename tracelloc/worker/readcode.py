@@ -57,11 +57,15 @@ class ReadCode:
         ]
 
     def functions(self, names: Sequence[str], tails: Sequence[str]) -> list[Any]:
-        """By name the (address, size) of functions; by tail the names that end with it."""
+        """By name the (address, size) of functions; by tail the names that end with it.
+
+        And by name whether the file defines it for others, or needs it of them.
+        """
         found = self.elf.find_functions(names)
         return [
             {name: list(places.items()) for name, places in found.items()},
             {tail: sorted(self.elf.names_ending(tail)) for tail in tails},
+            self.elf.linkage(names),
         ]
 
     def names_like(self, pattern: str) -> list[str]:

@@ -83,6 +83,10 @@ class TargetFile(FileHandle, SegmentedFile):
         super().__init__(worker, descriptor, path)
         self._functions: dict[str, dict[int, int]] = {}
         self._tails: dict[str, set[str]] = {}
+        self.exports: Final[set[str]] = set()
+        """Of the functions that were looked up, what the file defines for others."""
+        self.imports: Final[set[str]] = set()
+        """Of the functions that were looked up, what the file needs of others."""
         self._results: dict[Hashable, Any] = {}
         self.usdt_offsets: Final[set[int]] = set()
         """Where the USDT probes are that were asked for: stacks may begin there."""
@@ -171,24 +175,30 @@ class TargetFile(FileHandle, SegmentedFile):
         if not unknown and not new_tails:
             return
 
-        def take(answer: Any) -> tuple[dict[str, dict[int, int]], dict[str, set[str]]]:
-            places, ending = answer
+        def take(
+            answer: Any,
+        ) -> tuple[dict[str, dict[int, int]], dict[str, set[str]], dict[str, bool]]:
+            places, ending, linkage = answer
             return (
                 {
                     name: {whole_number(a): whole_number(s) for a, s in places.get(name, ())}
                     for name in unknown
                 },
                 {tail: {text(name) for name in ending[tail]} for tail in new_tails},
+                {name: bool(linkage[name]) for name in unknown if name in linkage},
             )
 
         try:
-            functions, found = self._asked(take, "functions", unknown, new_tails)
+            functions, found, linkage = self._asked(take, "functions", unknown, new_tails)
         except FileReadError as error:
             self._note_trouble(error)
             functions = {name: {} for name in unknown}
             found = {tail: set() for tail in new_tails}
+            linkage = {}
         self._functions.update(functions)
         self._tails.update(found)
+        self.exports.update(name for name, is_defined in linkage.items() if is_defined)
+        self.imports.update(name for name, is_defined in linkage.items() if not is_defined)
 
     def find_functions(self, names: Collection[str]) -> dict[str, dict[int, int]]:
         """The defined functions with these names: address to size (usually one each).

@@ -1,0 +1,297 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * What other malloc libraries have beside malloc's own functions: C++'s operators new and delete,
+ * jemalloc's mallocx and its kin, C23's sized frees. Each passes on to the next definition, and is
+ * reported as malloc is.
+ *
+ *   - They are reported if what they pass on to is in a malloc library. C++'s own operators call
+ *     malloc, which reports.
+ *   - A C++ library that is opened later has operators of its own, for those that come with it. So
+ *     what C++ has, and nobody behind when the process begins, is taken out of this library's own
+ *     symbol table: they find theirs, as without this library. (No C program calls those that it
+ *     has been linked with as weak symbols: libitm has such, for C++ programs.)
+ *   - jemalloc's are left there, for programs that look whether they have them (weak symbols) call
+ *     them at any later time. If nobody has them even then, they do what malloc does.
+ *   - An exception may leave operators new. Whoever throws calls __cxa_allocate_exception first
+ *     (Itanium C++ ABI: Exception Handling, 2.4.2): there the operator's call is over, and the
+ *     exception's own memory, which is freed later, is no part of it.
+ *
+ * Arguments beyond those that a function has are passed on as they are: registers, which it does not
+ * look at (System V ABI, 3.2.3).
+ */
+
+typedef u64 (*other_function)(u64, u64, u64, u64);
+
+/* (name, kind) of each; first what may be hidden. */
+#define OTHERS(each) \
+	each(_Znwm, OPERATOR) \
+	each(_Znam, OPERATOR) \
+	each(_ZnwmRKSt9nothrow_t, OPERATOR) \
+	each(_ZnamRKSt9nothrow_t, OPERATOR) \
+	each(_ZnwmSt11align_val_t, OPERATOR) \
+	each(_ZnamSt11align_val_t, OPERATOR) \
+	each(_ZnwmSt11align_val_tRKSt9nothrow_t, OPERATOR) \
+	each(_ZnamSt11align_val_tRKSt9nothrow_t, OPERATOR) \
+	each(_ZdlPv, RELEASE) \
+	each(_ZdaPv, RELEASE) \
+	each(_ZdlPvm, RELEASE) \
+	each(_ZdaPvm, RELEASE) \
+	each(_ZdlPvRKSt9nothrow_t, RELEASE) \
+	each(_ZdaPvRKSt9nothrow_t, RELEASE) \
+	each(_ZdlPvSt11align_val_t, RELEASE) \
+	each(_ZdaPvSt11align_val_t, RELEASE) \
+	each(_ZdlPvmSt11align_val_t, RELEASE) \
+	each(_ZdaPvmSt11align_val_t, RELEASE) \
+	each(_ZdlPvSt11align_val_tRKSt9nothrow_t, RELEASE) \
+	each(_ZdaPvSt11align_val_tRKSt9nothrow_t, RELEASE) \
+	each(__cxa_allocate_exception, EXCEPTION) \
+	each(mallocx, MALLOCX) \
+	each(rallocx, RALLOCX) \
+	each(xallocx, XALLOCX) \
+	each(dallocx, RELEASE) \
+	each(sdallocx, RELEASE) \
+	each(free_sized, RELEASE) \
+	each(free_aligned_sized, RELEASE) \
+	each(cfree, RELEASE)
+
+#define NUMBERED(name, kind) OTHER_##name,
+enum other { OTHERS(NUMBERED) N_OTHERS, N_HIDDEN = OTHER_mallocx };
+
+#define NAMED(name, kind) #name,
+static const char *const other_names[N_OTHERS] = { OTHERS(NAMED) };
+
+static u64 call_unknown(enum other n, u64 a, u64 b, u64 c, u64 d);
+
+/* Until they are found, and where there are none. */
+#define UNKNOWN(name, kind) \
+	static u64 unknown_##name(u64 a, u64 b, u64 c, u64 d) \
+	{ \
+		return call_unknown(OTHER_##name, a, b, c, d); \
+	}
+OTHERS(UNKNOWN)
+
+#define UNKNOWN_OF(name, kind) unknown_##name,
+static const other_function unknown[N_OTHERS] = { OTHERS(UNKNOWN_OF) };
+static other_function others[N_OTHERS] = { OTHERS(UNKNOWN_OF) };
+/* Whether each is a malloc library's. */
+static u8 reports[N_OTHERS];
+
+static __attribute__((noinline)) void *traced_new(other_function function, u64 size, u64 a, u64 b,
+						  const u64 *frame)
+{
+	u32 outer = me.throws;
+
+	return ALLOCATOR(frame, size, ({
+		me.throws = 1;
+		void *made = (void *)function(size, a, b, 0);
+		/* An exception was thrown in it, and caught: the call goes on. */
+		if (unlikely(!me.throws))
+			begin_call(frame);
+		me.throws = outer;
+		made;
+	}));
+}
+
+static __attribute__((noinline)) void *traced_mallocx(u64 size, u64 flags, const u64 *frame)
+{
+	return ALLOCATOR(frame, size, (void *)others[OTHER_mallocx](size, flags, 0, 0));
+}
+
+static __attribute__((noinline)) u64 traced_rallocx(u64 block, u64 size, u64 flags,
+						    const u64 *frame)
+{
+	return (u64)RESIZER(frame, (void *)block, size,
+			    (void *)others[OTHER_rallocx](block, size, flags, 0));
+}
+
+/* In place, and done if what the block has then is what was asked for. */
+static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 extra, u64 flags,
+						    const u64 *frame)
+{
+	u64 usable = 0;
+
+	RESIZER(frame, (void *)block, size, ({
+		usable = others[OTHER_xallocx](block, size, extra, flags);
+		usable >= size ? (void *)block : NULL;
+	}));
+	return usable;
+}
+
+#define IS_PASSED_ON(name) (!reports[OTHER_##name] || IS_IDLE)
+
+/* A call inside another one is a jump, too: an exception may leave it. */
+#define OPERATOR(name) \
+	EXPORT u64 name(u64 size, u64 a, u64 b) \
+	{ \
+		if (IS_PASSED_ON(name) || is_inside((u64)(FRAME + 1), me.call)) \
+			return others[OTHER_##name](size, a, b, 0); \
+		return TRACED((u64)traced_new(others[OTHER_##name], size, a, b, FRAME)); \
+	}
+
+#define RELEASE(name) \
+	EXPORT void name(void *block, u64 a, u64 b) \
+	{ \
+		if (IS_PASSED_ON(name)) { \
+			others[OTHER_##name]((u64)block, a, b, 0); \
+		} else { \
+			begin_call(FRAME); \
+			traced_free((releasing)(void *)others[OTHER_##name], block, a, b, FRAME); \
+			end_call(); \
+		} \
+	}
+
+#define MALLOCX(name) \
+	EXPORT u64 name(u64 size, u64 flags) \
+	{ \
+		return IS_PASSED_ON(name) ? others[OTHER_##name](size, flags, 0, 0) : \
+					    TRACED((u64)traced_mallocx(size, flags, FRAME)); \
+	}
+
+#define RALLOCX(name) \
+	EXPORT u64 name(u64 block, u64 size, u64 flags) \
+	{ \
+		return IS_PASSED_ON(name) ? others[OTHER_##name](block, size, flags, 0) : \
+					    TRACED(traced_rallocx(block, size, flags, FRAME)); \
+	}
+
+#define XALLOCX(name) \
+	EXPORT u64 name(u64 block, u64 size, u64 extra, u64 flags) \
+	{ \
+		return IS_PASSED_ON(name) ? \
+			       others[OTHER_##name](block, size, extra, flags) : \
+			       TRACED(traced_xallocx(block, size, extra, flags, FRAME)); \
+	}
+
+#define EXCEPTION(name) \
+	EXPORT u64 name(u64 size) \
+	{ \
+		if (unlikely(me.throws) && me.call) { \
+			me.throws = 0; \
+			me.call = 0; \
+			end_call(); \
+		} \
+		return others[OTHER_##name](size, 0, 0, 0); \
+	}
+
+#define DEFINED(name, kind) kind(name)
+OTHERS(DEFINED)
+
+/* Where nobody has them, and somebody has found them here all the same. */
+
+static u64 lacking_allocate(u64 size, u64 alignment, u64 b, u64 c)
+{
+	(void)b, (void)c;
+	/* What is no alignment is another argument. */
+	if (alignment && alignment <= LANE_PAGE && !(alignment & (alignment - 1)))
+		return (u64)memalign(alignment, size);
+	return (u64)malloc(size);
+}
+
+static u64 lacking_mallocx(u64 size, u64 flags, u64 b, u64 c)
+{
+	u64 alignment = 1UL << (flags & 63);
+	u8 *block;
+
+	(void)b, (void)c;
+	if (alignment <= sizeof(u64) * 2)
+		return (u64)(flags & 64 ? calloc(1, size) : malloc(size));
+	block = memalign(alignment, size);
+	for (u64 n = 0; block && flags & 64 && n < size; n++)
+		block[n] = 0;
+	return (u64)block;
+}
+
+/* Of blocks whose size nobody tells, no part can be filled with zeros: that fails. */
+static u64 lacking_rallocx(u64 block, u64 size, u64 flags, u64 c)
+{
+	(void)c;
+	return flags & 64 || (flags & 63) > 4 ? 0 : (u64)realloc((void *)block, size);
+}
+
+static u64 lacking_xallocx(u64 block, u64 size, u64 extra, u64 flags)
+{
+	(void)block, (void)size, (void)extra, (void)flags;
+	return 0;
+}
+
+static u64 lacking_free(u64 block, u64 a, u64 b, u64 c)
+{
+	(void)a, (void)b, (void)c;
+	free((void *)block);
+	return 0;
+}
+
+#define LACKING_OPERATOR lacking_allocate
+#define LACKING_RELEASE lacking_free
+#define LACKING_MALLOCX lacking_mallocx
+#define LACKING_RALLOCX lacking_rallocx
+#define LACKING_XALLOCX lacking_xallocx
+#define LACKING_EXCEPTION lacking_xallocx
+#define LACKING(name, kind) LACKING_##kind,
+static const other_function lacking[N_OTHERS] = { OTHERS(LACKING) };
+
+static void begin_once(void);
+
+/* It may have been loaded since this was looked for, or may be gone again when this returns. */
+static __attribute__((noinline)) u64 call_unknown(enum other n, u64 a, u64 b, u64 c, u64 d)
+{
+	other_function function;
+
+	begin_once();
+	function = others[n];
+	if (function == unknown[n])
+		function = (other_function)find_one(other_names[n]);
+	return (function ? function : lacking[n])(a, b, c, d);
+}
+
+/* Takes what C++ has, and nobody behind, out of this library's symbol table. */
+static int hide_lacking(struct dl_phdr_info *object, size_t size, void *argument)
+{
+	void **found = argument;
+	const struct symbols symbols = symbols_of(object);
+	u64 low = -1UL, high = 0, length;
+
+	(void)size;
+	if (!has_address(object, &next))
+		return 0;
+	for (u32 n = 0; n < N_HIDDEN; n++) {
+		const Elf64_Sym *symbol = found[n] ? NULL : find_symbol(&symbols, other_names[n]);
+
+		if (!symbol)
+			continue;
+		low = (u64)symbol < low ? (u64)symbol : low;
+		high = (u64)(symbol + 1) > high ? (u64)(symbol + 1) : high;
+	}
+	low &= -(u64)LANE_PAGE;
+	length = high > low ? LANE_CEIL(high - low) : 0;
+	if (!length || system_call(SYS_mprotect, low, length, PROT_READ | PROT_WRITE, 0, 0, 0))
+		return 1;
+	for (u32 n = 0; n < N_HIDDEN; n++) {
+		Elf64_Sym *symbol = found[n] ? NULL :
+					       (Elf64_Sym *)find_symbol(&symbols, other_names[n]);
+
+		if (symbol) {
+			symbol->st_value = 0;
+			symbol->st_shndx = SHN_UNDEF;
+		}
+	}
+	system_call(SYS_mprotect, low, length, PROT_READ, 0, 0, 0);
+	return 1;
+}
+
+/* Finds them all. */
+static void find_others(void)
+{
+	void *found[N_OTHERS] = {0};
+	struct finding finding = {
+		.names = other_names, .n = N_OTHERS, .found = found, .with_malloc = reports,
+	};
+
+	if (!dl_iterate_phdr)
+		return;
+	dl_iterate_phdr(look_into, &finding);
+	for (u32 n = 0; n < N_OTHERS; n++)
+		if (found[n])
+			others[n] = (other_function)found[n];
+	dl_iterate_phdr(hide_lacking, found);
+}

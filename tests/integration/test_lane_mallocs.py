@@ -1,0 +1,158 @@
+"""The preloaded library before other malloc libraries than the C library's: exact, and no harm."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc
+from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_no_loss, assert_totals
+from tests.integration.test_exact import OPERATIONS
+from tests.integration.test_lane import BY_ITSELF, BY_PROBES, said, traced
+from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
+from tracelloc.capture.lane import LIBRARY
+
+pytestmark = pytest.mark.bpf
+
+OTHERS = ("jemalloc", "tcmalloc", "mimalloc")
+
+
+def file_of(malloc: str) -> str:
+    """The name of a malloc library's file, as programs are linked with it."""
+    return min(LIBRARIES.glob(PRELOADS[malloc])).name
+
+
+def linked(malloc: str) -> tuple[str, ...]:
+    """The linker's options for a program that has a malloc library."""
+    return "-Wl,--no-as-needed", f"-l:{file_of(malloc)}"
+
+
+def begun(command: list, targets: list[Target], preloaded: str) -> Target:
+    """A target that has these preloaded, of which ``{ours}`` stands for the library."""
+    environment = os.environ | {"LD_PRELOAD": preloaded.format(ours=LIBRARY)}
+    targets.append(Target(command, env=environment))
+    return targets[-1]
+
+
+@pytest.mark.parametrize(
+    ("malloc", "kind"), [*((malloc, "linked") for malloc in OTHERS), ("jemalloc", "preloaded")]
+)
+def test_books(
+    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str, kind: str
+) -> None:
+    is_linked = kind == "linked"
+    program = builder.c("books", "-DNO_PVALLOC", *(linked(malloc) if is_linked else ()))
+    preloaded = "{ours}" if is_linked else f"{{ours}}:{file_of(malloc)}"
+    target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_ITSELF)
+    assert_totals(tracer.last(), books)
+    assert target.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("malloc", "limit_mib"),
+    [("glibc", 0), ("jemalloc", 0), ("tcmalloc", 0), ("mimalloc", 0)],
+)
+def test_operators_that_throw(
+    builder: Builder, targets: list[Target], tmp_path: Path, malloc: str, limit_mib: int
+) -> None:
+    """Exceptions pass, and what follows them is exact."""
+    meek = ["meek"] if malloc == "mimalloc" else []
+    command = [builder.cpp("operators", "-pthread"), limit_mib, *meek]
+    behind = "" if malloc == "glibc" else file_of(malloc)
+    target = begun(command, targets, f"{{ours}}:{behind}")
+    tracer = traced(target, tmp_path)
+    target.ask("go")
+    books = json.loads(target.ask("again"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_ITSELF)
+    report = tracer.last()
+    assert books["caught"] > 20 or meek
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    json.loads(target.ask("more"))
+    assert target.end() == 0
+
+
+def test_jemallocs_own_functions(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Resizes in place as well."""
+    target = begun([builder.c("prefixed", "-DLINKED", *linked("jemalloc"))], targets, "{ours}")
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("go"))
+    assert tracer.stop() == 0
+    assert said(tracer, BY_ITSELF)
+    report = tracer.last()
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert target.end() == 0
+
+
+@pytest.mark.parametrize("malloc", ["jemalloc", "mimalloc"])
+def test_launched(builder: Builder, malloc: str) -> None:
+    program = builder.c("early", *linked(malloc))
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", program, 7)
+    assert done.returncode == 7, done.stderr
+    assert BY_ITSELF in done.stderr
+    assert by_function(last_report(done.stderr)) == PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("flags", "malloc", "preloaded", "why"),
+    [
+        ((), "glibc", "libjemalloc.so.2:{ours}", "another malloc comes before it"),
+        (("-Dmalloc=__libc_malloc",), "glibc", "{ours}", " calls __libc_malloc directly"),
+        (("-Dmalloc=mi_malloc",), "mimalloc", "{ours}", " calls mi_malloc directly"),
+        (("-Dfree=tc_free",), "tcmalloc", "{ours}", " calls tc_free directly"),
+    ],
+)  # fmt: skip
+def test_calls_past_it_have_probes(
+    builder: Builder, targets: list[Target], tmp_path: Path, flags: tuple[str, ...],
+    malloc: str, preloaded: str, why: str,
+) -> None:  # fmt: skip
+    with_malloc = () if malloc == "glibc" else linked(malloc)
+    program = builder.c("books", "-DNO_PVALLOC", *flags, "-Wno-all", *with_malloc)
+    target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
+    tracer = traced(target, tmp_path)
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    assert any(BY_PROBES in line and line.endswith(why) for line in tracer.messages)
+    report = tracer.last()
+    assert report["live_allocations"] == sum(count for count, _ in books.values())
+    assert report["live_bytes"] == sum(size for _, size in books.values())
+
+
+def test_libraries_that_call_past_it_later(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """It is said."""
+    plugin = builder.c("plugin", "-shared", "-fPIC", "-Dmalloc=__libc_malloc")
+    target = begun([builder.c("loader", "-ldl"), plugin], targets, "{ours}")
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    assert target.ask("go") == "done"
+    tracer.wait_for(f"{plugin.name} calls __libc_malloc directly, which is not seen")
+    assert tracer.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("behind", "found"),
+    [
+        ("", ""),
+        ("libstdc++.so.6", "_Znwm _ZdlPv __cxa_allocate_exception "),
+        ("libjemalloc.so.2", "_Znwm _ZdlPv __cxa_allocate_exception "),
+    ],
+)
+def test_what_nobody_has(builder: Builder, behind: str, found: str) -> None:
+    """Operators are not found, and jemalloc's functions work."""
+    done = subprocess.run(
+        [builder.c("weakly", "-ldl")], env={**os.environ, "LD_PRELOAD": f"{LIBRARY}:{behind}"},
+        capture_output=True, text=True, timeout=PATIENCE_S, check=True,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == (f"{found}fails: none\n", "")
