@@ -489,13 +489,16 @@ static __attribute__((noinline)) void traced_free(releasing function, void *bloc
 #define FRAME ((const u64 *)__builtin_frame_address(0))
 #define IS_IDLE likely(!is_wanted(guard.control) && otel_is_idle())
 /* A call that is no jump: the frame stays. */
-#define TRACED(call) \
+#define TRACED_BETWEEN(begin, call, end) \
 	({ \
-		begin_call(FRAME); \
+		begin(FRAME); \
 		__typeof__(call) traced_result = call; \
-		end_call(); \
+		end(); \
 		traced_result; \
 	})
+#define TRACED(call) TRACED_BETWEEN(begin_call, call, end_call)
+/* Smaller, and slower by a nanosecond or two. */
+#define TRACED_RARELY(call) TRACED_BETWEEN(begin_rare_call, call, end_rare_call)
 
 EXPORT void *malloc(size_t size)
 {
@@ -526,35 +529,35 @@ EXPORT void *realloc(void *block, size_t size)
 EXPORT void *reallocarray(void *block, size_t n, size_t size)
 {
 	return IS_IDLE ? next.reallocarray(block, n, size) :
-			 TRACED(traced_realloc(block, n, size, 1, FRAME));
+			 TRACED_RARELY(traced_realloc(block, n, size, 1, FRAME));
 }
 
 EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
 {
 	return IS_IDLE ? next.posix_memalign(out, alignment, size) :
-			 TRACED(traced_posix_memalign(out, alignment, size, FRAME));
+			 TRACED_RARELY(traced_posix_memalign(out, alignment, size, FRAME));
 }
 
 EXPORT void *aligned_alloc(size_t alignment, size_t size)
 {
 	return IS_IDLE ? next.aligned_alloc(alignment, size) :
-			 TRACED(traced_memalign(next.aligned_alloc, alignment, size, FRAME));
+			 TRACED_RARELY(traced_memalign(next.aligned_alloc, alignment, size, FRAME));
 }
 
 EXPORT void *memalign(size_t alignment, size_t size)
 {
 	return IS_IDLE ? next.memalign(alignment, size) :
-			 TRACED(traced_memalign(next.memalign, alignment, size, FRAME));
+			 TRACED_RARELY(traced_memalign(next.memalign, alignment, size, FRAME));
 }
 
 EXPORT void *valloc(size_t size)
 {
-	return IS_IDLE ? next.valloc(size) : TRACED(traced_valloc(next.valloc, size, FRAME));
+	return IS_IDLE ? next.valloc(size) : TRACED_RARELY(traced_valloc(next.valloc, size, FRAME));
 }
 
 EXPORT void *pvalloc(size_t size)
 {
-	return IS_IDLE ? next.pvalloc(size) : TRACED(traced_valloc(next.pvalloc, size, FRAME));
+	return IS_IDLE ? next.pvalloc(size) : TRACED_RARELY(traced_valloc(next.pvalloc, size, FRAME));
 }
 
 #include "others.h"

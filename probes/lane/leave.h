@@ -110,3 +110,13 @@ static inline void end_call(void)
 	}
 	note_inside(-1);
 }
+
+static __attribute__((noinline)) void begin_rare_call(const u64 *frame)
+{
+	begin_call(frame);
+}
+
+static __attribute__((noinline)) void end_rare_call(void)
+{
+	end_call();
+}

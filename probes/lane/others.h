@@ -80,16 +80,28 @@ static __attribute__((noinline)) void *traced_new(other_function function, u64 s
 						  const u64 *frame)
 {
 	u32 outer = me.throws;
+	void *block;
 
-	return ALLOCATOR(frame, size, ({
+	begin_rare_call(frame);
+	block = ALLOCATOR(frame, size, ({
 		me.throws = 1;
 		void *made = (void *)function(size, a, b, 0);
 		/* An exception was thrown in it, and caught: the call goes on. */
 		if (unlikely(!me.throws))
-			begin_call(frame);
+			begin_rare_call(frame);
 		me.throws = outer;
 		made;
 	}));
+	end_rare_call();
+	return block;
+}
+
+static __attribute__((noinline)) void traced_release(other_function function, void *block, u64 a,
+						     u64 b, const u64 *frame)
+{
+	begin_call(frame);
+	traced_free((releasing)(void *)function, block, a, b, frame);
+	end_call();
 }
 
 static __attribute__((noinline)) void *traced_mallocx(u64 size, u64 flags, const u64 *frame)
@@ -125,7 +137,7 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 	{ \
 		if (IS_PASSED_ON(name) || is_inside((u64)(FRAME + 1), me.call)) \
 			return others[OTHER_##name](size, a, b, 0); \
-		return TRACED((u64)traced_new(others[OTHER_##name], size, a, b, FRAME)); \
+		return (u64)traced_new(others[OTHER_##name], size, a, b, FRAME); \
 	}
 
 #define RELEASE(name) \
@@ -134,9 +146,7 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 		if (IS_PASSED_ON(name)) { \
 			others[OTHER_##name]((u64)block, a, b, 0); \
 		} else { \
-			begin_call(FRAME); \
-			traced_free((releasing)(void *)others[OTHER_##name], block, a, b, FRAME); \
-			end_call(); \
+			traced_release(others[OTHER_##name], block, a, b, FRAME); \
 		} \
 	}
 
@@ -144,14 +154,14 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 	EXPORT u64 name(u64 size, u64 flags) \
 	{ \
 		return IS_PASSED_ON(name) ? others[OTHER_##name](size, flags, 0, 0) : \
-					    TRACED((u64)traced_mallocx(size, flags, FRAME)); \
+					    TRACED_RARELY((u64)traced_mallocx(size, flags, FRAME)); \
 	}
 
 #define RALLOCX(name) \
 	EXPORT u64 name(u64 block, u64 size, u64 flags) \
 	{ \
 		return IS_PASSED_ON(name) ? others[OTHER_##name](block, size, flags, 0) : \
-					    TRACED(traced_rallocx(block, size, flags, FRAME)); \
+					    TRACED_RARELY(traced_rallocx(block, size, flags, FRAME)); \
 	}
 
 #define XALLOCX(name) \
@@ -159,7 +169,7 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 	{ \
 		return IS_PASSED_ON(name) ? \
 			       others[OTHER_##name](block, size, extra, flags) : \
-			       TRACED(traced_xallocx(block, size, extra, flags, FRAME)); \
+			       TRACED_RARELY(traced_xallocx(block, size, extra, flags, FRAME)); \
 	}
 
 #define EXCEPTION(name) \
@@ -168,7 +178,7 @@ static __attribute__((noinline)) u64 traced_xallocx(u64 block, u64 size, u64 ext
 		if (unlikely(me.throws) && me.call) { \
 			me.throws = 0; \
 			me.call = 0; \
-			end_call(); \
+			end_rare_call(); \
 		} \
 		return others[OTHER_##name](size, 0, 0, 0); \
 	}

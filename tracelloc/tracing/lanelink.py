@@ -66,6 +66,7 @@ class LaneLink:
         self._loaded_s = math.inf
         self._look_after_s = 0.0
         self._is_incomplete = False
+        self._unsaid = ""
         self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
@@ -273,7 +274,13 @@ class LaneLink:
 
     def _say(self, what: str, *, is_late: bool) -> None:
         missing = "; what the program allocated before is missing"
-        self._capture.say(what + missing * is_late)
+        self._unsaid = what + missing * is_late
+
+    def tell(self) -> None:
+        """Says what has been decided; once the program is known to be one that can be traced."""
+        if self._unsaid:
+            self._capture.say(self._unsaid)
+        self._unsaid = ""
 
 
 def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:

@@ -132,6 +132,8 @@ class ProbeSet:
         if self._lane is not None:
             every = [*self._allocators, *planned.allocators]
             self._lane.look(every, all_loaded=all_loaded)
+            if every:
+                self._lane.tell()
             if self._lane.withholds:
                 behind = {a.module.open_path for a in every if self._lane.is_behind(a)}
                 self._withheld = [point for point in points if point.open_path in behind]
