@@ -32,8 +32,14 @@ static __attribute__((noinline)) void leave(u32 why)
 	if (!control)
 		return;
 	control->why_not = why;
-	if (me.inside || !is_wanted(control))
+	if (!is_wanted(control))
 		return;
+	/* Probes don't know which blocks are sampled. */
+	if (me.inside || control->samples) {
+		if (why == LANE_NO_CLOCK)
+			__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
+		return;
+	}
 	if (__atomic_compare_exchange_n(&control->leaving, &stays, LANE_LEAVING, 0,
 					__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
 		if (may_call(control) && control->registered)
@@ -88,7 +94,7 @@ static inline void begin_call(const u64 *frame)
 	if (unlikely(me.inside != 1))
 		return;
 	me.outermost = (u64)frame;
-	if (unlikely(!control || !is_wanted(control)))
+	if (unlikely(!control || !is_wanted(control)) || control->samples)
 		return;
 	if (unlikely(me.noted != NULL))
 		note_in_ring(me.noted, 0); /* of the call that was left */

@@ -370,11 +370,24 @@ def test_system_calls_are_given_up(
     assert tracer.last()["live_allocations"] == 11 + elsewhere
     assert tracer.last()["live_bytes"] == 1100 + 1000 * elsewhere
     if way == "strict":
-        # Nor is one made for somebody who comes later.
+        # Nor is anything reported to somebody who comes later.
         tracer = traced(target, tmp_path)
         target.say("end")
         assert tracer.finish() == 0
         assert target.process.wait(PATIENCE_S) == 0
+
+
+def test_the_clock_is_given_up_while_it_samples(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    """Probes don't know what is sampled, so tracing ends; the program goes on."""
+    target = armed([builder.c("sandbox"), "strict"], targets)
+    tracer = traced(target, tmp_path, "--sample", "64")
+    assert target.ask("go") == "done"
+    assert tracer.finish() == 1
+    assert said(tracer, "goes on untraced: it may make no system calls")
+    target.say("end")
+    assert target.process.wait(PATIENCE_S) == 0
 
 
 def pairs_ns(target: Target) -> float:

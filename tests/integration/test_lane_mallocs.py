@@ -39,14 +39,21 @@ def begun(command: list, targets: list[Target], preloaded: str) -> Target:
 
 
 @pytest.mark.parametrize(
-    ("malloc", "kind"), [*((malloc, "linked") for malloc in OTHERS), ("jemalloc", "preloaded")]
+    ("malloc", "kind"),
+    [
+        *((malloc, "linked") for malloc in OTHERS),
+        ("jemalloc", "preloaded"),
+        ("tcmalloc", "shadowed"),
+    ],
 )
 def test_books(
     builder: Builder, targets: list[Target], tmp_path: Path, malloc: str, kind: str
 ) -> None:
-    is_linked = kind == "linked"
-    program = builder.c("books", "-DNO_PVALLOC", *(linked(malloc) if is_linked else ()))
-    preloaded = "{ours}" if is_linked else f"{{ours}}:{file_of(malloc)}"
+    """Also where the C library's malloc comes before another one that the program has."""
+    options = () if kind == "preloaded" else linked(malloc)
+    program = builder.c("books", "-DNO_PVALLOC", *options)
+    behind = {"linked": "", "preloaded": file_of(malloc), "shadowed": "libc.so.6"}[kind]
+    preloaded = f"{{ours}}:{behind}"
     target = begun([program, 4, OPERATIONS, 12, 300], targets, preloaded)
     tracer = traced(target, tmp_path)
     books = json.loads(target.ask("run"))
@@ -126,6 +133,27 @@ def test_calls_past_it_have_probes(
     report = tracer.last()
     assert report["live_allocations"] == sum(count for count, _ in books.values())
     assert report["live_bytes"] == sum(size for _, size in books.values())
+
+
+def test_what_was_opened_before_has_probes(targets: list[Target], tmp_path: Path) -> None:
+    """By somebody who calls it by its address."""
+    code = (
+        "import ctypes, sys\n"
+        f"late = ctypes.CDLL('{file_of('mimalloc')}')\n"
+        "late.malloc.restype = ctypes.c_void_p\n"
+        "def answer(word): print(word, flush=True); sys.stdin.readline()\n"
+        "answer('ready')\n"
+        "blocks = [late.malloc(1234) for _ in range(60)]\n"
+        "for block in blocks[:20]: late.free(ctypes.c_void_p(block))\n"
+        "answer('done')\n"
+    )
+    target = begun(["python3", "-c", code], targets, "{ours}")
+    tracer = traced(target, tmp_path)
+    assert target.ask("go") == "done"
+    assert tracer.stop() == 0
+    assert any(BY_PROBES in line and "libmimalloc" in line for line in tracer.messages)
+    sizes = [block["size_bytes"] for block in tracer.last()["top_allocations"]]
+    assert sizes.count(1234) == 40
 
 
 def test_libraries_that_call_past_it_later(

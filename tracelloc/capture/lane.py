@@ -277,10 +277,11 @@ class Lane:
             return np.empty(0, abi.EVENT_DTYPE)
         holder = self._holder
         if holder is not None and not holder.is_there and self._holder is holder:
+            why = self.why_not
             raise TargetError(
-                f"process {self._process.pid} goes on untraced: it had to wait for tracelloc, "
-                "which did nothing for seconds",
-                hint="--lane=off never has it wait",
+                f"process {self._process.pid} goes on untraced: it "
+                + (why or "had to wait for tracelloc, which did nothing for seconds"),
+                hint="--lane=off traces it all the same" if why else "--lane=off never has it wait",
             )
         now_ns = time.monotonic_ns()
         count, cut = self._rings.look(whole, now_ns)

@@ -187,10 +187,15 @@ class LaneLink:
         """Whether all blocks of an allocator pass the library's functions, as far as is known."""
         if asks_malloc(allocator):
             return True
-        mapping = self._space.find(self._next_malloc)
-        if mapping is not None and self._space.module_of(mapping) is not allocator.module:
+        if not may_be_behind(allocator, self._space.process.executable()):
             return False
-        return may_be_behind(allocator, self._space.process.executable())
+        mapping = self._space.find(self._next_malloc)
+        # What is loaded later is called by who has loaded it.
+        return (
+            mapping is None
+            or self._space.module_of(mapping) is allocator.module
+            or allocator.module.file_id in self._space.permanent_files()
+        )
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
         """Why there are blocks that do not pass the library; None: there are none."""
