@@ -21,6 +21,7 @@
 #define SYS_memfd_create 319
 #define SYS_membarrier 324
 
+#define PROT_NONE 0
 #define PROT_READ 1
 #define PROT_WRITE 2
 #define MAP_SHARED 1
@@ -29,6 +30,7 @@
 #define MAP_ANONYMOUS 0x20
 #define MAP_NORESERVE 0x4000
 #define MREMAP_MAYMOVE 1
+#define MREMAP_FIXED 2
 #define MADV_DONTFORK 10
 #define MADV_DONTDUMP 16
 #define MADV_WIPEONFORK 18

@@ -89,8 +89,9 @@ typedef __u8 u8;
 static struct guard {
 	struct lane_control *control; /* NULL: idle for good */
 	u8 *area;                     /* all of the file, once events were wanted */
+	u8 *place;                    /* where that is going to be */
 	u32 mapping;                  /* a thread is mapping it */
-	u8 rest[LANE_PAGE - 20];
+	u8 rest[LANE_PAGE - 28];
 } guard __attribute__((aligned(LANE_PAGE)));
 
 /* What a thread keeps: little, for it is taken from its stack. */
@@ -156,7 +157,10 @@ static inline u64 stamp_now(struct lane_control *control)
 	return (u64)high << 32 | low;
 }
 
-/* Maps all of the file: the page that is mapped is shared, so a copy of it can be longer. */
+/*
+ * Maps all of the file: the page that is mapped is shared, so a copy of it can be longer. Where is
+ * noted before: a signal handler may fork in between, and the child goes on here (see fork_by).
+ */
 static __attribute__((noinline)) int map_area(void)
 {
 	u32 nobody = 0;
@@ -168,8 +172,13 @@ static __attribute__((noinline)) int map_area(void)
 		__builtin_ia32_pause();
 	}
 	if (!guard.area && guard.control) {
-		area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES, MREMAP_MAYMOVE,
-				   0, 0);
+		area = system_call(SYS_mmap, 0, LANE_BYTES, PROT_NONE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		if (area > 0) {
+			guard.place = (u8 *)area;
+			area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES,
+					   MREMAP_MAYMOVE | MREMAP_FIXED, area, 0);
+		}
 		if (area < 0) {
 			guard.control->unmappable = -area;
 			__atomic_store_n(&guard.control->holder, 0, __ATOMIC_SEQ_CST);
@@ -577,11 +586,11 @@ static int map_zeros(void *at, u64 bytes)
 static int fork_by(int (*function)(void))
 {
 	struct lane_control *control = guard.control;
-	u8 *area = guard.area;
+	u8 *area = guard.area, *place = guard.place;
 	int pid = function();
 
 	if (!pid && control && !guard.control && map_zeros(control, LANE_PAGE) && me.inside &&
-	    (!area || map_zeros(area, LANE_BYTES))) {
+	    (!place || map_zeros(place, LANE_BYTES))) {
 		guard.area = area;
 		guard.control = control;
 	}

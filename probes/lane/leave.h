@@ -89,13 +89,13 @@ static inline void begin_call(const u64 *frame)
 	struct lane_control *control = guard.control;
 
 	note_inside(1);
+	if (unlikely(!control) || control->samples || unlikely(!is_wanted(control)))
+		return;
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
 		me.inside = 1;
 	if (unlikely(me.inside != 1))
 		return;
 	me.outermost = (u64)frame;
-	if (unlikely(!control || !is_wanted(control)) || control->samples)
-		return;
 	if (unlikely(me.noted != NULL))
 		note_in_ring(me.noted, 0); /* of the call that was left */
 	if (unlikely(!me.ring || !guard.area) && !take_ring())
@@ -108,13 +108,13 @@ static inline void begin_call(const u64 *frame)
 
 static inline void end_call(void)
 {
-	if (unlikely(!me.inside))
-		return; /* calls within this one were taken for the only ones */
-	if (me.inside == 1 && me.noted) {
+	if (me.noted && me.inside == 1) {
 		note_in_ring(me.noted, 0);
 		me.noted = NULL;
 	}
-	note_inside(-1);
+	/* Else a call within this one was taken for the only one. */
+	if (likely(me.inside))
+		note_inside(-1);
 }
 
 static __attribute__((noinline)) void begin_rare_call(const u64 *frame)
