@@ -72,6 +72,77 @@ static void restore_environment(char **entries)
 			*entries[n] = *LAUNCH_PRELOAD;
 }
 
+/* Bytes at the beginning of a program's file in which the names of the libraries lie it needs. */
+#define LAUNCH_NAMES_BYTES (4UL << 20)
+
+static int is_same_part(const char *text, const char *part)
+{
+	while (*part && *text == *part)
+		text++, part++;
+	return !*part;
+}
+
+/*
+ * Whether a program takes the library: it is for this machine and has a loader, or is a script.
+ * Sanitizers (libasan.so, libtsan.so) end a program in which anything comes before them.
+ */
+static int takes_library(int file)
+{
+	u64 page[LANE_PAGE / 8];
+	const char *text = (const char *)page;
+	const Elf64_Ehdr *header = (const Elf64_Ehdr *)page;
+	const Elf64_Phdr *parts;
+	u64 at = 0;
+	long read = system_call(SYS_pread64, file, (u64)page, sizeof(page), 0, 0, 0);
+	int has_loader = 0;
+
+	if (read < (long)sizeof(*header))
+		return read > 2 && is_same_part(text, "#!");
+	if (is_same_part(text, "#!"))
+		return 1;
+	if (!is_same_part(text, "\177ELF\2\1") || header->e_machine != EM_X86_64 ||
+	    header->e_phoff & 7 || header->e_phoff + header->e_phnum * sizeof(*parts) > (u64)read)
+		return 0;
+	parts = (const Elf64_Phdr *)(text + header->e_phoff);
+	for (u32 n = 0; n < header->e_phnum; n++)
+		has_loader |= parts[n].p_type == PT_INTERP;
+	for (; has_loader && read > 8 && at < LAUNCH_NAMES_BYTES; at += read - 8) {
+		read = system_call(SYS_pread64, file, (u64)page, sizeof(page), at, 0, 0);
+		for (long n = 0; n + 6 < read; n++)
+			if (text[n] == 's' && is_same_part(text + n, "san.so"))
+				return 0;
+	}
+	return has_loader;
+}
+
+/* The file that execve(2) takes, or execvp(3) finds in `paths`; below 0: none. */
+static long open_program(const char *name, int is_path, const char *paths)
+{
+	char path[LAUNCH_PATH_BYTES];
+	u32 length = length_of(name);
+
+	for (u32 n = 0; n < length; n++)
+		is_path |= name[n] == '/';
+	while (!is_path && paths && *paths) {
+		u32 bytes = 0;
+
+		for (; *paths && *paths != ':'; paths++)
+			if (bytes + length + 2 < sizeof(path))
+				path[bytes++] = *paths;
+		paths += *paths == ':';
+		if (bytes)
+			path[bytes++] = '/';
+		for (u32 n = 0; n <= length && bytes < sizeof(path); n++)
+			path[bytes++] = name[n];
+		if (path[bytes - 1] ||
+		    system_call(SYS_access, (u64)path, ACCESS_EXECUTE, 0, 0, 0, 0))
+			continue;
+		is_path = 1;
+		name = path;
+	}
+	return is_path ? system_call(SYS_open, (u64)name, O_NONBLOCK | O_CLOEXEC, 0, 0, 0, 0) : -1;
+}
+
 /* Whether what this process executes now is to report by itself as well. */
 static int is_preloaded_on(void)
 {
@@ -83,15 +154,38 @@ static int is_preloaded_on(void)
 	       !system_call(SYS_access, (u64)launch_path, ACCESS_READ, 0, 0, 0, 0);
 }
 
+/* The same of a program by its name: a path, or looked for. */
+static int is_preloaded_into(const char *name, int is_path)
+{
+	const char *paths = NULL;
+	long file;
+	int takes;
+
+	if (!is_preloaded_on())
+		return 0;
+	for (char **entry = environ; entry && *entry && !paths; entry++)
+		paths = behind(*entry, "PATH=");
+	file = open_program(name, is_path, paths);
+	if (file < 0)
+		return 0;
+	takes = takes_library(file);
+	system_call(SYS_close, file, 0, 0, 0, 0, 0);
+	return takes;
+}
+
 typedef int executor(u64 what, char *const *words, char *const *entries);
 
-/* Executes by one of the C library's functions, with the environment as tracelloc makes it. */
-static int execute(executor *function, u64 what, char *const *words, char *const *entries)
+/*
+ * Executes by one of the C library's functions. `preloads`: with the environment as tracelloc
+ * makes it.
+ */
+static int execute(executor *function, u64 what, char *const *words, char *const *entries,
+		   int preloads)
 {
 	const char *own = NULL;
 	u32 n = 0, at = 0;
 
-	if (!is_preloaded_on())
+	if (!preloads)
 		return function(what, words, entries);
 	for (; entries && entries[n]; n++)
 		if (behind(entries[n], LAUNCH_PRELOAD))
@@ -131,17 +225,20 @@ static int execute(executor *function, u64 what, char *const *words, char *const
 
 EXPORT int execve(const char *file, char *const *words, char *const *entries)
 {
-	return execute((executor *)next.execve, (u64)file, words, entries);
+	return execute((executor *)next.execve, (u64)file, words, entries,
+		       is_preloaded_into(file, 1));
 }
 
 EXPORT int execvpe(const char *file, char *const *words, char *const *entries)
 {
-	return execute((executor *)next.execvpe, (u64)file, words, entries);
+	return execute((executor *)next.execvpe, (u64)file, words, entries,
+		       is_preloaded_into(file, 0));
 }
 
 EXPORT int fexecve(int file, char *const *words, char *const *entries)
 {
-	return execute((executor *)next.fexecve, file, words, entries);
+	return execute((executor *)next.fexecve, file, words, entries,
+		       is_preloaded_on() && takes_library(file));
 }
 
 EXPORT int execv(const char *file, char *const *words)

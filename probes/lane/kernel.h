@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* System calls without the C library, for its errno is the program's. Numbers: x86-64. */
 
+#define SYS_open 2
 #define SYS_mmap 9
 #define SYS_mprotect 10
 #define SYS_munmap 11
 #define SYS_close 3
 #define SYS_rt_sigprocmask 14
+#define SYS_pread64 17
 #define SYS_access 21
 #define SYS_mremap 25
 #define SYS_madvise 28
@@ -44,7 +46,10 @@
 #define MEMBARRIER_CMD_GLOBAL_EXPEDITED 2
 #define MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED 4
 #define FUTEX_TID_MASK 0x3fffffff
-#define ACCESS_READ 4 /* R_OK */
+#define ACCESS_READ 4    /* R_OK */
+#define ACCESS_EXECUTE 1 /* X_OK */
+#define O_NONBLOCK 04000
+#define O_CLOEXEC 02000000
 #define EFAULT 14
 
 static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)

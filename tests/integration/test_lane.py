@@ -243,6 +243,22 @@ def test_executed_by(
     assert done.stdout == alone.stdout
 
 
+def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """They end if anything is preloaded."""
+    monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
+    program = tmp_path / "sanitized"
+    code = "#include <stdlib.h>\nint main(void) { void *volatile p = malloc(9); return !p; }"
+    build = ["gcc", "-fsanitize=address", "-o", program, "-x", "c", "-"]
+    subprocess.run(build, input=code, text=True, check=True)
+    monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}:{os.environ['PATH']}")
+    for script in (f"exec {program}", "exec sanitized"):
+        done = run_tracelloc("-o", tmp_path / "o.fg", "--", "sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+        assert BY_ITSELF in done.stderr
+        assert BY_PROBES in done.stderr
+    assert run_tracelloc("-o", tmp_path / "o.fg", "--", program).returncode == 0
+
+
 def test_executed_without_the_library(builder: Builder) -> None:
     """While programs begin, they are stopped until there are probes."""
     command = (builder.c("executor"), "syscall", builder.c("early"), 7)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,10 @@ def test_programs(builder: Builder, tmp_path: Path) -> None:
     ):  # fmt: skip
         script.write_text(line)
         assert does(script) == expected, line
+    sanitized = tmp_path / "sanitized"
+    subprocess.run(["gcc", "-fsanitize=address", "-o", sanitized, "-x", "c", "-"],
+                   input=b"int main(void) { return 0; }", check=True)  # fmt: skip
+    assert not does(sanitized)
     owned = tmp_path / "owned"
     owned.write_bytes(dynamic.read_bytes())
     assert does(owned)

@@ -23,6 +23,9 @@ _HEAD_BYTES: Final = 256
 _ELF_X86_64: Final = b"\x7fELF\x02\x01"
 _MACHINE: Final = 62
 _PT_INTERP: Final = 3
+_NAMES_BYTES: Final = 16 << 20
+_FIRST: Final = b"\0libasan.so", b"\0libhwasan.so", b"\0liblsan.so", b"\0libtsan.so"
+"""Sanitizers end a program in which anything comes before them."""
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
 """ELF64 header up to e_phnum (System V gABI, chapter 4)."""
 
@@ -74,4 +77,8 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
         return False
     headers = os.pread(fd, size * count, at)
     kinds = (headers[n : n + 4] for n in range(0, len(headers), max(size, 4)))
-    return any(int.from_bytes(kind, "little") == _PT_INTERP for kind in kinds)
+    if not any(int.from_bytes(kind, "little") == _PT_INTERP for kind in kinds):
+        return False
+    # Names of needed libraries lie in front of the code.
+    names = os.pread(fd, _NAMES_BYTES, 0)
+    return not any(name in names for name in _FIRST)

@@ -84,9 +84,9 @@ class TargetFile(FileHandle, SegmentedFile):
         self._functions: dict[str, dict[int, int]] = {}
         self._tails: dict[str, set[str]] = {}
         self.exports: Final[set[str]] = set()
-        """Of the functions that were looked up, what the file defines for others."""
+        """What the file defines for others, among the functions that were looked up."""
         self.imports: Final[set[str]] = set()
-        """Of the functions that were looked up, what the file needs of others."""
+        """What the file needs of others, among the functions that were looked up."""
         self._results: dict[Hashable, Any] = {}
         self.usdt_offsets: Final[set[int]] = set()
         """Where the USDT probes are that were asked for: stacks may begin there."""
