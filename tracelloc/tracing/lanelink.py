@@ -189,13 +189,18 @@ class LaneLink:
             return True
         if not may_be_behind(allocator, self._space.process.executable()):
             return False
-        mapping = self._space.find(self._next_malloc)
         # What is loaded later is called by who has loaded it.
         return (
-            mapping is None
-            or self._space.module_of(mapping) is allocator.module
+            self._space.find(self._next_malloc) is None
+            or self._is_called_by_it(allocator)
             or allocator.module.file_id in self._space.permanent_files()
         )
+
+    def _is_called_by_it(self, allocator: Allocator) -> bool:
+        """Whether it is what the library passes calls on to."""
+        mapping = self._space.find(self._next_malloc)
+        is_next = mapping is not None and self._space.module_of(mapping) is allocator.module
+        return is_next or asks_malloc(allocator)
 
     def _other(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> str | None:
         """Why there are blocks that do not pass the library; None: there are none."""
@@ -238,7 +243,7 @@ class LaneLink:
         if begun:
             self._next_malloc = self._read(NEXT_VARIABLE, _ADDRESS_BYTES)
             other = self._other(modules, allocators)
-            if begun == PRECEDED:
+            if begun == PRECEDED and not all(map(self._is_called_by_it, allocators)):
                 other = "another malloc comes before it"
             if other is not None:
                 self._leave(other)
