@@ -131,7 +131,15 @@ class Target:
 
 USES_LANE = bool(os.environ.get("TEST_LANE"))
 """Whether targets have the library preloaded and report by themselves, where they can."""
-_NEED_PROBES = ("--lane", "--follow", "--mmap", "--max-overhead", "--stacks")
+_NEED_PROBES = (
+    "--lane",
+    "--follow",
+    "--mmap",
+    "--max-overhead",
+    "--stacks",
+    "--malloc",
+    "--allocator",
+)
 
 CAPABILITIES = "bpf", "perfmon", "sys_ptrace"
 """What the README says that is enough, as setpriv(1) names it."""

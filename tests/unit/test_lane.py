@@ -238,7 +238,7 @@ def test_leading_frames() -> None:
     "more",
     [
         ["--follow"], ["--mmap"], ["--stacks", "fp"], ["--max-overhead", "5%"],
-        ["--malloc", "jemalloc"], ["--attach", "perf"],
+        ["--malloc", "jemalloc"],
     ],
     ids=str,
 )  # fmt: skip

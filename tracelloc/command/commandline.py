@@ -184,7 +184,6 @@ def _check_lane(given: argparse.Namespace) -> None:
 def needs_probes(given: argparse.Namespace) -> str | None:
     """An option among those given that programs can't do by themselves."""
     asked = {
-        "--attach": given.attach != "auto",
         "--follow": given.follow is not None,
         "--malloc": given.malloc is not None,
         "--max-overhead": given.max_overhead is not None,
