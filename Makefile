@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 DEMO := $(VENV)/demo
 DEMO_SECONDS ?= 15
-LANE_TESTS := allocators ends exact exec interrupts launch leaderless live stacks symbols waste windows
+LANE_TESTS := allocators ends exact exec interrupts launch leaderless live stacks symbols waste
 PYTEST := $(SUDO) env "PATH=$$PATH" PYTHONDONTWRITEBYTECODE=1 $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
