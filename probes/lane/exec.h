@@ -31,11 +31,19 @@ static u32 length_of(const char *text)
 }
 
 /* What follows a beginning of a text; NULL if it begins otherwise. */
-static char *behind(char *text, const char *beginning)
+static const char *behind(const char *text, const char *beginning)
 {
 	while (*beginning && *text == *beginning)
 		text++, beginning++;
 	return *beginning ? NULL : text;
+}
+
+/* Puts a text at the end of another one. Returns where that ends then. */
+static char *append(char *end, const char *text)
+{
+	while ((*end = *text++))
+		end++;
+	return end;
 }
 
 static void clear(char *text)
@@ -50,7 +58,7 @@ static void clear(char *text)
  */
 static void restore_environment(char **entries)
 {
-	char *preloads = NULL;
+	const char *preloads = NULL;
 	u32 n = 0, bytes = 0;
 
 	while (entries[n] && !is_same(entries[n], LAUNCH_MARK))
@@ -72,15 +80,8 @@ static void restore_environment(char **entries)
 			*entries[n] = *LAUNCH_PRELOAD;
 }
 
-/* Bytes at the beginning of a program's file in which the names of the libraries lie it needs. */
+/* Bytes at the beginning of a program's file, among which are the names of what it needs. */
 #define LAUNCH_NAMES_BYTES (4UL << 20)
-
-static int is_same_part(const char *text, const char *part)
-{
-	while (*part && *text == *part)
-		text++, part++;
-	return !*part;
-}
 
 /*
  * Whether a program takes the library: it is for this machine and has a loader, or is a script.
@@ -96,12 +97,11 @@ static int takes_library(int file)
 	long read = system_call(SYS_pread64, file, (u64)page, sizeof(page), 0, 0, 0);
 	int has_loader = 0;
 
-	if (read < (long)sizeof(*header))
-		return read > 2 && is_same_part(text, "#!");
-	if (is_same_part(text, "#!"))
+	if (read > 2 && behind(text, "#!"))
 		return 1;
-	if (!is_same_part(text, "\177ELF\2\1") || header->e_machine != EM_X86_64 ||
-	    header->e_phoff & 7 || header->e_phoff + header->e_phnum * sizeof(*parts) > (u64)read)
+	if (read < (long)sizeof(*header) || !behind(text, "\177ELF\2\1") ||
+	    header->e_machine != EM_X86_64 || header->e_phoff & 7 ||
+	    header->e_phoff + header->e_phnum * sizeof(*parts) > (u64)read)
 		return 0;
 	parts = (const Elf64_Phdr *)(text + header->e_phoff);
 	for (u32 n = 0; n < header->e_phnum; n++)
@@ -109,7 +109,7 @@ static int takes_library(int file)
 	for (; has_loader && read > 8 && at < LAUNCH_NAMES_BYTES; at += read - 8) {
 		read = system_call(SYS_pread64, file, (u64)page, sizeof(page), at, 0, 0);
 		for (long n = 0; n + 6 < read; n++)
-			if (text[n] == 's' && is_same_part(text + n, "san.so"))
+			if (text[n] == 's' && behind(text + n, "san.so"))
 				return 0;
 	}
 	return has_loader;
@@ -187,36 +187,28 @@ static int execute(executor *function, u64 what, char *const *words, char *const
 
 	if (!preloads)
 		return function(what, words, entries);
-	for (; entries && entries[n]; n++)
-		if (behind(entries[n], LAUNCH_PRELOAD))
-			own = behind(entries[n], LAUNCH_PRELOAD), at = n;
+	for (; entries && entries[n]; n++) {
+		const char *value = behind(entries[n], LAUNCH_PRELOAD);
+
+		if (value)
+			own = value, at = n;
+	}
 	if (n > LAUNCH_ENTRIES || (own && length_of(own) > LAUNCH_PRELOAD_BYTES))
 		return function(what, words, entries);
 
 	char *all[n + 3];
 	char preload[sizeof(LAUNCH_PRELOAD) + sizeof(launch_path) + LAUNCH_PRELOAD_BYTES];
 	char hidden[sizeof(LAUNCH_PRELOAD) + LAUNCH_PRELOAD_BYTES];
-	char *end = preload;
+	char *end = append(append(preload, LAUNCH_PRELOAD), launch_path);
 
 	for (u32 i = 0; i < n; i++)
 		all[i] = entries[i];
-	for (const char *from = LAUNCH_PRELOAD; *from;)
-		*end++ = *from++;
-	for (const char *from = launch_path; *from;)
-		*end++ = *from++;
 	if (own) {
-		u32 bytes = 0;
-
-		*end++ = ':';
-		for (const char *from = own; *from;)
-			*end++ = *from++;
-		do
-			hidden[bytes] = entries[at][bytes];
-		while (entries[at][bytes++]);
+		append(append(end, ":"), own);
+		append(hidden, entries[at]);
 		*hidden = LAUNCH_HIDDEN;
 		all[at] = hidden;
 	}
-	*end = 0;
 	all[n] = LAUNCH_MARK;
 	all[n + 1] = preload;
 	all[n + 2] = NULL;

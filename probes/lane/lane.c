@@ -362,26 +362,38 @@ static void restore(u64 address)
 	end_report();
 }
 
-/* A function that allocates: `frame` is its own, above which its return address is. */
-#define ALLOCATOR(frame, size, invoke) \
+/*
+ * A function that resizes a block, NULL: it allocates. `frame` is its own, above which its return
+ * address is. Its result is NULL where the block lives on, and where it was freed for no bytes.
+ */
+#define RESIZER(frame, block, bytes, invoke) \
 	({ \
 		u64 at = (u64)((frame) + 1); \
-		void *block; \
+		void *moved; \
 		if (is_inside(at, me.call)) { \
-			block = invoke; \
+			moved = invoke; \
 		} else { \
-			int wanted = is_wanted(guard.control); \
-			int hidden = wanted && is_hidden(size); \
+			int wanted = is_wanted(guard.control), hidden, taken; \
+\
+			if (block && unlikely(!otel_is_idle())) \
+				otel_note_free((u64)block); \
+			hidden = wanted && is_hidden(bytes); \
+			/* What happens inside, a free as well, is part of this. */ \
 			me.call = at; \
-			block = invoke; \
+			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
+			moved = invoke; \
 			me.call = 0; \
-			if (block && !wanted) \
-				otel_note_alloc((u64)block, size); \
-			else if (block && !hidden) \
-				report_block(frame, (u64)block, size); \
+			if (moved && !wanted) \
+				otel_note_alloc((u64)moved, bytes); \
+			else if (moved && !hidden) \
+				report_block(frame, (u64)moved, bytes); \
+			else if (!moved && taken && bytes) \
+				restore((u64)block); \
 		} \
-		block; \
+		moved; \
 	})
+
+#define ALLOCATOR(frame, size, invoke) RESIZER(frame, NULL, size, invoke)
 
 static __attribute__((noinline)) void *traced_malloc(size_t size, const u64 *frame)
 {
@@ -422,36 +434,6 @@ static void *resize(void *block, size_t n, size_t size, int is_array)
 {
 	return is_array ? next.reallocarray(block, n, size) : next.realloc(block, size);
 }
-
-/*
- * A function that resizes a block, NULL: it allocates. Its result is NULL where the block lives on, and
- * where it was freed for no bytes.
- */
-#define RESIZER(frame, block, bytes, invoke) \
-	({ \
-		u64 at = (u64)((frame) + 1); \
-		int wanted = is_wanted(guard.control), hidden, taken; \
-		void *moved; \
-		if (is_inside(at, me.call)) { \
-			moved = invoke; \
-		} else { \
-			if (block && unlikely(!otel_is_idle())) \
-				otel_note_free((u64)block); \
-			hidden = wanted && is_hidden(bytes); \
-			/* What happens inside, a free as well, is part of this. */ \
-			me.call = at; \
-			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
-			moved = invoke; \
-			me.call = 0; \
-			if (moved && !wanted) \
-				otel_note_alloc((u64)moved, bytes); \
-			else if (moved && !hidden) \
-				report_block(frame, (u64)moved, bytes); \
-			else if (!moved && taken && bytes) \
-				restore((u64)block); \
-		} \
-		moved; \
-	})
 
 static __attribute__((noinline)) void *traced_realloc(void *block, size_t n, size_t size,
 						      int is_array, const u64 *frame)

@@ -44,6 +44,12 @@ def assert_no_loss(report: dict) -> None:
     assert report["allocations"] - report["frees"] == report["live_allocations"]
 
 
+def assert_lives(report: dict, books: dict[str, int]) -> None:
+    """What the target says that it keeps, and nothing lost."""
+    assert_no_loss(report)
+    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+
+
 def assert_totals(report: dict, books: dict[str, list[int]]) -> None:
     assert_no_loss(report)
     assert report["live_allocations"] == sum(count for count, _ in books.values())
@@ -107,8 +113,7 @@ def test_operators_that_throw(
     assert other.stop() == 0
     report = tracer.last_of(target.pid)
     assert books["caught"] > 20 or meek
-    assert_no_loss(report)
-    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert_lives(report, books)
     # Untraced it goes on as well.
     json.loads(target.ask("more"))
     assert target.end() == 0
@@ -122,8 +127,7 @@ def test_prefixed_jemalloc(builder: Builder, targets: list[Target], tmp_path: Pa
     books = json.loads(target.ask("go"))
     assert tracer.stop() == 0
     report = tracer.last()
-    assert_no_loss(report)
-    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert_lives(report, books)
     (found,) = [found for found in report["malloc_libraries"] if found["name"] == "jemalloc"]
     assert "_rjem_sdallocx" in found["functions"]
     assert "_rjem_nallocx" not in found["functions"]
@@ -209,8 +213,7 @@ def test_exceptions_pass_through_a_pool_of_the_users(
     assert tracer.stop() == 0
     report = tracer.last()
     assert books["caught"] == 7
-    assert_no_loss(report)
-    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert_lives(report, books)
     assert target.end() == 0
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc
-from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_no_loss, assert_totals
+from tests.integration.test_allocators import LIBRARIES, PRELOADS, assert_lives, assert_totals
 from tests.integration.test_exact import OPERATIONS
 from tests.integration.test_lane import BY_ITSELF, BY_PROBES, said, traced
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
@@ -82,8 +82,7 @@ def test_operators_that_throw(
     assert said(tracer, BY_ITSELF)
     report = tracer.last()
     assert books["caught"] > 20 or meek
-    assert_no_loss(report)
-    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert_lives(report, books)
     json.loads(target.ask("more"))
     assert target.end() == 0
 
@@ -96,8 +95,7 @@ def test_jemallocs_own_functions(builder: Builder, targets: list[Target], tmp_pa
     assert tracer.stop() == 0
     assert said(tracer, BY_ITSELF)
     report = tracer.last()
-    assert_no_loss(report)
-    assert (report["live_allocations"], report["live_bytes"]) == (books["blocks"], books["bytes"])
+    assert_lives(report, books)
     assert target.end() == 0
 
 

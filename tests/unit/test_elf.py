@@ -88,7 +88,7 @@ def test_find_functions_equals_nm() -> None:
 
 
 def test_what_files_need_of_others(builder: Builder) -> None:
-    """And define for others: their own symbol tables have more."""
+    """And what they export; symbol tables have more."""
     names = ["malloc", "free", "main", "by_malloc", "no_such_function"]
     program, library = target_file(builder.c("books")), target_file(LIBRARY)
     for file in (program, library):

@@ -86,15 +86,17 @@ def usable_clock() -> int:
     return lanemerge.CLOCK_TSC if "tsc" in sources else lanemerge.CLOCK_COUNTER
 
 
+_REASONS: Final = {
+    0: "",
+    lanemerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
+    lanemerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
+    lanemerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
+}
+
+
 def _reason(number: int) -> str:
     """What ``enum lane_reason`` means, as what follows a process's name."""
-    reasons = {
-        0: "",
-        lanemerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
-        lanemerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
-        lanemerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
-    }
-    return reasons.get(number, "reports what it should not")
+    return _REASONS.get(number, "reports what it should not")
 
 
 class Lane:

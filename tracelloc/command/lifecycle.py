@@ -253,9 +253,8 @@ def start_of(options: Options, terminal: ProgramTerminal | None = None) -> Start
     system.check_all()
     file_limit = system.raise_file_limit()
     who = effective_user() if options.as_root else invoker()
-    preloaded = None
-    if options.trace.use_lane and not (options.trace.spares_python and not LIBRARY.exists()):
-        preloaded = preloaded_library()
+    wants_library = options.trace.use_lane and (LIBRARY.exists() or not options.trace.spares_python)
+    preloaded = preloaded_library() if wants_library else None
     return LaunchStart(TracedProgram(options.command, who, file_limit, terminal, preloaded))
 
 
