@@ -56,6 +56,8 @@ enum lane_state {
 	LANE_READY = 1,   /* the file is there */
 	LANE_REFUSED = 2, /* it could not be made: nothing will ever be reported */
 	LANE_PRECEDED = 3, /* another malloc comes before the library's: nothing will be reported */
+	LANE_CONFINED = 4, /* a filter may forbid system calls that the library makes: likewise */
+	LANE_LIMITED = 5,  /* the address space is limited, and the memory is for the program: likewise */
 };
 
 /* Why what the process reports would not be all, or none of it could be reported. */
@@ -63,13 +65,9 @@ enum lane_reason {
 	LANE_DEEP_BIND = 1, /* a library was opened to call the C library's functions past it */
 	LANE_NAMESPACE = 2, /* a library was opened in another namespace, with a C library of its own */
 	LANE_NO_CLOCK = 3,  /* the program gives up nearly all system calls, or reading the clock */
-};
-
-/* How far the process has come in having probes take its place (leave.h). */
-enum lane_leaving {
-	LANE_STAYS = 0,
-	LANE_LEAVING = 1, /* nobody begins a call any more */
-	LANE_LEFT = 2,    /* nobody is in one, and all that was to be reported is */
+	LANE_FILTERED = 4,  /* the program filters system calls */
+	LANE_NO_ROOM = 5,   /* the memory can't be mapped: `unmappable` */
+	LANE_LOCKED = 6,    /* the program locks all of its memory */
 };
 
 /* The first page: all that an idle process has mapped. */
@@ -81,7 +79,7 @@ struct lane_control {
 	__u32 unmappable; /* errno of mapping the rest of the file; the library */
 	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
 	__u32 why_not;    /* enum lane_reason; the library */
-	__u32 unused_first;
+	__u32 gave_up;    /* a thread has waited for `max_stall`; the library, cleared by the profiler */
 	__u64 unused[3];
 	/*
 	 * The id of the profiler's thread while events are wanted, else 0. It is on that thread's
@@ -89,7 +87,7 @@ struct lane_control {
 	 * away, and the process is idle from the next call on.
 	 */
 	__u32 holder;
-	__u32 leaving; /* enum lane_leaving; the library */
+	__u32 leaving; /* no thread may begin a call until probes are attached (leave.h); both */
 	__u32 gap_holder[14];
 	/* The profiler: */
 	__u64 min_size; /* of blocks that are reported, in bytes */
@@ -98,7 +96,8 @@ struct lane_control {
 	__u32 max_frames; /* of a stack */
 	__u32 may_call;   /* whether threads may make system calls: no seccomp filter is seen */
 	__u32 samples;    /* whether only blocks that samples fall into are reported */
-	__u64 unused_too[4];
+	__u64 max_stall;  /* a thread's longest wait for the profiler, in ticks of the time stamp counter */
+	__u64 unused_too[3];
 	struct space space; /* `loads` is the library's */
 	__u8 gap[63 & -sizeof(struct space)];
 	__u64 counter; /* of LANE_CLOCK_COUNTER */

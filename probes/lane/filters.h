@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
  * Filters of system calls (seccomp(2)). One may end the program for a call that this library makes,
- * so it is known at once when the program asks for one by the C library's functions, prctl(2) and
- * syscall(2). Filters that it begins otherwise, or had from the start, the profiler sees.
+ * so none is made once there is a filter:
+ *   - A process that has one from the start does without the library (`is_confined`): its figures
+ *     come from probes.
+ *   - When the program asks for one by the C library's functions, prctl(2) and syscall(2), probes
+ *     take over first (leave.h).
+ *   - The profiler uses probes from the start where a file has the machine code of such a request
+ *     (`makes_filters` in tracelloc/disassembly), and watches the process for what else there may be.
  */
 
 #define PR_SET_SECCOMP 22
@@ -11,7 +16,35 @@
 #define PR_SET_TSC 26
 #define PR_TSC_SIGSEGV 2
 
+#define SECCOMP_FIELD "\nSeccomp:\t"
+#define STATUS_PATH "/proc/self/status"
+/* Bytes of that file, at most. */
+#define STATUS_BYTES 4096
+
 static volatile u32 has_filter;
+
+/*
+ * Whether the process has a filter, or it can't be told; for when the process begins. It makes
+ * only such system calls as the loader has made before.
+ */
+static int is_confined(void)
+{
+	char text[STATUS_BYTES];
+	const char *field = SECCOMP_FIELD;
+	long file = system_call(SYS_openat, AT_FDCWD, (u64)STATUS_PATH, O_CLOEXEC, 0, 0, 0), bytes;
+
+	if (file < 0)
+		return 1;
+	bytes = system_call(SYS_read, file, (u64)text, sizeof(text), 0, 0, 0);
+	system_call(SYS_close, file, 0, 0, 0, 0, 0);
+	for (long at = 0; at < bytes; at++) {
+		field = text[at] == *field ? field + 1 : SECCOMP_FIELD + (text[at] == '\n');
+		if (!*field)
+			return at + 1 >= bytes || text[at + 1] != '0';
+	}
+	/* A kernel without seccomp(2) has no such line; but it may also come later. */
+	return bytes <= 0 || bytes == sizeof(text);
+}
 
 /* Whether system calls may be made that the program's own C library need not make. */
 static inline int may_call(const struct lane_control *control)
@@ -24,8 +57,7 @@ static void leave(u32 why);
 /* The strict mode of seccomp(2) forbids reading the time stamp counter as well. */
 static __attribute__((noinline)) void note_filter(int is_strict)
 {
-	if (is_strict)
-		leave(LANE_NO_CLOCK);
+	leave(is_strict ? LANE_NO_CLOCK : LANE_FILTERED);
 	has_filter = 1;
 }
 

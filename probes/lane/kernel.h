@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* System calls without the C library, for its errno is the program's. Numbers: x86-64. */
 
+#define SYS_read 0
 #define SYS_open 2
 #define SYS_mmap 9
 #define SYS_mprotect 10
@@ -17,6 +18,7 @@
 #define SYS_ftruncate 77
 #define SYS_prctl 157
 #define SYS_gettid 186
+#define SYS_openat 257
 #define SYS_prlimit64 302
 #define SYS_process_vm_readv 310
 #define SYS_seccomp 317
@@ -43,13 +45,16 @@
 #define F_SEAL_SHRINK 2
 #define F_SEAL_GROW 4
 #define RLIMIT_FSIZE 1
-#define MEMBARRIER_CMD_GLOBAL_EXPEDITED 2
+#define RLIMIT_AS 9
+#define RLIM_INFINITY (~0UL)
+#define AT_FDCWD -100L
 #define MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED 4
 #define FUTEX_TID_MASK 0x3fffffff
 #define ACCESS_READ 4    /* R_OK */
 #define ACCESS_EXECUTE 1 /* X_OK */
 #define O_NONBLOCK 04000
 #define O_CLOEXEC 02000000
+#define EPERM 1
 #define EFAULT 14
 
 static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)

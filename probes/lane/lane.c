@@ -50,8 +50,9 @@
  *
  * Full rings
  *   A thread waits, before it reserves, until there is room or nobody wants events any more.
- *   Nothing is lost. If the profiler takes nothing for some seconds (it was stopped, say), the
- *   process goes on for itself: it clears `holder`, which the profiler finds out.
+ *   Nothing is lost. If that takes longer than `max_stall` (the profiler was stopped, say), the
+ *   thread says so (`gave_up`): until the profiler has made room, no thread waits, and events that
+ *   find none are counted instead of reported.
  *
  * Signal handlers
  *   Slots are reserved by one instruction, so a handler that allocates gets the next one. A walk
@@ -82,8 +83,9 @@ typedef __u8 u8;
 
 /* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
 #define LANE_RTLD_DEEPBIND 8
-/* For the profiler to take something, in ticks of the time stamp counter: some seconds. */
-#define LONGEST_WAIT 20000000000ULL
+/* How often, and for how long each time, an executed program waits for its profiler: a second. */
+#define BEGIN_WAITS 5000
+#define BEGIN_WAIT_NS 150000
 
 /* Wiped when the process forks: its child is to be idle. Pages of its own. */
 static struct guard {
@@ -131,20 +133,23 @@ static inline void count(u32 which)
 }
 
 /*
- * A moment's wait for the profiler, longer where many have passed. `begun` is when the first one
- * was. Where it takes too long the profiler is as good as dead.
+ * Waits a moment for the profiler, longer where many have passed. `begun` is when the first one
+ * was. Returns whether to go on waiting.
  */
-static void wait_a_while(struct lane_control *control, u32 tries, u64 begun)
+static int may_wait(struct lane_control *control, u32 tries, u64 begun)
 {
 	struct { u64 seconds, nanoseconds; } time = {0, 50000};
 
-	if (__builtin_ia32_rdtsc() - begun > LONGEST_WAIT)
-		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
+	if (__builtin_ia32_rdtsc() - begun > *(volatile u64 *)&control->max_stall)
+		__atomic_store_n(&control->gave_up, 1, __ATOMIC_SEQ_CST);
+	if (*(volatile u32 *)&control->gave_up)
+		return 0;
 	if (tries > 50 && may_call(control))
 		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
 	else
 		for (u32 n = 0; n < 50; n++)
 			__builtin_ia32_pause();
+	return 1;
 }
 
 static inline u64 stamp_now(struct lane_control *control)
@@ -172,19 +177,19 @@ static __attribute__((noinline)) int map_area(void)
 		__builtin_ia32_pause();
 	}
 	if (!guard.area && guard.control) {
-		area = system_call(SYS_mmap, 0, LANE_BYTES, PROT_NONE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		area = -EPERM;
+		if (may_call(guard.control))
+			area = system_call(SYS_mmap, 0, LANE_BYTES, PROT_NONE,
+					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 		if (area > 0) {
 			guard.place = (u8 *)area;
 			area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES,
 					   MREMAP_MAYMOVE | MREMAP_FIXED, area, 0);
 		}
-		if (area < 0) {
+		if (area < 0)
 			guard.control->unmappable = -area;
-			__atomic_store_n(&guard.control->holder, 0, __ATOMIC_SEQ_CST);
-		} else {
+		else
 			guard.area = (u8 *)area;
-		}
 	}
 	__atomic_store_n(&guard.mapping, 0, __ATOMIC_RELEASE);
 	return guard.area != NULL;
@@ -202,7 +207,7 @@ static __attribute__((noinline)) int take_ring(void)
 {
 	u32 number = 0;
 
-	if (!guard.area && !map_area())
+	if ((!guard.area && !map_area()) || !may_call(guard.control))
 		return 0;
 	me.tid = system_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
 	for (u32 n = 1; n < LANE_RINGS && !number; n++) {
@@ -223,32 +228,48 @@ static __attribute__((noinline)) int take_ring(void)
 	return 1;
 }
 
-/* Whether this thread has a ring, its own or by turns. */
-static int begin_report(void)
+/* Waits for the first ring, which threads have by turns. Whether this one has it now. */
+static __attribute__((noinline)) int lock_ring(struct lane_control *control, struct lane_ring *ring)
 {
-	struct lane_control *control = guard.control;
-	struct lane_ring *ring;
+	u64 begun = __builtin_ia32_rdtsc();
 
-	if (unlikely(!me.ring) && !take_ring())
-		return 0;
-	/* A ring that was given to somebody else is none of ours. */
-	if (unlikely(me.ring != ring_at(0) && me.ring->owner != me.tid) && !take_ring())
-		return 0;
-	ring = me.ring;
-	if (likely(ring != ring_at(0)))
-		return 1;
 	for (u32 tries = 0, nobody = 0;; tries++, nobody = 0) {
 		if (__atomic_compare_exchange_n(&ring->lock, &nobody, me.tid, 0, __ATOMIC_ACQUIRE,
 						__ATOMIC_RELAXED))
 			break;
-		/* A signal handler, in what it has interrupted. */
-		if (nobody == me.tid || !is_wanted(control))
+		/* A signal handler, in what it has interrupted. Whoever else has it may wait as well. */
+		if (nobody == me.tid || !is_wanted(control) || !may_wait(control, tries, begun))
 			return 0;
-		/* Whoever has it may have to wait for the profiler in turn. */
-		wait_a_while(control, tries, __builtin_ia32_rdtsc());
 	}
 	me.taken = 0;
 	return 1;
+}
+
+/* By the kind of an event: what counts it if it is lost. */
+static const u8 lost_counters[] = {
+	[EVENT_ALLOC] = COUNTER_LOST_ALLOCS, [EVENT_FREE] = COUNTER_LOST_FREES,
+	[EVENT_REALLOC_FREE] = COUNTER_LOST_FREES, [EVENT_RESTORE] = COUNTER_LOST_RESTORES,
+	[EVENT_INNER_FREE] = COUNTER_LOST_INNER_FREES,
+};
+
+/* An event can't be reported. Nobody asks for it any more, or it is counted. */
+static __attribute__((noinline)) void lose(u32 kind)
+{
+	if (is_wanted(guard.control))
+		count(lost_counters[kind]);
+}
+
+/* Whether this thread has a ring, its own or by turns, for an event of a kind. */
+static int begin_report(u32 kind)
+{
+	/* A ring that was given to somebody else is none of ours. */
+	if (unlikely(!me.ring || (me.ring != ring_at(0) && me.ring->owner != me.tid)) && !take_ring())
+		lose(kind);
+	else if (likely(me.ring != ring_at(0)) || lock_ring(guard.control, me.ring))
+		return 1;
+	else
+		lose(kind);
+	return 0;
 }
 
 static inline void end_report(void)
@@ -266,9 +287,8 @@ static int await_slot(struct lane_control *control, struct lane_ring *ring)
 		me.taken = *(volatile u64 *)&ring->taken;
 		if (ring->reserved - me.taken < LANE_SLOTS - LANE_SPARE_SLOTS)
 			return 1;
-		if (!is_wanted(control))
+		if (!is_wanted(control) || !may_wait(control, tries, begun))
 			return 0;
-		wait_a_while(control, tries, begun);
 	}
 }
 
@@ -280,8 +300,10 @@ static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
 	struct event *event;
 
 	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= LANE_SLOTS - LANE_SPARE_SLOTS) &&
-	    !await_slot(control, ring))
+	    !await_slot(control, ring)) {
+		lose(kind);
 		return;
+	}
 	if (unlikely(control->clock == LANE_CLOCK_COUNTER || !control->registered))
 		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
 	else
@@ -328,7 +350,7 @@ static void report_block(const u64 *frame, u64 address, u64 size)
 	struct lane_control *control = guard.control;
 	u64 stack_id;
 
-	if (!control || !begin_report())
+	if (!control || !begin_report(EVENT_ALLOC))
 		return;
 	if (control->samples && !note_sampled(address)) {
 		end_report();
@@ -344,7 +366,7 @@ static int report(u32 kind, u64 address)
 {
 	const struct lane_control *control = guard.control;
 
-	if (!control || (control->samples && !take_sampled(address)) || !begin_report())
+	if (!control || (control->samples && !take_sampled(address)) || !begin_report(kind))
 		return 0;
 	emit(kind, address, 0, 0);
 	end_report();
@@ -356,7 +378,7 @@ static void restore(u64 address)
 {
 	const struct lane_control *control = guard.control;
 
-	if (!control || (control->samples && !note_sampled(address)) || !begin_report())
+	if (!control || (control->samples && !note_sampled(address)) || !begin_report(EVENT_RESTORE))
 		return;
 	emit(EVENT_RESTORE, address, 0, 0);
 	end_report();
@@ -374,20 +396,21 @@ static void restore(u64 address)
 			moved = invoke; \
 		} else { \
 			int wanted = is_wanted(guard.control), hidden, taken; \
+			u64 asked = bytes; \
 \
 			if (block && unlikely(!otel_is_idle())) \
 				otel_note_free((u64)block); \
-			hidden = wanted && is_hidden(bytes); \
+			hidden = wanted && is_hidden(asked); \
 			/* What happens inside, a free as well, is part of this. */ \
 			me.call = at; \
 			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \
 			moved = invoke; \
 			me.call = 0; \
 			if (moved && !wanted) \
-				otel_note_alloc((u64)moved, bytes); \
+				otel_note_alloc((u64)moved, asked); \
 			else if (moved && !hidden) \
-				report_block(frame, (u64)moved, bytes); \
-			else if (!moved && taken && bytes) \
+				report_block(frame, (u64)moved, asked); \
+			else if (!moved && taken && asked) \
 				restore((u64)block); \
 		} \
 		moved; \
@@ -635,6 +658,24 @@ EXPORT void *dlmopen(long namespace, const char *file, int mode)
 	return open(namespace, file, mode);
 }
 
+/*
+ * A program that locks its memory would lock what it shares with the profiler as well, some of it
+ * for nothing. That goes before, once there are probes.
+ */
+EXPORT int mlockall(int flags)
+{
+	int (*lock)(int) = (int (*)(int))find_one("mlockall");
+
+	if (!lock)
+		return -1;
+	leave(LANE_LOCKED);
+	if (guard.area && !is_wanted(guard.control)) {
+		system_call(SYS_munmap, (u64)guard.area, LANE_BYTES, 0, 0, 0, 0);
+		guard.area = guard.place = NULL;
+	}
+	return lock(flags);
+}
+
 /* Whether the shared memory has been made, or could not be: for the profiler. */
 EXPORT volatile u32 tracelloc_lane_state;
 
@@ -657,11 +698,10 @@ EXPORT __attribute__((noinline)) void tracelloc_lane_ready(void)
 /* A process that is traced already, and has begun another program, waits for its profiler. */
 static void await_profiler(struct lane_control *control)
 {
-	struct { u64 seconds, nanoseconds; } time = {0, 100000};
-	u64 begun = __builtin_ia32_rdtsc();
+	struct { u64 seconds, nanoseconds; } time = {0, BEGIN_WAIT_NS};
 
-	while (tracelloc_lane_awaited && !is_wanted(control)) {
-		if (__builtin_ia32_rdtsc() - begun > LONGEST_WAIT) {
+	for (u32 waits = 0; tracelloc_lane_awaited && !is_wanted(control); waits++) {
+		if (waits == BEGIN_WAITS) {
 			control->is_late = 1;
 			return;
 		}
@@ -669,24 +709,38 @@ static void await_profiler(struct lane_control *control)
 	}
 }
 
-/* Makes the shared memory. Without it the process is as if this were not here. */
-static void make_area(void)
+/* A limit of the process's resources, prlimit(2). 0: it is not known. */
+static u64 limit_of(u32 resource)
 {
 	struct { u64 now, most; } limit = {0, 0};
+
+	system_call(SYS_prlimit64, 0, resource, 0, (u64)&limit, 0, 0);
+	return limit.now;
+}
+
+/* Makes the shared memory. Without it the process is as if this were not here. The state then. */
+static enum lane_state make_area(void)
+{
 	struct lane_control *control;
 	long file, page;
 
+	if (is_confined()) {
+		has_filter = 1;
+		return LANE_CONFINED;
+	}
+	otel_begin();
+	if (limit_of(RLIMIT_AS) != RLIM_INFINITY)
+		return LANE_LIMITED;
 	/* To grow a file beyond the limit would end the process. */
-	if (system_call(SYS_prlimit64, 0, RLIMIT_FSIZE, 0, (u64)&limit, 0, 0) ||
-	    limit.now < LANE_BYTES)
-		return;
+	if (limit_of(RLIMIT_FSIZE) < LANE_BYTES)
+		return LANE_REFUSED;
 	/* Shared memory can't be told to be wiped; this page says where it is, and can. */
 	if (system_call(SYS_madvise, (u64)&guard, LANE_PAGE, MADV_WIPEONFORK, 0, 0, 0))
-		return;
+		return LANE_REFUSED;
 	file = system_call(SYS_memfd_create, (u64) "tracelloc-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING,
 			   0, 0, 0, 0);
 	if (file < 0)
-		return;
+		return LANE_REFUSED;
 	page = -1;
 	if (!system_call(SYS_ftruncate, file, LANE_BYTES, 0, 0, 0, 0) &&
 	    !system_call(SYS_fcntl, file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, 0,
@@ -695,11 +749,11 @@ static void make_area(void)
 				   0);
 	system_call(SYS_close, file, 0, 0, 0, 0, 0);
 	if (page < 0)
-		return;
+		return LANE_REFUSED;
 	control = (struct lane_control *)page;
 	if (system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTFORK, 0, 0, 0)) {
 		system_call(SYS_munmap, page, LANE_PAGE, 0, 0, 0, 0);
-		return;
+		return LANE_REFUSED;
 	}
 	system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTDUMP, 0, 0, 0);
 	control->size_bytes = LANE_BYTES;
@@ -708,6 +762,7 @@ static void make_area(void)
 					   MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
 	__atomic_store_n(&control->magic, LANE_MAGIC, __ATOMIC_RELEASE);
 	guard.control = control;
+	return is_preceded ? LANE_PRECEDED : LANE_READY;
 }
 
 /* Whoever allocates first, or else the loader, begins; others wait until that is done. */
@@ -716,14 +771,14 @@ static __attribute__((noinline, used)) void begin_once(void)
 	static u32 begun, done;
 
 	if (!__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) {
+		enum lane_state state = LANE_REFUSED;
+
 		first_stack = (u64)__builtin_frame_address(0);
 		if (find_next())
-			make_area();
+			state = make_area();
 		find_others();
 		tracelloc_lane_next = next.malloc;
-		tracelloc_lane_state = !guard.control ? LANE_REFUSED :
-				       is_preceded    ? LANE_PRECEDED :
-							LANE_READY;
+		tracelloc_lane_state = state;
 		tracelloc_lane_ready();
 		if (guard.control && !is_preceded)
 			await_profiler(guard.control);

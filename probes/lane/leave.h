@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /*
- * Leaving the lane to probes, from one call of an allocator to the next, when what the process
- * reports would not be all from then on. The thread that finds that out says so (LANE_LEAVING), and
- * waits until no thread is in a call; none begins one meanwhile. Then (LANE_LEFT) the profiler takes
- * what has been reported, puts its probes in place and wants no more events, so that all go on. A
- * signal handler that interrupts a call makes its own within that, and is not waited for by itself.
+ * Handing over to probes, between one call of an allocator and the next: because what the process
+ * reports would not be all from then on, or can't be reported, which a thread finds out and waits
+ * (`leave`), or because the profiler decides so. Either sets `leaving`: no thread begins a call
+ * any more. The profiler waits until no thread is in a call, takes what has been reported, attaches
+ * its probes and wants no more events, so that all threads go on. A signal handler that interrupts
+ * a call makes its own within that, and is not waited for by itself. Nobody waits for longer than
+ * `max_stall`.
  *
- * Who begins a call writes `inside` of its ring before it reads `leaving`; who leaves writes
- * `leaving`, makes all threads pass a memory barrier, and reads `inside`: one of both sees
+ * A thread that begins a call writes `inside` of its ring before it reads `leaving`; the profiler
+ * writes `leaving`, makes all threads pass a memory barrier, and reads `inside`: one of both sees
  * the other.
  */
-
-/* Pauses after which what a thread has written is seen by all, for want of a barrier. */
-#define LEAVE_PAUSES 10000
 
 static inline void note_in_ring(struct lane_ring *ring, int is_inside)
 {
@@ -22,56 +21,45 @@ static inline void note_in_ring(struct lane_ring *ring, int is_inside)
 		__atomic_fetch_add(&ring->inside, is_inside ? 1 : -1, __ATOMIC_SEQ_CST);
 }
 
-/* The process is about to do what ends the lane's being exact. Waits until there are probes. */
+/* The process is about to do what ends the library's being exact. Waits until there are probes. */
 static __attribute__((noinline)) void leave(u32 why)
 {
 	struct lane_control *control = guard.control;
 	u64 begun = __builtin_ia32_rdtsc();
-	u32 stays = LANE_STAYS;
 
 	if (!control)
 		return;
 	control->why_not = why;
 	if (!is_wanted(control))
 		return;
-	/* Probes don't know which blocks are sampled. */
-	if (me.inside || control->samples) {
-		if (why == LANE_NO_CLOCK)
-			__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
-		return;
-	}
-	if (__atomic_compare_exchange_n(&control->leaving, &stays, LANE_LEAVING, 0,
-					__ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-		if (may_call(control) && control->registered)
-			system_call(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
-		else
-			for (u32 n = 0; n < LEAVE_PAUSES; n++)
-				__builtin_ia32_pause();
-		for (u32 n = 0; guard.area && n < LANE_RINGS; n++)
-			for (u32 tries = 0; *(volatile u32 *)&ring_at(n)->inside; tries++) {
-				if (!is_wanted(control))
-					return;
-				wait_a_while(control, tries, begun);
-			}
-		control->leaving = LANE_LEFT;
-	}
-	for (u32 tries = 0; is_wanted(control); tries++)
-		wait_a_while(control, tries, begun);
+	__atomic_store_n(&control->leaving, 1, __ATOMIC_SEQ_CST);
+	/* A signal handler within a call would wait for itself. */
+	for (u32 tries = 0; !me.inside && is_wanted(control) && may_wait(control, tries, begun);)
+		tries++;
+	/* Nothing may be stamped any more. */
+	if (why == LANE_NO_CLOCK)
+		__atomic_store_n(&control->holder, 0, __ATOMIC_SEQ_CST);
+}
+
+static inline int is_leaving(const struct lane_control *control)
+{
+	return *(volatile u32 *)&control->leaving && is_wanted(control);
 }
 
 /* A call is about to begin while the process leaves. Signal handlers may come and go here. */
 static __attribute__((noinline)) void wait_outside(struct lane_control *control)
 {
 	u64 begun = __builtin_ia32_rdtsc();
+	int waits = 1;
 
 	do {
 		note_in_ring(me.noted, 0);
 		note_inside(-1);
-		for (u32 tries = 0; *(volatile u32 *)&control->leaving && is_wanted(control); tries++)
-			wait_a_while(control, tries, begun);
+		for (u32 tries = 0; waits && is_leaving(control); tries++)
+			waits = may_wait(control, tries, begun);
 		note_inside(1);
 		note_in_ring(me.noted, 1);
-	} while (*(volatile u32 *)&control->leaving && is_wanted(control));
+	} while (waits && is_leaving(control));
 }
 
 /*
@@ -89,7 +77,7 @@ static inline void begin_call(const u64 *frame)
 	struct lane_control *control = guard.control;
 
 	note_inside(1);
-	if (unlikely(!control) || control->samples || unlikely(!is_wanted(control)))
+	if (unlikely(!control) || unlikely(!is_wanted(control)))
 		return;
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
 		me.inside = 1;
@@ -98,8 +86,14 @@ static inline void begin_call(const u64 *frame)
 	me.outermost = (u64)frame;
 	if (unlikely(me.noted != NULL))
 		note_in_ring(me.noted, 0); /* of the call that was left */
-	if (unlikely(!me.ring || !guard.area) && !take_ring())
+	if (unlikely(!me.ring || !guard.area) && !take_ring()) {
+		if (!guard.area) {
+			note_inside(-1);
+			leave(LANE_NO_ROOM);
+			note_inside(1);
+		}
 		return;
+	}
 	me.noted = me.ring;
 	note_in_ring(me.noted, 1);
 	if (unlikely(*(volatile u32 *)&control->leaving))

@@ -90,6 +90,15 @@ static inline int otel_is_idle(void)
 	return !otel_words.all;
 }
 
+/* Whether the table is wiped in forked children; else it is not used. */
+static u32 otel_is_wiped;
+
+static void otel_begin(void)
+{
+	otel_is_wiped = !system_call(SYS_madvise, (u64)&otel_said, LANE_CEIL(sizeof(otel_said)),
+				     MADV_WIPEONFORK, 0, 0, 0);
+}
+
 static inline u64 otel_hash(u64 address)
 {
 	return (address >> 4) * 0x9e3779b97f4a7c15ULL;
@@ -121,9 +130,7 @@ static int otel_has_table(void)
 
 	if (likely(otel_words.table == OTEL_USED))
 		return 1;
-	if (otel_words.table == OTEL_EMPTYING ||
-	    system_call(SYS_madvise, (u64)&otel_said, LANE_CEIL(sizeof(otel_said)),
-			MADV_WIPEONFORK, 0, 0, 0))
+	if (otel_words.table == OTEL_EMPTYING || !otel_is_wiped)
 		return 0;
 	return __atomic_compare_exchange_n(&otel_words.table, &empty, OTEL_USED, 0,
 					   __ATOMIC_SEQ_CST, __ATOMIC_RELAXED) ||

@@ -6,7 +6,10 @@
  * would be, a piece of padding comes before it.
  */
 
-/* The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it. */
+/*
+ * The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it, or
+ * there is no room for it in time.
+ */
 static u64 *reserve_record(struct lane_control *control, u64 bytes, u64 *length)
 {
 	u8 *ring = guard.area + LANE_AT_RECORDS;
@@ -19,9 +22,10 @@ static u64 *reserve_record(struct lane_control *control, u64 bytes, u64 *length)
 		u64 padding = at + whole > LANE_RECORD_BYTES ? LANE_RECORD_BYTES - at : 0;
 
 		if (from + padding + whole - taken > LANE_RECORD_BYTES) {
-			if (!is_wanted(control))
+			if (!is_wanted(control) || !may_wait(control, tries, begun)) {
+				count(COUNTER_LOST_STACKS);
 				return NULL;
-			wait_a_while(control, tries, begun);
+			}
 			continue;
 		}
 		if (!__atomic_compare_exchange_n(&control->records_reserved, &from,

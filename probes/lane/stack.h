@@ -12,8 +12,9 @@
  *
  * Everything else: stacks of fibers and signal handlers, and what damaged frame
  * pointers point to. The kernel copies it, page by page. A process whose system calls are filtered
- * might be ended for asking that: there, only those frames are read that unwind entries are sure of.
- * Their functions run, and will return through them.
+ * might be ended for asking that. Until probes take over there (leave.h), no page is asked for, and
+ * only those frames are read that unwind entries are sure of: their functions run, and will return
+ * through them.
  */
 
 /* Where the first thread's stack was when the process began. */
@@ -23,9 +24,10 @@ static u64 first_stack;
 #define STACK_STRIDE (2048UL * LANE_PAGE)
 
 /* rt_sigprocmask(2) reads a mask before it finds that it can't do that with it. */
-static int can_read(u64 address)
+static int can_read(const struct lane_control *control, u64 address)
 {
-	return system_call(SYS_rt_sigprocmask, 99, address & ~7ULL, 0, 8, 0, 0) != -EFAULT;
+	return may_call(control) &&
+	       system_call(SYS_rt_sigprocmask, 99, address & ~7ULL, 0, 8, 0, 0) != -EFAULT;
 }
 
 static inline int is_first_thread(const struct lane_control *control)
@@ -44,11 +46,11 @@ static void find_stack(const struct lane_control *control)
 }
 
 /* Whether this thread's own stack has grown down to a page. */
-static __attribute__((noinline)) int has_grown(u64 page)
+static __attribute__((noinline)) int has_grown(const struct lane_control *control, u64 page)
 {
-	if (page <= me.hole || me.low - page > STACK_STRIDE)
+	if (page <= me.hole || me.low - page > STACK_STRIDE || !may_call(control))
 		return 0;
-	while (me.low > page && can_read(me.low - LANE_PAGE))
+	while (me.low > page && can_read(control, me.low - LANE_PAGE))
 		me.low -= LANE_PAGE;
 	if (me.low > page)
 		me.hole = page;
@@ -58,7 +60,7 @@ static __attribute__((noinline)) int has_grown(u64 page)
 /* Whether the page that the first thread's stack seems to end with is followed by more of it. */
 static int goes_on(const struct lane_control *control, u64 page)
 {
-	if (page != me.high || !is_first_thread(control) || !can_read(page))
+	if (page != me.high || !is_first_thread(control) || !can_read(control, page))
 		return 0;
 	me.high += LANE_PAGE;
 	return 1;
@@ -75,11 +77,11 @@ struct walk {
 };
 
 /* A walk begins: from here on up the stack is in use. */
-static inline void open_stack(struct walk *walk, u64 sp)
+static inline void open_stack(const struct lane_control *control, struct walk *walk, u64 sp)
 {
 	u64 page = sp & -(u64)LANE_PAGE;
 
-	if (likely(sp - me.low < me.high - me.low) || has_grown(page)) {
+	if (likely(sp - me.low < me.high - me.low) || has_grown(control, page)) {
 		walk->is_own = 1;
 		walk->low = page;
 		walk->high = me.high;
@@ -112,7 +114,7 @@ static __attribute__((noinline)) int open_page(struct walk *walk, u64 address)
 	}
 	if (copy_memory(control, walk->page, page, LANE_PAGE) == LANE_PAGE)
 		walk->shift = (u64)walk->page - page;
-	else if (!may_call(control) && !walk->guessed && can_read(page))
+	else if (!may_call(control) && !walk->guessed)
 		walk->shift = 0;
 	else
 		return 0;
@@ -143,7 +145,7 @@ static u32 count_pages(const struct lane_control *control, const struct walk *wa
 		while (at < end && (at < me.high || goes_on(control, at)))
 			at += LANE_PAGE;
 	else if (may_call(control))
-		while (at < end && can_read(at))
+		while (at < end && can_read(control, at))
 			at += LANE_PAGE;
 	else if (walk->high - start <= end - start) /* as far as there are frames for sure */
 		at = walk->high;

@@ -214,7 +214,7 @@ static u64 walk_stack(struct lane_control *control, struct lane_ring *ring, cons
 	u32 n = 0, most = control->max_frames;
 	int flags = GO_ON;
 
-	open_stack(&walk, (u64)frame);
+	open_stack(control, &walk, (u64)frame);
 	id = likely(walk.is_own) ? recall(memo, space, state, from, at.pc, at.bp) : 0;
 	if (likely(id) && is_known(id))
 		return id;

@@ -3,7 +3,6 @@ takes no harm."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import resource
@@ -142,17 +141,10 @@ def test_samples_estimate_the_books(
     assert len(report["top_allocations"]) < truth_blocks
 
 
-@pytest.mark.parametrize("is_filtered", [False, True], ids=["plain", "filtered"])
-def test_stacks_that_come_and_go(
-    builder: Builder, targets: list[Target], tmp_path: Path, *, is_filtered: bool
-) -> None:
-    """Fibers', signal handlers', and frame pointers to what is just being unmapped.
-
-    With its system calls filtered, a process reads them in another way.
-    """
+def test_stacks_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """Fibers', signal handlers', and frame pointers to what is just being unmapped."""
     rounds = 500
-    prepare = filter_system_calls if is_filtered else None
-    target = armed([builder.c("fibers"), rounds], targets, preexec_fn=prepare)
+    target = armed([builder.c("fibers"), rounds], targets)
     tracer = traced(target, tmp_path)
     assert said(tracer, BY_ITSELF)
     assert target.ask("go") == "done"
@@ -171,15 +163,6 @@ def test_stacks_that_come_and_go(
     assert {"in_handler", "interrupted", "work", "main"} <= callers[80]
     assert {"in_alloca", "work", "main", "start_thread"} <= callers[112]
     assert report["lost_events"] == report["unmatched_frees"] == 0
-
-
-def filter_system_calls() -> None:
-    """Begins a filter that lets everything pass, seccomp(2)."""
-    allow = (ctypes.c_uint64 * 1)(0x7FFF0000_0000_0006)  # BPF_RET | BPF_K, SECCOMP_RET_ALLOW
-    program = (ctypes.c_uint64 * 2)(1, ctypes.addressof(allow))
-    libc = ctypes.CDLL(None)
-    assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert libc.prctl(22, 2, program) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
 def test_threads_that_come_and_go(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
@@ -371,39 +354,59 @@ def test_the_programs_own_preloaded_libraries_are_kept(
 # No harm.
 
 
-@pytest.mark.parametrize("way", ["strict", "prctl", "seccomp"])
+GIVEN_UP = ["strict", "prctl", "seccomp", "threads", "inline", "inline-strict"]
+
+
+@pytest.mark.parametrize("sample", [[], ["--sample", "1"]], ids=["all", "sampled"])
+@pytest.mark.parametrize("way", GIVEN_UP)
 def test_system_calls_are_given_up(
-    builder: Builder, targets: list[Target], tmp_path: Path, way: str
+    builder: Builder, targets: list[Target], tmp_path: Path, way: str, sample: list[str]
 ) -> None:
-    """From then on none is made that could end the program."""
-    target = armed([builder.c("sandbox"), way], targets)
-    tracer = traced(target, tmp_path)
-    assert said(tracer, BY_ITSELF)
+    """From then on the library makes none, which could end the program: probes take over.
+
+    Where the library could not know, they are there from the start.
+    """
+    flags = ["-DINLINE"] if "inline" in way else []
+    target = armed([builder.c("sandbox", *flags), way], targets)
+    tracer = traced(target, tmp_path, *sample)
+    assert said(tracer, BY_PROBES if flags else BY_ITSELF)
     assert target.ask("go") == "done"
     assert tracer.stop() == 0
     assert target.process.poll() is None
-    elsewhere = 0 if way == "strict" else 10
-    assert tracer.last()["live_allocations"] == 11 + elsewhere
-    assert tracer.last()["live_bytes"] == 1100 + 1000 * elsewhere
-    if way == "strict":
-        # Nor is anything reported to somebody who comes later.
-        tracer = traced(target, tmp_path)
-        target.say("end")
-        assert tracer.finish() == 0
-        assert target.process.wait(PATIENCE_S) == 0
-
-
-def test_the_clock_is_given_up_while_it_samples(
-    builder: Builder, targets: list[Target], tmp_path: Path
-) -> None:
-    """Probes don't know what is sampled, so tracing ends; the program goes on."""
-    target = armed([builder.c("sandbox"), "strict"], targets)
-    tracer = traced(target, tmp_path, "--sample", "64")
-    assert target.ask("go") == "done"
-    assert tracer.finish() == 1
-    assert said(tracer, "goes on untraced: it may make no system calls")
+    assert flags or said(tracer, BY_PROBES)
+    elsewhere = 0 if "strict" in way else 10
+    report = tracer.last()
+    kept = [
+        each
+        for each in report["top_allocators"]
+        if each["stack"][0]["symbol"] in ("main", "deep", "elsewhere")
+    ]
+    assert sum(each["allocations"] for each in kept) == 11 + elsewhere
+    assert sum(each["bytes"] for each in kept) == 1100 + 1000 * elsewhere
+    assert report["completeness"] == {"state": "complete", "gaps": []}
+    assert report["frees"] >= 100_000
+    # Nor is anything reported to somebody who comes later.
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_PROBES)
     target.say("end")
+    assert tracer.finish() == 0
     assert target.process.wait(PATIENCE_S) == 0
+
+
+@pytest.mark.parametrize("way", ["preloaded", "launched"])
+def test_system_calls_were_given_up_before(builder: Builder, way: str) -> None:
+    """A filter that was there before the program began: the library makes none of its calls."""
+    program = builder.c("early")
+    command = [builder.c("confined"), program, 7]
+    if way == "preloaded":
+        environment = os.environ | {"LD_PRELOAD": str(LIBRARY)}
+        words = list(map(str, command))
+        done = subprocess.run(words, env=environment, timeout=PATIENCE_S, check=False)
+        assert done.returncode == 7
+        return
+    done = run_tracelloc(*QUIET, "--lane", "on", "--", *command)
+    assert done.returncode == 7, done.stderr
+    assert by_function(last_report(done.stderr, execs=1)) == PROGRAM
 
 
 def pairs_ns(target: Target) -> float:
@@ -457,18 +460,32 @@ def wait_until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_stopped_profiler_is_not_waited_for_for_ever(
-    builder: Builder, targets: list[Target], tmp_path: Path
+@pytest.mark.parametrize("is_over", [False, True], ids=["goes on", "ends"])
+def test_a_stopped_profiler_is_waited_for_once(
+    builder: Builder, targets: list[Target], tmp_path: Path, *, is_over: bool
 ) -> None:
-    """The program goes on by itself, and the profiler says so."""
+    """The program goes on after --max-stall, and reports say what is missing."""
     target = armed([builder.c("storm"), 2, 4, 100], targets)
-    tracer = traced(target, tmp_path)
+    tracer = traced(target, tmp_path, "--max-stall", "300ms")
     tracer.process.send_signal(signal.SIGSTOP)
-    target.ask("300")
-    assert pairs_ns(target) < 1e6
+    begun_s = time.monotonic()
+    pairs = [int(target.ask("300").split()[0]) for _ in range(2)]
+    assert time.monotonic() - begun_s < 5
+    if is_over:
+        assert target.end() == 0
     tracer.process.send_signal(signal.SIGCONT)
-    assert tracer.finish() != 0
-    assert said(tracer, "goes on untraced: it had to wait for tracelloc")
+    if not is_over:
+        report = tracer.await_report(lambda report: report["lost_events"] > 0)
+        assert report["completeness"]["state"] == "at_least"
+        pairs.append(int(target.ask("300").split()[0]))
+    assert (tracer.finish() if is_over else tracer.stop()) == 0
+    report = tracer.last()
+    assert report["completeness"]["state"] == "at_least"
+    assert report["completeness"]["gaps"][0]["lost_events"] == report["lost_events"]
+    # Each pair is an allocation and a free, reported or counted, but for the first frees, of NULL.
+    known = report["allocations"] + report["frees"] + report["unmatched_frees"]
+    implied = report["lost"]["address_reuses"]
+    assert known - implied + report["lost_events"] == 2 * sum(pairs) - 2 * 100
 
 
 def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
@@ -544,15 +561,39 @@ def test_small_files(builder: Builder, targets: list[Target], tmp_path: Path) ->
     assert_equal(tracer.last(), books)
 
 
-def test_little_address_space(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
-    """The program is as it was, and the profiler says why there are no figures."""
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_little_address_space(
+    builder: Builder, targets: list[Target], tmp_path: Path, when: str
+) -> None:
+    """Where address space is limited, none of it is taken, and there are probes."""
     command = [builder.c("books"), 1, 2000, 15, 300]
-    # What it needs itself finds room, and the lane's 220 MiB don't.
-    target = armed(command, targets, preexec_fn=limit(resource.RLIMIT_AS, 180 << 20))
+    # What it needs itself finds room, and the library's 220 MiB don't.
+    limited = limit(resource.RLIMIT_AS, 180 << 20)
+    target = armed(command, targets, preexec_fn=limited if when == "before" else None)
+    if when == "after":
+        resource.prlimit(target.pid, resource.RLIMIT_AS, (180 << 20, 180 << 20))
     tracer = traced(target, tmp_path)
-    assert json.loads(target.ask("run"))
-    assert tracer.finish() != 0
-    assert said(tracer, "can't have the memory for its events")
+    books = json.loads(target.ask("run"))
+    assert tracer.stop() == 0
+    why = {"before": "the process's address space is limited", "after": "the program has no room"}
+    assert said(tracer, BY_PROBES + why[when])
+    assert_equal(tracer.last(), books)
+
+
+def test_locked_memory(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
+    """A program that locks its memory does not lock what it shares with tracelloc."""
+    target = armed([builder.c("locker")], targets)
+    untraced = Target([builder.c("locker")])
+    targets.append(untraced)
+    tracer = traced(target, tmp_path)
+    assert said(tracer, BY_ITSELF)
+    locked, expected = (int(each.ask("go")) for each in (target, untraced))
+    assert locked < expected + 1024
+    assert tracer.stop() == 0
+    assert said(tracer, BY_PROBES + "the program locks its memory")
+    report = tracer.last()
+    assert report["completeness"]["state"] == "complete"
+    assert report["live_allocations"] >= 200
 
 
 def test_the_library_needs_nothing() -> None:

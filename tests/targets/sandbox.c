@@ -3,19 +3,20 @@
 //   sandbox WAY
 //
 // Says "ready". At the next line it keeps a block and gives up all but reading and writing (strict),
-// or those that read other processes' memory or sleep, by one function or another (prctl, seccomp).
-// It keeps 10 blocks of 1000 bytes on another stack then (not strict), 10 of 100 bytes where its
-// stack has not been before, and answers "done".
+// or those that libtracelloc.so may make and malloc does not, by one function or another (prctl,
+// seccomp), for all threads while another one allocates (threads), or by instructions of its own
+// (inline, inline-strict; if compiled with INLINE). It keeps 10 blocks of 1000 bytes on another stack then (not strict), 10
+// of 100 bytes where its stack has not been before, frees 100,000 others, and answers "done".
 #define _GNU_SOURCE
 #include <linux/audit.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #include "command.h"
@@ -27,12 +28,46 @@
 static struct sock_filter steps[] = {
     BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
     REFUSED(SYS_process_vm_readv), REFUSED(SYS_nanosleep), REFUSED(SYS_clock_nanosleep),
+    REFUSED(SYS_rt_sigprocmask), REFUSED(SYS_gettid), REFUSED(SYS_mremap), REFUSED(SYS_membarrier),
+    REFUSED(SYS_memfd_create), REFUSED(SYS_getpid), REFUSED(SYS_access),
     BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
 };
 static struct sock_fprog program = {sizeof(steps) / sizeof(*steps), steps};
-static ucontext_t here, there;
-static char stack[1 << 16];
+static char stack[1 << 16] __attribute__((aligned(16)));
 static void *volatile kept[100];
+static volatile int has_begun;
+
+#ifdef INLINE
+static inline long call(long number, long a, long b, void *c)
+{
+    long result;
+
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c)
+                     : "rcx", "r11", "memory");
+    return result;
+}
+#else
+#define call(...) syscall(__VA_ARGS__)
+#endif
+
+static __attribute__((noinline)) void recurse(int n)
+{
+    char volatile page[4096];
+
+    page[0] = page[4095] = (char)n;
+    free(malloc(200));
+    if (n)
+        recurse(n - 1);
+    page[1] = 0;
+}
+
+// Where its stack has not been before, again and again.
+static void *allocate(void *arg)
+{
+    for (int n = 0;; n = (n + 1) % 400, has_begun = 1)
+        recurse(n);
+    return arg;
+}
 
 static __attribute__((noinline)) int deep(int n)
 {
@@ -53,27 +88,37 @@ int main(int n, char **words)
 {
     const char *way = words[n - 1];
     char line[16];
-    int is_strict = !strcmp(way, "strict");
+    int is_strict = !!strstr(way, "strict"), is_shared = !strcmp(way, "threads");
+    pthread_t thread;
 
-    getcontext(&there);
-    there.uc_stack.ss_sp = stack;
-    there.uc_stack.ss_size = sizeof(stack);
-    there.uc_link = &here;
-    makecontext(&there, elsewhere, 0);
     say("ready\n");
     hear(line, sizeof(line));
     kept[0] = malloc(100);
-    if (is_strict) {
+    if (is_shared)
+        pthread_create(&thread, NULL, allocate, NULL);
+    while (is_shared && !has_begun)
+        ;
+    if (!strcmp(way, "inline-strict")) {
+        call(157, PR_SET_SECCOMP, SECCOMP_MODE_STRICT, NULL);
+    } else if (is_strict) {
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_STRICT, 0, 0, 0);
     } else {
         prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
-        if (!strcmp(way, "prctl") ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) :
-                        syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &program))
+        if (!strcmp(way, "prctl")  ? prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) :
+            !strcmp(way, "inline") ? call(317, SECCOMP_SET_MODE_FILTER, 0, &program) :
+                                     syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER,
+                                             is_shared ? SECCOMP_FILTER_FLAG_TSYNC : 0, &program))
             return 3;
-        swapcontext(&here, &there);
+        // Without system calls, which swapcontext(3) makes.
+        __asm__ volatile("movq %%rsp, %%rbx\n\tmovq %0, %%rsp\n\tcall *%1\n\tmovq %%rbx, %%rsp"
+                         : : "r"(stack + sizeof(stack)), "r"(elsewhere)
+                         : "rbx", "rax", "rcx", "rdx", "rsi", "rdi", "r8", "r9", "r10", "r11",
+                           "memory");
     }
     deep(1);
+    for (int i = 0; i < 100000; i++)
+        free(malloc(300));
     say("done\n");
     hear(line, sizeof(line));
-    syscall(SYS_exit, 0);
+    syscall(is_strict ? SYS_exit : SYS_exit_group, 0);
 }

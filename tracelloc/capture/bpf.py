@@ -382,6 +382,14 @@ class Capture:
             delete_entry(calls, ctypes.c_uint64(key))
         return len(gone)
 
+    def note_sampled(self, addresses: npt.NDArray[np.uint64]) -> None:
+        """Has the probes report the frees of these blocks, which they have not seen allocated."""
+        if self.config.sample_bytes is None:
+            return
+        sampled = self._bpf.map_fd("sampled")
+        for address in addresses.tolist():
+            set_entry(sampled, ctypes.c_uint64(address), ctypes.c_uint64(0))
+
     def forget_window(self, pid: int) -> None:
         """Drops calls that are under way and sampled blocks; no probe may be in place."""
         self.forget_threads(pid, lambda _: True)

@@ -95,7 +95,9 @@ def create_map(spec: MapSpec, inner_fd: int = 0) -> int:
     return syscalls.bpf(syscalls.BPF_MAP_CREATE, attributes)
 
 
-def set_entry(map_fd: int, key: ctypes.c_uint32, value: ctypes.c_uint32) -> None:
+def set_entry(
+    map_fd: int, key: ctypes.c_uint32 | ctypes.c_uint64, value: ctypes.c_uint32 | ctypes.c_uint64
+) -> None:
     """Sets an entry of a map. Raises OSError."""
     attributes = _ElementAttr(map_fd, ctypes.addressof(key), ctypes.addressof(value))
     syscalls.bpf(syscalls.BPF_MAP_UPDATE_ELEM, attributes)

@@ -11,10 +11,8 @@ import ctypes
 import fcntl
 import mmap
 import os
-import struct
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +23,8 @@ from tracelloc import abi, sampling
 from tracelloc.capture import lanemerge
 from tracelloc.capture.laneholder import LaneHolder
 from tracelloc.capture.lanemerge import LaneRings
-from tracelloc.capture.ring import Events, Miss, SentStacks, miss_of
+from tracelloc.capture.lanerecords import LaneRecords
+from tracelloc.capture.ring import Events, Miss, SentStacks
 from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.target.procfs import Mapping, Process
 
@@ -34,10 +33,14 @@ LIBRARY: Final = Path(__file__).parent / "libtracelloc.abi3.so"
 AREA_NAME: Final = "/memfd:tracelloc-lane"
 """How the shared memory is called in /proc/PID/maps."""
 STATE_VARIABLE: Final = "tracelloc_lane_state"
-REFUSED: Final = 2
-"""The variable's value where the shared memory can't be made (``enum lane_state``)."""
-PRECEDED: Final = 3
+PRECEDED: Final = lanemerge.PRECEDED
 """The variable's value where the program calls another malloc before the library's."""
+REFUSALS: Final = {
+    lanemerge.REFUSED: "the process could not make the memory for it",
+    lanemerge.CONFINED: "the process may not make all system calls (seccomp)",
+    lanemerge.LIMITED: "the process's address space is limited (RLIMIT_AS)",
+}
+"""Why there is no shared memory, by the variable's value (``enum lane_state``)."""
 NEXT_VARIABLE: Final = "tracelloc_lane_next"
 """What has the address of the malloc that the library's calls."""
 
@@ -45,16 +48,12 @@ _F_GET_SEALS: Final = 1034
 _SEALS: Final = 2 | 4
 """F_SEAL_SHRINK | F_SEAL_GROW, linux/fcntl.h."""
 _CLOCK_SOURCES: Final = Path("/sys/devices/system/clocksource/clocksource0/available_clocksource")
-_HEAD_BYTES: Final = 8
-_STACK: Final = struct.Struct("<QHHI")
-"""The head of ``struct stack``."""
-_MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
-_WALKED: Final = 0xFF
-"""Flags of stacks that walks end with; the others are for other records."""
 _PUNCH_HOLE: Final = 1 | 2
 """FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE, linux/falloc.h."""
 _LOOKS: Final = 200
 _LOOK_AGAIN_S: Final = 0.001
+_MOST_COUNTED: Final = 1 << 48
+"""No honest counter is larger."""
 """How often, and after what time, events are looked for that threads are just writing."""
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
@@ -88,6 +87,9 @@ def usable_clock() -> int:
 
 _REASONS: Final = {
     0: "",
+    lanemerge.FILTERED: "filters its system calls (seccomp)",
+    lanemerge.NO_ROOM: "has no room for the memory that it would share with tracelloc",
+    lanemerge.LOCKED: "locks its memory (mlockall)",
     lanemerge.DEEP_BIND: "has a library that calls the C library directly (RTLD_DEEPBIND)",
     lanemerge.NAMESPACE: "has a library in a namespace of its own (dlmopen)",
     lanemerge.NO_CLOCK: "may make no system calls, or not read the time stamp counter",
@@ -110,9 +112,13 @@ class Lane:
         self.image = image
         self._process = process
         self._holder: LaneHolder | None = None
-        self._is_over = False
+        self._is_over = self.was_given_up = False
+        """``was_given_up``: whether the process had stopped reporting before we wanted that."""
+        self.is_filtered = False
+        """Whether some of its system calls were forbidden when last looked."""
+        flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK  # a lease on the file would have us wait
         try:
-            self._fd = os.open(process.mapping_path(mapping), os.O_RDWR | os.O_CLOEXEC)
+            self._fd = os.open(process.mapping_path(mapping), flags)
         except OSError as error:
             raise TargetError(
                 f"the memory of {LIBRARY.name} in process {process.pid} can't be opened: "
@@ -134,7 +140,12 @@ class Lane:
             seals = 0
         if seals & _SEALS != _SEALS or os.fstat(self._fd).st_size != lanemerge.FILE_BYTES:
             raise TargetError(f"process {pid} has {name} of another version of tracelloc preloaded")
-        memory = mmap.mmap(self._fd, lanemerge.FILE_BYTES)
+        try:
+            memory = mmap.mmap(self._fd, lanemerge.FILE_BYTES)
+        except OSError as error:
+            raise TargetError(
+                f"process {pid}'s shared memory can't be mapped: {error.strerror}"
+            ) from error
         fields = lanemerge.FIELDS
         magic, own_pid, reason = (
             int.from_bytes(memory[fields[name] : fields[name] + size], "little")
@@ -145,6 +156,8 @@ class Lane:
         if own_pid != pid:
             # Threads go by the ids that they know themselves by.
             raise TargetError(f"process {pid} is in another PID namespace")
+        if not reason and self._process.has_seccomp_filter():
+            reason = lanemerge.FILTERED
         if reason:
             raise TargetError(f"process {pid} {_reason(reason)}")
         try:
@@ -162,19 +175,15 @@ class Lane:
         self.space = self._array(lanemerge.FIELDS["space"], abi.SPACE_DTYPE, 1)
         self._counters = self._field("counters", np.uint64, len(abi.Counter))
         self._counters[:] = 0
-        self._unmappable = self._field("unmappable", np.uint32)
-        self._unmappable[0] = 0
-        self._field("leaving", np.uint32)[0] = 0
+        self._leaving = self._field("leaving", np.uint32)
+        self._gave_up = self._field("gave_up", np.uint32)
+        self._leaving[0] = self._gave_up[0] = 0
         known = lanemerge.AT_RECORDS - lanemerge.AT_KNOWN
         self._array(lanemerge.AT_KNOWN, np.dtype(np.uint8), known)[:] = 0
         self._array(lanemerge.AT_RECORDS, np.dtype(np.uint8), lanemerge.RECORD_BYTES)[:] = 0
         sampled = lanemerge.AT_RINGS - lanemerge.AT_FILTER
         self._array(lanemerge.AT_FILTER, np.dtype(np.uint8), sampled)[:] = 0
-        self._reserved = self._field("records_reserved", np.uint64)
-        self._taken = int(self._reserved[0])
-        self._field("records_taken", np.uint64)[0] = self._taken
-        self._stacks: list[tuple[int, int, npt.NDArray[np.uint64]]] = []
-        self._misses: list[Miss] = []
+        self._records = LaneRecords(self._memory, self.image)
         self._rings: LaneRings | None = None
 
     def _array(self, at: int, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
@@ -191,8 +200,12 @@ class Lane:
         max_size: int | None,
         sample_bytes: int | None = None,
         clock: int | None = None,
+        max_stall_s: float = 1.0,
     ) -> None:
-        """What is reported; before ``switch_on``. ``clock``: None: the best that there is."""
+        """What is reported; before ``switch_on``. ``clock``: None: the best that there is.
+
+        ``max_stall_s``: how long a thread waits for us before events are counted, not reported.
+        """
         counter = self._field("counter", np.uint64)
         counter[0] = max(1, int(counter[0]))
         self._field("samples", np.uint32)[0] = sample_bytes is not None
@@ -200,6 +213,8 @@ class Lane:
             lengths = sampling.gaps(sample_bytes)
             self._array(lanemerge.AT_GAPS, lengths.dtype, lanemerge.GAPS)[:] = lengths
         self._field("clock", np.uint32)[0] = usable_clock() if clock is None else clock
+        max_stall_ticks = int(max_stall_s * lanemerge.ticks_per_second())
+        self._field("max_stall", np.uint64)[0] = max_stall_ticks
         self._field("max_frames", np.uint32)[0] = max_frames
         self._field("min_size", np.uint64)[0] = min_size
         self._field("max_size", np.uint64)[0] = (1 << 64) - 1 if max_size is None else max_size
@@ -213,6 +228,9 @@ class Lane:
 
     def switch_off(self) -> None:
         """Nothing is wanted any more; what was reported can still be taken."""
+        if self._is_over:
+            return
+        self.was_given_up = self.is_given_up
         # The pump must not take this for the process's own doing.
         holder, self._holder = self._holder, None
         self._is_over = True
@@ -220,8 +238,33 @@ class Lane:
             holder.release()
 
     def look_after(self) -> None:
-        """To be called now and then: whether threads that wait may make system calls."""
-        self._field("may_call", np.uint32)[0] = not self._process.has_seccomp_filter()
+        """To be called now and then: whether the process may make all system calls."""
+        self.is_filtered = self._process.has_seccomp_filter()
+        self._field("may_call", np.uint32)[0] = not self.is_filtered
+
+    # Handing over to probes.
+
+    def begin_leaving(self) -> None:
+        """Has no thread begin a call from here on, until ``switch_off``. Raises OSError."""
+        self._leaving[0] = 1
+        if self._rings is not None:
+            self._rings.pass_barrier()
+
+    @property
+    def is_left(self) -> bool:
+        """Whether no thread is in a call, and all that was reported is taken."""
+        return (self._rings is None or not self._rings.inside) and self.is_quiet
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the process reports nothing more, though it is wanted."""
+        holder = self._holder
+        return holder is not None and not holder.is_there and self._holder is holder
+
+    @property
+    def is_damaged(self) -> bool:
+        """Whether the process has written what its library would not."""
+        return self._records.is_damaged or (self._rings is not None and self._rings.is_damaged)
 
     @property
     def is_late(self) -> bool:
@@ -229,14 +272,9 @@ class Lane:
         return bool(self._field("is_late", np.uint32)[0])
 
     @property
-    def has_left(self) -> bool:
-        """Whether the process waits for probes, for which ``why_not`` has the reason."""
-        return bool(self._field("leaving", np.uint32)[0] == lanemerge.LEFT)
-
-    @property
     def is_leaving(self) -> bool:
-        """Whether the process has begun to wait for that."""
-        return bool(self._field("leaving", np.uint32)[0])
+        """Whether the process waits for probes, or waited for them in vain."""
+        return bool(self._leaving[0])
 
     @property
     def why_not(self) -> str:
@@ -256,7 +294,7 @@ class Lane:
     @property
     def has_records(self) -> bool:
         """Whether stacks or misses have come that are not taken."""
-        return int(self._reserved[0]) != self._taken
+        return self._records.has_more
 
     @property
     def is_unfinished(self) -> bool:
@@ -264,27 +302,14 @@ class Lane:
         return self._rings is not None and self._rings.is_unfinished
 
     def take(self, *, whole: bool = False) -> Events:
-        """All events that are known to be complete, in their order. Raises TargetError.
+        """All events that are known to be complete, in their order.
 
         ``whole``: the process is gone, or stopped for good: what is unfinished stays so.
         """
-        refusal = int(self._unmappable[0])
-        if refusal:
-            raise TargetError(
-                f"process {self._process.pid} can't have the memory for its events: "
-                f"{os.strerror(refusal)}",
-                hint="--lane=off needs none of the process's own",
-            )
         if self._rings is None:
             return np.empty(0, abi.EVENT_DTYPE)
-        holder = self._holder
-        if holder is not None and not holder.is_there and self._holder is holder:
-            why = self.why_not
-            raise TargetError(
-                f"process {self._process.pid} goes on untraced: it "
-                + (why or "had to wait for tracelloc, which did nothing for seconds"),
-                hint="--lane=off traces it all the same" if why else "--lane=off never has it wait",
-            )
+        if self._is_over:
+            self._rings.freeze()
         now_ns = time.monotonic_ns()
         count, cut = self._rings.look(whole, now_ns)
         looks = 0
@@ -298,11 +323,14 @@ class Lane:
         events = np.empty(count, abi.EVENT_DTYPE)
         if count:
             events = events[: self._rings.merge(cut, now_ns, events.view(np.uint8))]
+        if self._gave_up[0]:
+            # There is room again: threads may wait for more.
+            self._gave_up[0] = 0
         return events
 
     def counters(self) -> npt.NDArray[np.uint64]:
         """Indexed by ``abi.Counter``."""
-        counters = self._counters.copy()
+        counters: npt.NDArray[np.uint64] = np.minimum(self._counters, np.uint64(_MOST_COUNTED))
         if self._rings is not None:
             # What they would have said nobody knows.
             counters[abi.Counter.LOST_FREES] += np.uint64(self._rings.abandoned)
@@ -310,53 +338,11 @@ class Lane:
 
     def take_stacks(self) -> list[tuple[int, SentStacks]]:
         """(memory image, stacks) that were sent since the last time."""
-        self._read_records()
-        taken, self._stacks = self._stacks, []
-        if not taken:
-            return []
-        ids, flags, frames = zip(*taken, strict=True)
-        depths = np.fromiter(map(len, frames), np.int64, len(frames))
-        columns = np.array(ids, np.uint64), np.array(flags, np.uint16), depths
-        return [(self.image, SentStacks(*columns, np.concatenate(frames)))]
+        return self._records.take_stacks()
 
     def take_misses(self, most: int) -> list[Miss]:
         """Stacks that are to be finished, at most so many."""
-        self._read_records()
-        taken, self._misses = self._misses[:most], self._misses[most:]
-        return taken
-
-    def _read_records(self) -> None:
-        end = int(self._reserved[0])
-        if end == self._taken or not 0 <= end - self._taken <= lanemerge.RECORD_BYTES:
-            return
-        begun = self._taken
-        while self._taken < end:
-            at = self._taken % lanemerge.RECORD_BYTES
-            start = lanemerge.AT_RECORDS + at
-            head = int.from_bytes(self._memory[start : start + _HEAD_BYTES], "little")
-            length = head & 0xFFFFFFFF
-            room = min(lanemerge.RECORD_BYTES - at, end - self._taken)
-            if not _HEAD_BYTES <= length <= room or length % 8:
-                break
-            record = self._memory[start + _HEAD_BYTES : start + length]
-            self._note_record(head >> lanemerge.KIND_SHIFT, record)
-            # Whoever comes next tells by the zeros what is not written yet.
-            self._memory[start : start + length] = bytes(length)
-            self._taken += length
-        if self._taken != begun:
-            self._field("records_taken", np.uint64)[0] = self._taken
-
-    def _note_record(self, kind: int, record: bytes) -> None:
-        """Notes a record that is no longer in the process's reach."""
-        if kind == lanemerge.RECORD_STACK and len(record) >= _STACK.size:
-            stack_id, n_frames, flags, _ = _STACK.unpack_from(record)
-            if stack_id and len(record) >= _STACK.size + 8 * n_frames:
-                frames = np.frombuffer(record, np.uint64, n_frames, _STACK.size)
-                self._stacks.append((stack_id, flags & _WALKED, frames))
-        elif kind == lanemerge.RECORD_MISS and len(record) >= _MISS_BYTES:
-            miss = miss_of(memoryview(record), 0)
-            if miss.stack_id:
-                self._misses.append(replace(miss, image=self.image))
+        return self._records.take_misses(most)
 
     # The end.
 

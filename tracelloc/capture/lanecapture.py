@@ -7,7 +7,7 @@ address is reported by both: a process's C library has no probes while its lane 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,18 +36,23 @@ class LaneCapture(Capture):
         say: Callable[[str], None],
         clock: int | None = None,
         spares_python: bool = False,
+        max_stall_s: float = 1.0,
         debug: bool = False,
     ) -> None:
-        """``say`` is told what the lane is used for; ``clock``: see ``Lane.set_up``."""
+        """``say`` is told what the lane is used for; ``clock``, ``max_stall_s``: see
+        ``Lane.set_up``.
+        """
         super().__init__(config, method, debug=debug)
         self.lane: Lane | None = None
         self.say = say
         self.spares_python = spares_python
-        self._clock = clock
+        self._clock, self._max_stall_s = clock, max_stall_s
         self._is_live = False
         self._words: SpaceWords | None = None
         self._earlier = np.zeros(len(abi.Counter), np.uint64)
         """Counters of lanes that are no more."""
+        self._last: Lane | None = None
+        """A lane that is closed once what it has reported last is taken."""
         assert self.misses is not None
         assert self.rows is not None
         self._probe_rows = self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets)
@@ -65,6 +70,7 @@ class LaneCapture(Capture):
             max_size=self.config.max_block_bytes,
             sample_bytes=self.config.sample_bytes,
             clock=self._clock,
+            max_stall_s=self._max_stall_s,
         )
         self.rows.move(lane.rows)
         words.walk_elsewhere(lane.space)
@@ -83,8 +89,21 @@ class LaneCapture(Capture):
         assert self.rows is not None
         self.rows.move(self._probe_rows)
         words.walk_elsewhere(None)
-        self._earlier += lane.counters()
-        lane.close()
+        lane.switch_off()
+        self.close_last()
+        self._last = lane
+
+    def close_last(self) -> None:
+        """Closes the last lane, if there was one: all that it has reported is taken."""
+        last, self._last = self._last, None
+        if last is not None:
+            self._earlier += last.counters()
+            last.close()
+
+    @property
+    def sources(self) -> list[Lane]:
+        """The lanes that events come from: the last one, whose events come before all others'."""
+        return [lane for lane in (self._last, self.lane) if lane is not None]
 
     def set_live(self, live: bool) -> None:
         """Lets both report, or stops them."""
@@ -99,7 +118,7 @@ class LaneCapture(Capture):
     def counters(self) -> npt.NDArray[np.uint64]:
         """See ``Capture``; of both."""
         counters = super().counters() + self._earlier
-        return counters if self.lane is None else counters + self.lane.counters()
+        return sum((lane.counters() for lane in self.sources), start=counters)
 
     def forget_threads(self, pid: int, is_gone: Callable[[int], bool]) -> int:
         """See ``Capture``; gives back the threads' rings as well."""
@@ -110,6 +129,7 @@ class LaneCapture(Capture):
     def close(self) -> None:
         """See ``Capture``."""
         self.disconnect()
+        self.close_last()
         super().close()
 
 
@@ -151,18 +171,19 @@ class _Events(Drain):
         return _lane_batch(lane), lane.has_records
 
     def take(self) -> EventBatch:
-        """All that is there."""
-        batch = self._probes.take()
-        lane = self._capture.lane
-        if lane is None:
-            return batch
-        more = _lane_batch(lane)
-        if not len(batch.events) and not batch.overflowed:
-            return more
-        parts: list[npt.NDArray[Any]] = [batch.events.view(np.uint8), more.events.view(np.uint8)]
-        joined = np.concatenate(parts).view(abi.EVENT_DTYPE)
-        share = max(batch.ring_share, more.ring_share)
-        return EventBatch(joined, batch.pairs, share, batch.overflowed)
+        """All that is there: what lanes have reported comes before what probes report."""
+        batches = [_lane_batch(lane) for lane in self._capture.sources]
+        batches.append(self._probes.take())
+        some = [batch for batch in batches if batch]
+        if len(some) < 2:
+            return some[0] if some else batches[0]
+        joined = np.concatenate([batch.events.view(np.uint8) for batch in some])
+        return EventBatch(
+            joined.view(abi.EVENT_DTYPE),
+            batches[-1].pairs,
+            max(batch.ring_share for batch in batches),
+            batches[-1].overflowed,
+        )
 
     def close(self) -> None:
         """See ``Drain``."""
@@ -177,9 +198,10 @@ class _Stacks(StackDrain):
         self._probes = probes
 
     def take(self) -> list[tuple[int, SentStacks]]:
-        """All that are there."""
-        sent = self._probes.take()
-        return sent if self._capture.lane is None else sent + self._capture.lane.take_stacks()
+        """All that are there. Nothing of a lane that is no more comes after them."""
+        sent = [stacks for lane in self._capture.sources for stacks in lane.take_stacks()]
+        self._capture.close_last()
+        return sent + self._probes.take()
 
 
 class _Misses(MissRing):
@@ -192,5 +214,6 @@ class _Misses(MissRing):
     def take(self, most: int) -> list[Miss]:
         """Up to so many."""
         found = self._probes.take(most)
-        lane = self._capture.lane
-        return found if lane is None else found + lane.take_misses(most - len(found))
+        for lane in self._capture.sources:
+            found += lane.take_misses(most - len(found))
+        return found

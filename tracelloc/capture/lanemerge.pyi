@@ -22,6 +22,7 @@ RINGS: Final[int]
 ROW_SETS: Final[int]
 MOST_FRAMES: Final[int]
 KIND_SHIFT: Final[int]
+RECORD_PAD: Final[int]
 RECORD_STACK: Final[int]
 RECORD_MISS: Final[int]
 CLOCK_TSC: Final[int]
@@ -29,7 +30,15 @@ CLOCK_COUNTER: Final[int]
 DEEP_BIND: Final[int]
 NAMESPACE: Final[int]
 NO_CLOCK: Final[int]
-LEFT: Final[int]
+FILTERED: Final[int]
+NO_ROOM: Final[int]
+LOCKED: Final[int]
+REFUSED: Final[int]
+PRECEDED: Final[int]
+CONFINED: Final[int]
+LIMITED: Final[int]
+
+def ticks_per_second() -> float: ...
 
 class LaneRings:
     damaged: int
@@ -37,8 +46,12 @@ class LaneRings:
     is_unfinished: bool
     fullest: int
     is_quiet: bool
+    is_damaged: bool
+    inside: int
     def __init__(self, area: memoryview, image: int, now_ns: int) -> None: ...
     def look(self, whole: bool, now_ns: int) -> tuple[int, int]: ...
     def merge(self, cut: int, now_ns: int, into: npt.NDArray[np.uint8]) -> int: ...
+    def pass_barrier(self) -> None: ...
+    def freeze(self) -> None: ...
     def owners(self) -> list[tuple[int, int]]: ...
     def release(self, ring: int) -> None: ...

@@ -6,6 +6,8 @@
 part. The process may write what it likes: positions are counted here, and what can't be is left out.
 """
 
+from time import monotonic_ns, sleep
+
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from tracelloc.capture.events cimport (
@@ -28,7 +30,7 @@ cdef extern from "lane/area.h":
     enum {
     #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
         PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(unmappable), PLACE(is_late), PLACE(holder),
-        PLACE(why_not), PLACE(leaving),
+        PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
         PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
     };
@@ -43,6 +45,7 @@ cdef extern from "lane/area.h":
         uint64_t reserved
         uint64_t taken
         uint32_t owner
+        uint32_t inside
     enum:
         AT_magic
         AT_pid
@@ -54,7 +57,15 @@ cdef extern from "lane/area.h":
         LANE_DEEP_BIND
         LANE_NAMESPACE
         LANE_NO_CLOCK
-        LANE_LEFT
+        LANE_FILTERED
+        LANE_NO_ROOM
+        LANE_LOCKED
+        LANE_REFUSED
+        LANE_PRECEDED
+        LANE_CONFINED
+        LANE_LIMITED
+        AT_gave_up
+        AT_max_stall
         AT_holder
         AT_min_size
         AT_max_size
@@ -78,6 +89,7 @@ cdef extern from "lane/area.h":
         LANE_ROW_SETS_LOG2
         LANE_MOST_FRAMES
         LANE_RECORD_KIND_SHIFT
+        LANE_RECORD_PAD
         LANE_RECORD_STACK
         LANE_RECORD_MISS
         LANE_CLOCK_TSC
@@ -97,6 +109,7 @@ cdef extern from "lane/area.h":
 FIELDS = {
     "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes, "unmappable": AT_unmappable,
     "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
+    "gave_up": AT_gave_up, "max_stall": AT_max_stall,
     "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,
     "max_frames": AT_max_frames, "may_call": AT_may_call, "space": AT_space,
     "counter": AT_counter, "samples": AT_samples,
@@ -112,12 +125,16 @@ AT_SLOTS, RING_BYTES, SLOTS_BYTES = LANE_AT_SLOTS, LANE_RING_BYTES, LANE_SLOTS_B
 RECORD_BYTES, FILE_BYTES, SLOTS, RINGS = LANE_RECORD_BYTES, LANE_BYTES, LANE_SLOTS, LANE_RINGS
 GAPS = LANE_GAPS
 DEEP_BIND, NAMESPACE, NO_CLOCK = LANE_DEEP_BIND, LANE_NAMESPACE, LANE_NO_CLOCK
-LEFT = LANE_LEFT
+FILTERED, NO_ROOM, LOCKED = LANE_FILTERED, LANE_NO_ROOM, LANE_LOCKED
+"""Why a process does not report all (``enum lane_reason``)."""
+REFUSED, PRECEDED, CONFINED, LIMITED = LANE_REFUSED, LANE_PRECEDED, LANE_CONFINED, LANE_LIMITED
+"""What the library has made of its beginning (``enum lane_state``)."""
 ROW_SETS, MOST_FRAMES = 1 << LANE_ROW_SETS_LOG2, LANE_MOST_FRAMES
-KIND_SHIFT, RECORD_STACK, RECORD_MISS = (
-    LANE_RECORD_KIND_SHIFT, LANE_RECORD_STACK, LANE_RECORD_MISS
-)
+KIND_SHIFT = LANE_RECORD_KIND_SHIFT
+RECORD_PAD, RECORD_STACK, RECORD_MISS = LANE_RECORD_PAD, LANE_RECORD_STACK, LANE_RECORD_MISS
 CLOCK_TSC, CLOCK_COUNTER = LANE_CLOCK_TSC, LANE_CLOCK_COUNTER
+
+_CALIBRATION_S = 0.002
 
 cdef enum:
     ADDRESS_BITS = 47  # of a user's half
@@ -128,11 +145,20 @@ cdef enum:
 cdef uint64_t NEVER = <uint64_t>-1
 cdef int64_t LONGEST_NS = 5_000_000_000  # that a thread may take to write an event
 cdef uint64_t SIZE = (<uint64_t>1 << EVENT_SIZE_BITS) - 1
+cdef double MOST_BYTES = 2.0 ** 62  # that can be allocated until totals overflow
 
 cdef struct Source:  # a ring with events that are written
     const event* slots
     uint64_t next, end  # slots
     uint64_t stamp  # of the next one; NEVER: none is left
+
+
+def ticks_per_second():
+    """How fast the time stamp counter runs, to about a thousandth."""
+    cdef uint64_t begun = read_tsc()
+    cdef int64_t begun_ns = monotonic_ns()
+    sleep(_CALIBRATION_S)
+    return (read_tsc() - begun) * 1e9 / (monotonic_ns() - begun_ns)
 
 
 cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
@@ -144,7 +170,10 @@ cdef inline bint is_written(const Source* source, uint64_t slot) noexcept nogil:
 
 cdef inline bint can_be(const event* e) noexcept nogil:
     """Whether it is of a kind that processes report, and of memory that they can have."""
-    return KINDS >> kind_of(e) & 1 and (e.address | e.size_tag & SIZE) >> ADDRESS_BITS == 0
+    return (
+        KINDS >> kind_of(e) & 1 and e.address != 0
+        and (e.address | e.address + (e.size_tag & SIZE)) >> ADDRESS_BITS == 0
+    )
 
 
 cdef class LaneRings:
@@ -162,6 +191,10 @@ cdef class LaneRings:
     cdef readonly int64_t abandoned  # events that were never written
     cdef readonly bint is_unfinished  # a thread is writing an event
     cdef readonly uint64_t fullest  # slots in use of the fullest ring, when last looked at
+    cdef double total_bytes  # of all allocations so far
+    cdef bint is_frozen  # nothing counts that is reserved from now on
+    cdef uint64_t[LANE_RINGS] ends  # then: where each ring ends
+    cdef int64_t least_ns, newest_ns  # no event that is taken now is older, or newer
     cdef int used  # rings from the first one on that threads have had
 
     def __cinit__(self, uint8_t[::1] area, uint32_t image, int64_t now_ns):
@@ -176,6 +209,7 @@ cdef class LaneRings:
             if self.has_been_used(ring):
                 self.used = ring + 1
         self.begun, self.begun_ns = self.clock(), now_ns
+        self.least_ns = now_ns
 
     cdef lane_ring* ring(self, int number) noexcept nogil:
         return <lane_ring*>(&self.area[LANE_AT_RINGS] + number * <Py_ssize_t>LANE_RING_BYTES)
@@ -205,6 +239,26 @@ cdef class LaneRings:
             if load(&self.ring(ring).reserved) != self.taken[ring]:
                 return False
         return self.used == LANE_RINGS or not self.has_been_used(self.used)
+
+    @property
+    def inside(self):
+        """How many threads are in a call that may still be reported."""
+        cdef int ring
+        return sum(self.ring(ring).inside != 0 for ring in range(self.find_used()))
+
+    def pass_barrier(self):
+        """Has each thread of the process see what was written before. Raises OSError."""
+        if pass_barrier():
+            raise OSError("membarrier")
+
+    def freeze(self):
+        """Leaves out what is reported from here on: the process need not stop reporting."""
+        cdef int ring
+        if self.is_frozen:
+            return
+        self.is_frozen = True
+        for ring in range(LANE_RINGS):
+            self.ends[ring] = load(&self.ring(ring).reserved)
 
     cdef uint64_t clock(self) noexcept nogil:
         cdef lane_control* control = <lane_control*>&self.area[0]
@@ -236,6 +290,8 @@ cdef class LaneRings:
         """Finds out what is written in a ring; lowers the cut if something is not."""
         cdef Source* source = &self.sources[number]
         cdef uint64_t reserved = load(&self.ring(number).reserved)
+        if self.is_frozen:
+            reserved = self.ends[number]
         source.next = source.end = self.taken[number]
         source.stamp = NEVER
         if reserved - source.next > LANE_SLOTS:
@@ -292,6 +348,7 @@ cdef class LaneRings:
         cdef int[LANE_RINGS] numbers
         cdef Source* source
         cdef double scale = 0
+        self.newest_ns = now_ns
         if now > self.begun and now_ns > self.begun_ns:
             scale = <double>(now_ns - self.begun_ns) / <double>(now - self.begun)
         with nogil:
@@ -332,13 +389,20 @@ cdef class LaneRings:
         cdef const event* slots = source.slots
         cdef uint64_t at = source.next, end = min(source.end, at + <uint64_t>room)
         cdef uint64_t begun = self.begun, stamp = source.stamp, left_out = 0
-        cdef int64_t begun_ns = self.begun_ns
+        cdef int64_t begun_ns = self.begun_ns, time_ns
+        cdef double since_ns
         cdef event* one = to
         while at < end and stamp <= limit:
             one[0] = slots[at % LANE_SLOTS]
-            one.time_ns = begun_ns + <int64_t>(<double><int64_t>(stamp - begun) * scale)
+            # A stamp may be anything: times only grow, and none is yet to come.
+            since_ns = <double><int64_t>(stamp - begun) * scale
+            time_ns = begun_ns + <int64_t>min(max(since_ns, -1e15), 1e15)
+            self.least_ns = max(self.least_ns, min(time_ns, self.newest_ns))
+            one.time_ns = self.least_ns
             one.image = self.image
             if can_be(one):
+                if kind_of(one) == EVENT_ALLOC:
+                    self.total_bytes += <double>(one.size_tag & SIZE)
                 one += 1
             else:
                 left_out += 1
@@ -348,6 +412,11 @@ cdef class LaneRings:
         source.stamp = stamp if at < source.end else NEVER
         self.damaged += left_out
         return one - to
+
+    @property
+    def is_damaged(self):
+        """Whether the process has written what its library would not."""
+        return self.damaged > 0 or self.total_bytes > MOST_BYTES
 
     def owners(self):
         """(number, thread id) of each ring that a thread has, and of which all has been taken."""
@@ -360,4 +429,5 @@ cdef class LaneRings:
 
     def release(self, int ring):
         """Gives a ring back: its thread is gone."""
+        self.ring(ring).inside = 0
         self.ring(ring).owner = 0

@@ -295,6 +295,9 @@ def _add_probes(group: Any) -> None:
         "has preloaded, instead of by probes: on, where that is possible; auto (default), where "
         "nothing that was asked for needs probes, nor functions of Python; off",
         choices=["auto", "off", "on"], default="auto")
+    add("--max-stall TIME", "how long a program that reports by itself waits for tracelloc when "
+        "tracelloc can't keep up; then events are counted as lost instead (default 1s)",
+        type=duration_type, default=1.0)
 
 
 def _add_reports(group: Any) -> None:

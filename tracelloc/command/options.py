@@ -153,6 +153,7 @@ def _config_of(given: argparse.Namespace) -> TraceConfig:
         use_lane=given.lane == "on"
         or (given.lane == given.attach == "auto" and not needs_probes(given)),
         spares_python=given.lane == "auto",
+        max_stall_s=given.max_stall,
         reads_memory=not given.no_search,
         debug=given.debug,
     )

@@ -18,6 +18,7 @@ from tracelloc.text import (
     printable,
 )
 from tracelloc.verdict.judgement import Verdict
+from tracelloc.views.completeness import completeness_word
 from tracelloc.views.naming import frame_name
 from tracelloc.views.objects import growing_for_s, holder_place, main_holder
 from tracelloc.views.processfacts import account
@@ -42,6 +43,8 @@ def _prefix(snapshot: Snapshot) -> str:
 
 def _figures(snapshot: Snapshot) -> Iterator[str]:
     about = about_of(snapshot.sample_bytes)
+    if snapshot.gaps:
+        yield f"figures={completeness_word(snapshot)}"
     if snapshot.window is not None:
         yield f"window={snapshot.window.number}"
         yield f"length={_joined(format_duration(snapshot.elapsed_ns / NS_PER_S))}"

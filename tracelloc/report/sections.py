@@ -37,6 +37,7 @@ from tracelloc.snapshots.histograms import (
 )
 from tracelloc.snapshots.threadactivity import ThreadActivity, ThreadFlow, ThreadWork
 from tracelloc.text import format_percent, plural, printable
+from tracelloc.views.completeness import incompleteness
 from tracelloc.views.cost import overhead_line
 from tracelloc.views.facts import summary, thread_facts
 from tracelloc.views.processfacts import (
@@ -58,6 +59,14 @@ def window_part(given: Request) -> SectionContent | None:
         return None
     state = window.number, window.ended_ago_ns is None
     return SectionContent([f"==> {sentence}"], said_again_if=state)
+
+
+def completeness_part(given: Request) -> SectionContent | None:
+    """What the figures lack; None if nothing."""
+    found = incompleteness(given.snapshot)
+    if found is None:
+        return None
+    return SectionContent([f"==> {found.sentence}"], said_again_if=given.snapshot.gaps)
 
 
 def memory_part(given: Request) -> SectionContent:
@@ -242,6 +251,7 @@ class ReportSection:
 
 
 REPORT: Final = (
+    ReportSection(completeness_part),
     ReportSection(window_part),
     ReportSection(suspects_part),
     ReportSection(allocations_part),

@@ -195,6 +195,7 @@ class TraceMerger:
             events=sum(one.events for one in ones),
             overhead=_overhead([part.one for part in running]),
             losses=_losses(ones),
+            gaps=tuple(dict.fromkeys(gap for one in ones for gap in one.gaps)),
             truncated_stacks=count_used(stacks.have(StackFlag.TRUNCATED)),
             broken_stacks=count_used(stacks.have(StackFlag.BROKEN | StackFlag.UNREADABLE)),
             partial_allocations=int(totals.allocated_count[stacks.are_partial[:count]].sum()),

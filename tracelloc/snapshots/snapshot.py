@@ -27,6 +27,7 @@ from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.heap.totals import I64, Totals
 from tracelloc.objects.watch import ObjectFindings
 from tracelloc.snapshots.blocks import BlockSelection, UsableSizes, select_blocks
+from tracelloc.snapshots.gaps import Gap
 from tracelloc.snapshots.losses import LossCounts, take_losses
 from tracelloc.snapshots.threadactivity import ThreadActivity, activity_of, whole_peak
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
@@ -144,6 +145,8 @@ class ProcessStatus:
     """By file of code, in words: by what stacks are followed through it."""
     thread_names: Mapping[int, str] = field(default_factory=dict)
     """By thread id, if threads or blocks are wanted."""
+    gaps: tuple[Gap, ...] = ()
+    """What the figures lack, in the order of time; empty: they are complete."""
     window: TracedWindow | None = None
     """Which part of the time all this is of; None: all since ``started_ns``."""
 

@@ -49,3 +49,11 @@ def direct_caller(
         if called and not is_runtime(module.path) and module.open_path not in own:
             return f"{base_name(module.path)} calls {min(called)} directly"
     return None
+
+
+def filter_maker(library: Module, modules: Iterable[Module]) -> str | None:
+    """A file that may forbid system calls without the library being asked first, in words."""
+    for module in modules:
+        if module is not library and not is_runtime(module.path) and module.elf.makes_filters():
+            return f"{base_name(module.path)} may filter system calls (seccomp) by itself"
+    return None

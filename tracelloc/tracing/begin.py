@@ -74,6 +74,7 @@ def _capture(config: TraceConfig, say: Say) -> Capture:
             config.method,
             say=say,
             spares_python=config.spares_python,
+            max_stall_s=config.max_stall_s,
             debug=config.debug,
         )
     else:

@@ -35,6 +35,8 @@ class TraceConfig:
     """Whether a process that has the library preloaded reports by itself, where it can."""
     spares_python: bool = False
     """Whether Python's processes don't, for then stacks have no functions of Python."""
+    max_stall_s: float = 1.0
+    """How long such a process waits for us before its events are counted as lost."""
     reads_memory: bool = True
     """Whether the processes' memory is read: for pointers to old blocks, and Python's objects."""
     log_events: bool = False

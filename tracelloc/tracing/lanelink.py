@@ -13,8 +13,9 @@ from tracelloc.capture.attach import Attachment
 from tracelloc.capture.lane import (
     NEXT_VARIABLE,
     PRECEDED,
-    REFUSED,
+    REFUSALS,
     STATE_VARIABLE,
+    Lane,
     area_mappings,
 )
 from tracelloc.capture.lanecapture import LaneCapture
@@ -22,7 +23,12 @@ from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.placement import place_loader, place_marker
 from tracelloc.target.allocators import Allocator, Module, is_preloaded_library
-from tracelloc.target.interposed import asks_malloc, direct_caller, may_be_behind
+from tracelloc.target.interposed import (
+    asks_malloc,
+    direct_caller,
+    filter_maker,
+    may_be_behind,
+)
 from tracelloc.target.procfs import Mapping, base_name, is_c_library, parse_maps
 from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
@@ -32,6 +38,8 @@ _ADDRESS_BYTES: Final = 8
 _LOOK_AFTER_S: Final = 0.25
 _LOOK_AFTER_TIMES: Final = 50
 """How often it is looked whether system calls are filtered: so many times what that takes."""
+_LEAVE_S: Final = 0.5
+"""How long a thread may stay in a call of an allocator that began before probes took over."""
 _LOADING_S: Final = 1.0
 """After this time what an executed program begins with is taken for loaded."""
 
@@ -65,8 +73,11 @@ class LaneLink:
         self._misses_beginning = False
         self._loaded_s = math.inf
         self._look_after_s = 0.0
-        self._is_incomplete = False
-        self._unsaid = ""
+        self._loaded = ""
+        """What has been loaded that calls past the library."""
+        self._leaving: tuple[str, float] | None = None
+        """Why probes take over, and since when the process waits for that."""
+        self._unsaid = self._flaw = ""
         self._own_ranges: list[tuple[int, int]] = []
 
     def begin_image(self, *, same_thread: bool) -> None:
@@ -76,7 +87,8 @@ class LaneLink:
         """
         if not same_thread:
             self.close()
-        self._misses_beginning = self._is_incomplete = False
+        self._misses_beginning, self._loaded = False, ""
+        self._leaving = None
         self._own_ranges = []
         self._loaded_s = time.monotonic() + _LOADING_S
         if self.state is LaneState.CONNECTED:
@@ -86,17 +98,42 @@ class LaneLink:
         self.state, self._library, self._next_malloc = LaneState.UNKNOWN, None, 0
 
     def look_after(self) -> None:
-        """Finds out soon if system calls are filtered from now on, and what is not reported."""
+        """Finds out soon if probes have to take over, and has the process wait for them then."""
         lane, now_s = self._capture.lane, time.monotonic()
-        if lane is None or now_s < self._look_after_s:
+        if lane is None:
             return
-        with suppress(TargetError):
-            lane.look_after()
-        if lane.why_not and not self._is_incomplete and not lane.is_leaving:
-            self._say_incomplete(f"the program {lane.why_not}, which is")
-        # That looks at all threads.
-        took_s = time.monotonic() - now_s
-        self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
+        if now_s >= self._look_after_s:
+            with suppress(TargetError):
+                lane.look_after()
+            # That looks at all threads.
+            took_s = time.monotonic() - now_s
+            self._look_after_s = now_s + max(_LOOK_AFTER_S, _LOOK_AFTER_TIMES * took_s)
+        why = "" if self._leaving is not None else self._why_leave(lane)
+        if why:
+            self._leaving = why, now_s
+            with suppress(OSError):
+                lane.begin_leaving()
+
+    def _why_leave(self, lane: Lane) -> str:
+        """Why probes have to take over, about the process; empty: they need not."""
+        if lane.is_damaged:
+            self._flaw = "the process has written to tracelloc's part of its memory"
+            return "has written to tracelloc's part of its memory"
+        if lane.is_given_up:
+            self._flaw = "the process could not wait for probes"
+        if lane.is_given_up or lane.is_leaving or lane.why_not:
+            return lane.why_not or "gives up the library"
+        if lane.is_filtered:
+            return "filters its system calls (seccomp)"
+        return f"has loaded a library: {self._loaded}" if self._loaded else ""
+
+    def take_flaw(self) -> str:
+        """Why events were missed since this was last asked; empty: none were."""
+        lane = self._capture.lane
+        if lane is not None and lane.was_given_up:
+            self._flaw, lane.was_given_up = "the process could not wait for tracelloc", False
+        flaw, self._flaw = self._flaw, ""
+        return flaw
 
     def own_ranges(self) -> list[tuple[int, int]]:
         """First addresses and ends of the memory that is shared with us. From any thread."""
@@ -115,13 +152,6 @@ class LaneLink:
             return []
         return area_mappings(parse_maps(text).values())
 
-    def _say_incomplete(self, why: str) -> None:
-        self._is_incomplete = True
-        self._capture.say(
-            f"warning: {why} not seen by the preloaded library: "
-            "live blocks are not exact (they are with --lane=off)"
-        )
-
     def close(self) -> None:
         """Nobody need wait any more. May be called twice."""
         marker, self._marker = self._marker, None
@@ -130,15 +160,20 @@ class LaneLink:
 
     @property
     def has_left(self) -> bool:
-        """Whether the process waits for probes, and all that it has reported is taken."""
-        lane = self._capture.lane
-        return lane is not None and lane.has_left and lane.is_quiet
+        """Whether probes are to take over now.
+
+        Either the process waits for that, and all that it has reported is taken, or it has waited
+        long enough.
+        """
+        lane, leaving = self._capture.lane, self._leaving
+        if lane is None or leaving is None:
+            return False
+        return lane.is_left or time.monotonic() - leaving[1] > _LEAVE_S
 
     def leave(self) -> None:
         """Has probes take its place; to be ended by ``end``."""
-        lane = self._capture.lane
-        assert lane is not None
-        self._leave(f"the program {lane.why_not}")
+        assert self._leaving is not None
+        self._leave(f"the program {self._leaving[0]}")
 
     def end(self) -> None:
         """The process goes on: its probes are in place."""
@@ -209,16 +244,19 @@ class LaneLink:
                 return f"{base_name(allocator.module.path)} has allocators of its own"
         if self._library is None:
             return None
-        return direct_caller(self._library, modules, allocators)
+        return filter_maker(self._library, modules) or direct_caller(
+            self._library, modules, allocators
+        )
 
     def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
-        """Says once what the program has loaded that calls past the library."""
-        if self.state is not LaneState.CONNECTED or self._library is None or self._is_incomplete:
+        """Has probes take over if the program has loaded what calls past the library."""
+        if self.state is not LaneState.CONNECTED or self._library is None or self._loaded:
             return
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
         caller = direct_caller(self._library, modules, known)
         if caller is not None:
-            self._say_incomplete(f"the program has loaded a library: {caller}, which is")
+            self._flaw = f"the program has loaded a library: {caller}"
+        self._loaded = caller or filter_maker(self._library, modules) or ""
 
     @property
     def _is_attended(self) -> bool:
@@ -253,8 +291,8 @@ class LaneLink:
             # It may have been mapped since the maps were read.
             areas = self._areas_now()
         if not areas:
-            if begun == REFUSED:
-                self._leave("the process could not make the memory for it")
+            if begun in REFUSALS:
+                self._leave(REFUSALS[begun])
             elif begun:
                 self._leave("the process was forked off the one that has it")
             return
@@ -285,6 +323,8 @@ class LaneLink:
     def _say(self, what: str, *, is_late: bool) -> None:
         missing = "; what the program allocated before is missing"
         self._unsaid = what + missing * is_late
+        if is_late:
+            self._flaw = "the program had begun before it could be traced"
 
     def tell(self) -> None:
         """Says what has been decided; once the program is known to be one that can be traced."""

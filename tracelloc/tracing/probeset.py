@@ -6,6 +6,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from tracelloc.capture.attach import Attachment
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.lanecapture import LaneCapture
@@ -87,6 +90,7 @@ class ProbeSet:
             self._lane = LaneLink(capture, space, words)
         self._withheld: list[ProbePoint] = []
         """Points in files whose blocks the process reports by itself."""
+        self._flaw, self._has_ended = "", False
         self._trouble: TracellocError | None = None
         """Why the last files that could not be probed could not."""
         self.points: list[ProbePoint] = []
@@ -239,19 +243,40 @@ class ProbeSet:
         if not any(allocator.module in mapped for allocator in self._allocators):
             raise self._trouble or no_allocator(self._space, self._selection)
 
-    def look_after(self, say: Callable[[str], None]) -> None:
-        """See ``Attachments.look_after``."""
+    def look_after(
+        self, say: Callable[[str], None], live: Callable[[], npt.NDArray[np.uint64]]
+    ) -> None:
+        """See ``Attachments.look_after``; hands over from the process's library if that is due.
+
+        ``live``: the addresses of its live blocks.
+        """
         self._attachments.look_after(say)
         if self._lane is None:
             return
         self._lane.look_after()
-        if self._lane.has_left:
-            # Nobody allocates until that is done.
-            self._lane.leave()
-            try:
-                self.attach((), all_loaded=True)
-            finally:
-                self._lane.end()
+        if not self._lane.has_left:
+            return
+        # Nobody allocates until that is done.
+        self._lane.leave()
+        try:
+            self._capture.note_sampled(live())
+            self.attach((), all_loaded=True)
+        except TracellocError as error:
+            pid = self._space.process.pid
+            say(f"warning: process {pid} goes on untraced: {error}")
+            self._flaw, self._has_ended = f"probes can't take over: {error}", True
+        finally:
+            self._lane.end()
+
+    def take_flaw(self) -> tuple[str, bool]:
+        """Why events were missed since this was last asked, and whether all are from then on.
+
+        Empty: none were.
+        """
+        flaw, self._flaw = self._flaw, ""
+        if self._lane is not None:
+            flaw = flaw or self._lane.take_flaw()
+        return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""

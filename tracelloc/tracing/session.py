@@ -233,6 +233,7 @@ class Session:
             if self._failure is None:
                 self._drain_rest()
                 for tracee in self.processes.living:
+                    tracee.gaps.look()
                     tracee.judge(stopped_ns)
             self._stopped_ns = stopped_ns
 

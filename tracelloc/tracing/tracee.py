@@ -27,6 +27,7 @@ from tracelloc.target.space import AddressSpace
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.cpumeter import CpuMeter
+from tracelloc.tracing.gapbook import GapBook
 from tracelloc.tracing.measuring import Measuring
 from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.probeset import ProbeSet
@@ -95,6 +96,8 @@ class Tracee:
             words,
             with_loader=config.capture.use_rows or config.follow or is_starting,
         )
+        self.gaps = GapBook(capture, self.probes)
+        """What is missing from its figures."""
         self.source: StackSource = StackSource(
             space,
             heap.stacks,
@@ -194,6 +197,7 @@ class Tracee:
 
         Its probes are still to be taken out, but there is nobody left whom they could meet.
         """
+        self.gaps.look()
         self.target = replace(self.target, has_ended=True)
         self.source.close()
         self.heap.table.drop_blocks()
@@ -250,7 +254,8 @@ class Tracee:
         ``say`` is told what users should know of.
         """
         table = self.heap.table
-        self.probes.look_after(say)
+        self.gaps.look()
+        self.probes.look_after(say, lambda: self.heap.table.raw_blocks().address)
         self.probes.settle(all_loaded=False, say=say)
         # What was loaded may be an allocator that nothing else will ever call.
         self.source.catch_up()
@@ -393,6 +398,7 @@ class Tracee:
             runtimes=self.runtimes(),
             mappings=mappings,
             findings=shown.findings,
+            gaps=self.gaps.gaps,
             objects=self.objects.findings,
             stack_methods=self.source.methods(),
             thread_names=outside.thread_names,

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from tracelloc.abi import Counter
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import format_size, plural
+from tracelloc.views.completeness import incompleteness
 from tracelloc.views.processfacts import Account
 from tracelloc.views.untraced import untraced_growth
 
@@ -70,4 +71,6 @@ def implausible_sizes(snapshot: Snapshot) -> ImplausibleSizes | None:
 
 def alert_of(snapshot: Snapshot, found: Account | None = None) -> Alert | None:
     """What has to be said first; None: nothing. ``found``: the snapshot's account, if known."""
-    return implausible_sizes(snapshot) or untraced_growth(snapshot, found)
+    return (
+        incompleteness(snapshot) or implausible_sizes(snapshot) or untraced_growth(snapshot, found)
+    )

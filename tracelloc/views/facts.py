@@ -19,6 +19,7 @@ from tracelloc.symbols import Frame
 from tracelloc.target.found import found_json
 from tracelloc.target.space import Unresolved
 from tracelloc.text import NS_PER_S, plural, printable
+from tracelloc.views.completeness import completeness_facts
 from tracelloc.views.cost import tracing_cost
 from tracelloc.views.processfacts import memory_facts
 from tracelloc.views.sharedframes import PartShare
@@ -53,6 +54,7 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "ppid": snapshot.target.parent_pid,
         "exec_count": snapshot.target.exec_count,
         "elapsed_s": round(snapshot.elapsed_ns / NS_PER_S, 3),
+        "completeness": completeness_facts(snapshot),
         "sample_bytes": snapshot.sample_bytes,
         "window": window_facts(snapshot),
         "live_bytes": snapshot.live_bytes,

@@ -21,6 +21,7 @@ from tracelloc.disassembly.probeoffsets import (
     find_probe_offset,
     nop_at,
 )
+from tracelloc.disassembly.syscalls import makes_filters
 from tracelloc.elf import ElfFile
 from tracelloc.elf.usdt import usdt_probes
 from tracelloc.errors import UnsupportedError
@@ -172,6 +173,7 @@ CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
     "offsets": lambda file, _, functions: (file.offsets(functions), b""),
     "exits": lambda file, _, entry: (file.exits(entry), b""),
     "leaves it": lambda file, _, *more: (file.leaves_it_to(*more), b""),
+    "makes filters": lambda file, _: (makes_filters(file.elf), b""),
     "parts": lambda file, _, name: (file.parts(name), b""),
     "usdt": lambda file, _, provider: (file.usdt(provider), b""),
     "at": lambda file, _, address: (file.at(address), b""),

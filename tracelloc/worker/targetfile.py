@@ -265,6 +265,10 @@ class TargetFile(FileHandle, SegmentedFile):
         others = tuple(sorted(addresses)), tuple(sorted(names))
         return self._known(False, bool, "leaves it", entry, *others)
 
+    def makes_filters(self) -> bool:
+        """Whether its code seems to begin filters of system calls past the C library."""
+        return self._known(False, bool, "makes filters")
+
     def usdt(self, provider: str) -> list[UsdtPlace]:
         """The USDT probes of a provider that the file has."""
         none: list[UsdtPlace] = []
