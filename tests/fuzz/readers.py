@@ -20,6 +20,7 @@ from typing import cast
 
 import numpy as np
 
+from tests.fuzz import sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
 from tracelloc.capture.ring import Miss
 from tracelloc.cfi.module import Cfi
@@ -365,6 +366,7 @@ READERS: dict[str, Reader] = {
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
     "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
+    "shared area": sharedarea.play,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -459,7 +461,7 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
-        "heaptrack": [HEAPTRACK], "usdt": [NOTES],
+        "heaptrack": [HEAPTRACK], "usdt": [NOTES], "shared area": sharedarea.honest(),
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

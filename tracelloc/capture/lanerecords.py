@@ -25,7 +25,7 @@ _STACK: Final = struct.Struct("<QHHI")
 _MISS_BYTES: Final = np.dtype(abi.MISS_FIELDS).itemsize
 _WALKED: Final = 0xFF
 """Flags of stacks that walks end with; the others are for other records."""
-_MOST_WAITING: Final = 4096
+_MOST_WAITING: Final = 1024
 """Misses that are held at once."""
 _UNWRITTEN_S: Final = 5.0
 """How long a record may be unwritten."""

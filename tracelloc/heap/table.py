@@ -234,8 +234,8 @@ class LiveTable:
     def raw_blocks(self) -> Blocks:
         """``blocks`` with sizes as in events: they hold weights if the program has given them."""
         blocks = Blocks.empty(self.count)
-        self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
-        return blocks
+        _, count, *_ = self._core.copy_blocks(0, _MOST, 0, *blocks.columns())
+        return blocks.select(slice(count))
 
     def _told_apart(self, raw: Blocks) -> Blocks:
         return raw.weighed() if self.totals.sample_bytes == GIVEN else raw

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Final
@@ -12,8 +13,10 @@ from tracelloc.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64
 """Stacks that are finished before the ring is looked at again."""
-_MOST_WAITING: Final = 4096
-"""Misses that are held here at once: 80 MiB of stack memory if all are small."""
+_MOST_WAITING: Final = 1024
+"""Misses that are held here at once: 20 MiB of stack memory if all are small."""
+_LONGEST_S: Final = 0.5
+"""A program that goes on sending them is not listened to for longer at a time."""
 
 
 class StackFeed:
@@ -52,8 +55,9 @@ class StackFeed:
             return
         waiting: deque[Miss] = deque()
         misses, self._early_misses = self._early_misses, []
+        begun_s = time.monotonic()
         while True:
-            if len(waiting) < _MOST_WAITING:
+            if len(waiting) < _MOST_WAITING and time.monotonic() - begun_s < _LONGEST_S:
                 misses += self._capture.misses.take(_MOST_WAITING)
                 # Only now: none of them is from a later generation than what is read here.
                 for source in self._sources.values():
