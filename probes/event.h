@@ -365,7 +365,8 @@ struct space {
 	__u64 tag;          /* generation << 16 | what the keys of its rows carry; user space */
 	__u64 trampoline;   /* where the kernel sends hijacked returns; 0: not known yet */
 	__u64 loader_state; /* address of the loader's r_debug.r_state; 0: not known */
-	__u64 unloading;    /* the loader is unmapping; probes only */
+	__u64 unloading;    /* the loader is unmapping; probes only. Where the process walks its own
+	                       stacks: how many threads are in dlclose(3); the library */
 	__u64 loads;        /* times that the loader has unmapped something; probes only */
 	__u64 changes;      /* other such times, as user space has found out */
 	__u32 image;        /* number of the memory image: another one after each exec */

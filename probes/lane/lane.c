@@ -612,23 +612,44 @@ EXPORT int _Fork(void)
 	return fork_by(next._Fork);
 }
 
+static int note_unloads(struct dl_phdr_info *object, size_t size, void *count)
+{
+	(void)size;
+	*(u64 *)count = object->dlpi_subs;
+	return 1;
+}
+
+/* How many objects the loader has unmapped since the process began. */
+static u64 count_unloads(void)
+{
+	u64 count = 0;
+
+	if (dl_iterate_phdr)
+		dl_iterate_phdr(note_unloads, &count);
+	return count;
+}
+
 /*
- * What is unmapped may be followed by something else at the same addresses: unwind entries are
- * outdated from here on, and once more when it is done, for some may be made in between.
+ * What is unmapped may be followed by something else at the same addresses: no unwind entry counts
+ * meanwhile, and those from before are outdated if anything was unmapped.
  */
 EXPORT int dlclose(void *library)
 {
 	struct lane_control *control = guard.control;
 	int (*close)(void *) = (int (*)(void *))find_one("dlclose");
+	u64 before;
 	int result;
 
 	if (!close)
 		return -1;
-	if (control)
-		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
+	if (!control)
+		return close(library);
+	__atomic_fetch_add(&control->space.unloading, 1, __ATOMIC_SEQ_CST);
+	before = count_unloads();
 	result = close(library);
-	if (control)
+	if (count_unloads() != before)
 		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&control->space.unloading, 1, __ATOMIC_SEQ_CST);
 	return result;
 }
 

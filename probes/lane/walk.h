@@ -7,11 +7,13 @@ static inline u64 mix(u64 hash, u64 value)
 	return hash ^ (hash >> 29);
 }
 
-/* What is mapped now: generation and tag; 0 until user space has found out. */
+/* What is mapped now: generation and tag; 0 until user space has found out, and while it changes. */
 static inline u64 state_of(const struct space *space)
 {
 	u64 tag = *(volatile u64 *)&space->tag;
 
+	if (unlikely(*(volatile u64 *)&space->unloading))
+		return 0;
 	return tag >> TAG_BITS == (u32)(*(volatile u64 *)&space->loads +
 					*(volatile u64 *)&space->changes) ? tag : 0;
 }

@@ -283,6 +283,18 @@ def test_executed_while_the_profiler_dies(
     assert target.ask("end") == "end"
 
 
+def test_libraries_that_are_closed_again(builder: Builder, tmp_path: Path) -> None:
+    """Stacks through them are whole, also those that are finished when they are gone."""
+    plugin = builder.c("plugin", "-shared", "-fPIC")
+    program = builder.c("reopener", "-ldl")
+    for preload in ("on", "off"):
+        done = run_tracelloc(*QUIET, "--lane", preload, "--", program, plugin, 300)
+        assert done.returncode == 0, done.stderr
+        report = last_report(done.stderr)
+        assert report["allocations"] >= 300
+        assert report["partial_allocations"] == report["unknown_stacks"] == 0
+
+
 def test_static_programs_have_probes(builder: Builder) -> None:
     done = run_tracelloc(*QUIET, "--lane", "on", "--", builder.c("early", "-static"), 7)
     assert done.returncode == 7, done.stderr

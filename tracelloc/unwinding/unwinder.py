@@ -12,6 +12,7 @@ still mapped move to the new one.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -36,6 +37,8 @@ U64 = npt.NDArray[np.uint64]
 
 _MOST_REGIONS: Final = 1 << 14
 """Regions of generated code with a row: 1 GiB of it."""
+_MOST_EARLIER: Final = 32
+"""Generations whose mappings are kept."""
 _MOST_KNOWN: Final = 1 << 16
 """Addresses that are noted to have rows. A hot program needs a few thousand."""
 
@@ -105,8 +108,10 @@ class Unwinder:
         self._known: set[int] = set()
         """Addresses that got rows when stacks came by; as long as the mappings stay as they are."""
         self._walker = StackWalker(space.process.pid)
-        self._is_outdated = True
-        """Whether the walker is still to learn what is mapped."""
+        self._renewals = 0
+        """How often the walker has learnt what is mapped."""
+        self._earlier: OrderedDict[int, StackWalker] = OrderedDict()
+        """Walkers by generation, which know what was mapped then."""
 
     def fork(self, space: AddressSpace, table: RowTable, refresh: Callable[[], None]) -> Unwinder:
         """Returns an unwinder for a copy of the address space."""
@@ -114,12 +119,14 @@ class Unwinder:
         child = Unwinder(space, table, self._max_frames, ahead, refresh)
         child._maps = self._maps
         child._since = dict.fromkeys(self._maps.mappings, table.generation)
+        child._tell_walker()
         return child
 
     def begin_image(self) -> None:
         """The process has begun another program: no row is of use any more."""
+        self._earlier.clear()
         self._maps = AddressMap([])
-        self._is_outdated = True
+        self._tell_walker()
         self.ahead.begin_image()
 
     def renew(self, generation: int, read: Callable[[], int]) -> bool:
@@ -136,9 +143,10 @@ class Unwinder:
         ends = np.array([m.end for m in kept], np.uint64)
         if read() != generation:
             return False
+        if generation != self.table.generation and self._maps.mappings:
+            self._keep_earlier()
         self._maps = AddressMap(code)
         self._known.clear()
-        self._is_outdated = True
         if generation == self.table.generation:
             # Rows are never made for the kernel's own pages, such as the one for uprobes.
             is_new = any(m not in before and not m.path.startswith("[") for m in code)
@@ -154,7 +162,16 @@ class Unwinder:
             self.table.renew(generation, starts, ends)
         self._cover_generated(mappings)
         self.ahead.renew(self._maps)
+        # Now: later, the space may know another state.
+        self._tell_walker()
         return True
+
+    def _keep_earlier(self) -> None:
+        """Keeps what was mapped for stacks of that generation that are still to come."""
+        self._earlier[self.table.generation] = self._walker
+        self._walker = StackWalker(self._space.process.pid)
+        while len(self._earlier) > _MOST_EARLIER:
+            self._earlier.popitem(last=False)
 
     def _cover_generated(self, mappings: Iterable[Mapping]) -> None:
         """Rows for whole regions of code that belongs to no file: of it nothing is known.
@@ -217,15 +234,35 @@ class Unwinder:
         """The stacks of these misses; their rows are in the table when this returns."""
         self._may_refresh = True
         misses = list(misses)
-        followed = self._follow(misses)
+        earlier = [n for n, miss in enumerate(misses) if miss.generation in self._earlier]
+        if not earlier:
+            followed = self._follow(misses)
+        else:
+            followed = [None] * len(misses)
+            now = sorted(set(range(len(misses))).difference(earlier))
+            for numbers, follow in ((earlier, self._follow_earlier), (now, self._follow)):
+                found = follow([misses[n] for n in numbers])
+                for n, stack in zip(numbers, found, strict=True):
+                    followed[n] = stack
         return [_finished(*pair) for pair in zip(misses, followed, strict=True)]
+
+    def _follow_earlier(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
+        """What came of stacks of earlier generations; rows for these are of no use any more."""
+        found: list[FollowedStack | None] = []
+        for miss in misses:
+            try:
+                found += self._earlier[miss.generation].follow([miss], self._max_frames)[0]
+            except FileReadError:
+                found.append(None)
+        return found
+
+    def _tell_walker(self) -> None:
+        self._renewals += 1
+        self._walker.renew(*self._code())
 
     def _follow(self, misses: Sequence[Miss]) -> Sequence[FollowedStack | None]:
         """What came of these stacks, None where nothing can be said; notes the rows on the way."""
-        if self._is_outdated:
-            self._is_outdated = False
-            self._walker.renew(*self._code())
-        generation = self.table.generation
+        generation, renewals = self.table.generation, self._renewals
         try:
             followed, rows = self._walker.follow(misses, self._max_frames)
         except FileReadError:
@@ -234,7 +271,7 @@ class Unwinder:
         if self._may_refresh and any(stack.met_unmapped for stack in followed):
             self._may_refresh = False
             self._refresh()
-            if self._is_outdated:
+            if self._renewals != renewals:
                 return self._follow(misses)
         return followed
 
