@@ -451,6 +451,24 @@ int process_forks(u64 *arguments)
 }
 #endif
 
+/*
+ * glibc is about to free what a thread that ends has cached: blocks that are freed already. Those
+ * frees are inside this call, as inside another free.
+ */
+int cache_drains(struct pt_regs *ctx)
+{
+	struct call *call;
+
+	use_thread_stack(ctx);
+	call = get_call(current_id());
+	if (call) {
+		call->free_sp = PT_REGS_SP(ctx);
+		call->free_ip = PT_REGS_IP(ctx);
+		call->free_return = word_at(call->free_sp);
+	}
+	return 0;
+}
+
 /* For measuring what a probe costs by itself. */
 int do_nothing(struct pt_regs *ctx)
 {

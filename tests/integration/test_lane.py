@@ -283,6 +283,16 @@ def test_executed_while_the_profiler_dies(
     assert target.ask("end") == "end"
 
 
+@pytest.mark.parametrize("preload", ["on", "off"])
+def test_threads_that_end(builder: Builder, preload: str) -> None:
+    """What glibc frees once more of what they had cached is in no figure."""
+    done = run_tracelloc(*QUIET, "--lane", preload, "--", builder.c("shortlived"))
+    assert done.returncode == 0, done.stderr
+    report = last_report(done.stderr)
+    assert report["frees"] == 80 * 50
+    assert report["unmatched_frees"] == report["lost_events"] == 0
+
+
 def test_libraries_that_are_closed_again(builder: Builder, tmp_path: Path) -> None:
     """Stacks through them are whole, also those that are finished when they are gone."""
     plugin = builder.c("plugin", "-shared", "-fPIC")

@@ -11,6 +11,7 @@ PROGRAMS: Final = (
     FREE_PROGRAM,
     "loader_changes",
     "exception_enter",
+    "cache_drains",
     "do_nothing",
 )
 """The programs for uprobes in ``probes/heap.bpf.c``."""

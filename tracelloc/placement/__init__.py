@@ -18,7 +18,7 @@ from tracelloc.target.allocators import (
     Module,
     Unseen,
 )
-from tracelloc.target.families import FAMILIES, OPERATORS, OTEL, Family, jemalloc
+from tracelloc.target.families import FAMILIES, LIBC, OPERATORS, OTEL, Family, jemalloc
 from tracelloc.target.otel import ARGUMENTS, PROVIDER, usable_places
 from tracelloc.target.procfs import base_name
 from tracelloc.worker.targetfile import Offsets, UsdtPlace
@@ -31,6 +31,8 @@ _MARKER_COUNTER: Final = "tracelloc_lane_awaited"
 _EXIT_COOKIE: Final = abi.FunctionCode.EXIT | abi.COOKIE_THROWS
 """Only functions that may throw have probes at their exits."""
 _OTEL_PROGRAMS: Final = {"free": "otel_free", "alloc": "otel_alloc"}
+_HEAD_BYTES: Final = 64
+"""Bytes at a function's beginning in which an instruction is looked for that is emulated."""
 _LONGEST_FUNCTION: Final = 64 << 10
 """Bytes of a function that is looked through for branches."""
 EXCEPTION_HOOK: Final = "__cxa_allocate_exception"
@@ -105,6 +107,8 @@ def plan(allocators: Iterable[Allocator]) -> Plan:
             functions.append(function)
             # What several functions jump to ends the calls of all of them.
             points.update(((p.open_path, p.offset, p.cookie), p) for p in found)
+        if allocator.family is LIBC:
+            points.update(((p.open_path, p.offset, p.cookie), p) for p in _cache_points(allocator))
         if functions or unseen:
             kept.append(replace(allocator, functions=tuple(functions), unseen=tuple(unseen)))
     ordered = sorted(points.values(), key=lambda point: not point.is_exit)
@@ -174,6 +178,20 @@ def _entry_point(
         returns=signature.kind.returns and not signature.throws,
         is_single_stepped=is_single_stepped,
     )
+
+
+def _cache_points(allocator: Allocator) -> Iterator[ProbePoint]:
+    """The probe that tells when glibc frees what an ended thread had cached."""
+    elf = allocator.module.elf
+    frees = elf.find_functions(["free"]).get("free", {})
+    if "__libc_free" not in elf.find_functions(["__libc_free"]):
+        return
+    address = elf.thread_cache_drain(frees)
+    offset = None if address is None else elf.offset_of(address)
+    found = None if offset is None else elf.offsets([(offset, _HEAD_BYTES, ())])
+    if offset is not None and found and not found[0][1]:
+        label = f"the end of threads in {base_name(allocator.module.path)}"
+        yield ProbePoint(allocator.module.open_path, offset + found[0][0], "cache_drains", label)
 
 
 def place_loader(modules: Iterable[Module]) -> list[ProbePoint]:

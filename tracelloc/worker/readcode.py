@@ -22,6 +22,7 @@ from tracelloc.disassembly.probeoffsets import (
     nop_at,
 )
 from tracelloc.disassembly.syscalls import makes_filters
+from tracelloc.disassembly.threadcache import thread_cache_drain
 from tracelloc.elf import ElfFile
 from tracelloc.elf.usdt import usdt_probes
 from tracelloc.errors import UnsupportedError
@@ -120,6 +121,15 @@ class ReadCode:
         """Whether a function never returns without having called one of these."""
         return self._reader.leaves_it_to(entry, Stops(frozenset(addresses), frozenset(names)))
 
+    def thread_cache_drain(self, frees: Sequence[int]) -> int | None:
+        """Where glibc frees what an ended thread had cached."""
+
+        def start_of(address: int) -> int | None:
+            part = None if self.cfi is None else self.cfi.part_at(address)
+            return None if part is None else part.start
+
+        return thread_cache_drain(self.elf, frees, start_of)
+
     def parts(self, name: str) -> list[Any]:
         """(start, end) of the parts of a function."""
         return [(part.start, part.stop) for part in function_parts(self.elf, self.cfi, name)]
@@ -174,6 +184,7 @@ CODE_ANSWERS: Final[dict[str, Callable[..., tuple[Any, bytes]]]] = {
     "exits": lambda file, _, entry: (file.exits(entry), b""),
     "leaves it": lambda file, _, *more: (file.leaves_it_to(*more), b""),
     "makes filters": lambda file, _: (makes_filters(file.elf), b""),
+    "thread cache drain": lambda file, _, *frees: (file.thread_cache_drain(frees), b""),
     "parts": lambda file, _, name: (file.parts(name), b""),
     "usdt": lambda file, _, provider: (file.usdt(provider), b""),
     "at": lambda file, _, address: (file.at(address), b""),

@@ -265,6 +265,18 @@ class TargetFile(FileHandle, SegmentedFile):
         others = tuple(sorted(addresses)), tuple(sorted(names))
         return self._known(False, bool, "leaves it", entry, *others)
 
+    def thread_cache_drain(self, frees: Iterable[int]) -> int | None:
+        """The address of the function by which glibc frees what an ended thread had cached.
+
+        ``frees``: addresses of free. None: it has none, or it can't be told.
+        """
+        return self._known(
+            None,
+            lambda found: None if found is None else whole_number(found),
+            "thread cache drain",
+            *sorted(frees),
+        )
+
     def makes_filters(self) -> bool:
         """Whether its code seems to begin filters of system calls past the C library."""
         return self._known(False, bool, "makes filters")
