@@ -182,12 +182,12 @@ class Tracelloc:
     ) -> None:
         self.out = directory / f"out-{time.monotonic_ns()}"
         self._reports = self.out
+        # Where arguments of a module's own come first, options follow them.
+        own = 2 if module in ("tests.mutant", "tests.sabotage") else 0
         if "--" in arguments and "--report" not in arguments:
             # Else they are among the messages: standard output is the program's.
             self._reports = self.out.with_suffix(".report")
-            arguments = ("--report", self._reports, *arguments)
-        # Where arguments of a module's own come first, options follow them.
-        own = 2 if module == "tests.mutant" else 0
+            arguments = (*arguments[:own], "--report", self._reports, *arguments[own:])
         if "--json" in arguments:
             # Tests read single reports; what these leave out has tests of its own.
             arguments = (*arguments[:own], "--json-full", *arguments[own:])

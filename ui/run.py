@@ -65,7 +65,7 @@ class LiveSource:
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
-        return self._run.session.processes.of(snapshot.target.number).measuring.measured(snapshot)
+        return self._run.session.processes.of(snapshot.target.number).measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""

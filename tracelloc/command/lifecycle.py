@@ -133,8 +133,11 @@ class Start(Protocol):
     def stop_following(self) -> None:
         """Lets go of what is followed; probes stay. May be called twice."""
 
-    def finish(self) -> int:
-        """Once nothing is traced any more. Returns the exit status."""
+    def finish(self) -> int | None:
+        """Once nothing is traced any more.
+
+        Returns the exit status of the program that was started; None if none of it has run.
+        """
 
 
 class AttachStart:
@@ -167,9 +170,9 @@ class AttachStart:
         if self._follower is not None:
             self._follower.stop()
 
-    def finish(self) -> int:
-        """Leaves the process running. Returns the exit status."""
-        return 0
+    def finish(self) -> int | None:
+        """Leaves the process running."""
+        return None
 
 
 class LaunchStart:
@@ -185,6 +188,8 @@ class LaunchStart:
         self._signals_before = 0
         """How many came before it was traced."""
         self._is_traced = False
+        self._status: int | None = None
+        """Of a program that has run, but is not traced."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts it. Raises TracellocError; none of it has run then."""
@@ -195,8 +200,11 @@ class LaunchStart:
             launch.begin()
         except BaseException:
             self._launch = None
-            launch.session.close()
-            launch.finish()
+            try:
+                launch.session.close()
+            finally:
+                status = launch.finish()
+                self._status = status if launch.has_run else None
             raise
         self._is_traced = True
         return launch.session
@@ -223,10 +231,10 @@ class LaunchStart:
         if self._launch is not None:
             self._launch.stop_following()
 
-    def finish(self) -> int:
-        """Waits for its end. Returns its exit status."""
+    def finish(self) -> int | None:
+        """Waits for its end. Returns its exit status; None if none of it has run."""
         if self._launch is None:
-            return 0
+            return self._status
         terminal = self._program.terminal
         if self._program.is_running():
             name, pid = printable(self._program.name), self._program.pid

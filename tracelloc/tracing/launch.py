@@ -42,6 +42,8 @@ class Launch:
     ) -> None:
         """Makes the process, which waits, and its session. Raises TracellocError."""
         self.program = program
+        self._say = say
+        self._was_refused = False
         self._follows = config.follow
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
@@ -110,9 +112,17 @@ class Launch:
             return
         self._is_there.set()
 
+    @property
+    def has_run(self) -> bool:
+        """Whether any of the program's own code has run."""
+        return self.program.has_begun and not self._was_refused
+
     def _fail(self, error: TracellocError) -> None:
-        """None of the program's own code has run, and none will."""
-        self._trouble = error
+        """None of the program's own code has run, and none will; if it has, it goes on."""
+        if self._is_there.is_set():
+            self._say(f"warning: {error}")
+            return
+        self._trouble, self._was_refused = error, True
         with suppress(ProcessLookupError):
             os.kill(self.program.pid, signal.SIGKILL)
         self._is_there.set()

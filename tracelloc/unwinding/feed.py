@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from tracelloc.capture.bpf import Capture
@@ -15,12 +16,20 @@ _MISSES_AT_ONCE: Final = 64
 _MOST_WAITING: Final = 4096
 """Misses that are held here at once: 80 MiB of stack memory if all are small."""
 
+Guard = Callable[[int, Callable[[], None]], object]
+
+
+def _unguarded(_pid: int, work: Callable[[], None]) -> None:
+    work()
+
 
 class StackFeed:
     """Takes stacks out of their rings, for the thread that pumps."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, guard: Guard = _unguarded) -> None:
+        """``guard`` does what it is given for a process by its PID; if that fails, it goes on."""
         self._capture = capture
+        self._guard = guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
         self._early_stacks: list[tuple[int, SentStacks]] = []
@@ -45,7 +54,7 @@ class StackFeed:
             if image > self._newest:
                 self._early_stacks.append((image, new))
             elif image in self._sources:
-                self._sources[image].note(new)
+                self._run(image, partial(StackSource.note, new=new))
 
     def _take_misses(self) -> None:
         if self._capture.misses is None:
@@ -56,20 +65,24 @@ class StackFeed:
             if len(waiting) < _MOST_WAITING:
                 misses += self._capture.misses.take(_MOST_WAITING)
                 # Only now: none of them is from a later generation than what is read here.
-                for source in self._sources.values():
-                    source.catch_up()
+                for image in list(self._sources):
+                    self._run(image, StackSource.catch_up)
                 for image, new in _by_image(misses).items():
                     if image > self._newest:
                         self._early_misses += new
                     elif image in self._sources:
-                        self._sources[image].hasten(new)
+                        self._run(image, partial(StackSource.hasten, misses=new))
                         waiting.extend(new)
                 misses = []
             if not waiting:
                 break
             some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
             for image, new in _by_image(some).items():
-                self._sources[image].finish(new)
+                self._run(image, partial(StackSource.finish, misses=new))
+
+    def _run(self, image: int, work: Callable[[StackSource], None]) -> None:
+        source = self._sources[image]
+        self._guard(source.pid, partial(work, source))
 
 
 def _by_image(misses: Iterable[Miss]) -> dict[int, list[Miss]]:

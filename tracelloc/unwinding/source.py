@@ -97,6 +97,11 @@ class StackSource:
         if self.merger is not None:
             self.merger.look()
 
+    @property
+    def pid(self) -> int:
+        """The process's."""
+        return self._space.process.pid
+
     def await_rows(self) -> None:
         """Waits until what is mapped has its rows, but not too long."""
         if self._unwinder is not None:
