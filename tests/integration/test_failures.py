@@ -49,8 +49,9 @@ def live_bytes_in(path: Path) -> int:
 
 def recorded_bytes(path: Path) -> int:
     """Live bytes at the last moment of a recording."""
-    report = run_tracelloc("report", path, "--json").stdout.splitlines()[-1]
-    found: int = json.loads(report)["live_bytes"]
+    done = run_tracelloc("report", path, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: int = json.loads(done.stdout.splitlines()[-1])["live_bytes"]
     return found
 
 
@@ -96,16 +97,19 @@ def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: P
         [sys.executable, *map(str, command)],
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
     ) as tracer:  # fmt: skip
-        while "lost" not in read_line(tracer.stderr, "tracelloc"):
-            pass
-        assert target.ask("go") == "done"
-        deadline = time.monotonic() + PATIENCE_S
-        while recorded_bytes(recording) != LIVE_BYTES:
-            assert time.monotonic() < deadline
-        flag.touch()
-        assert tracer.stderr is not None
-        messages = tracer.stderr.read().decode().splitlines()
-        assert tracer.wait(PATIENCE_S) == 1
+        try:
+            while "lost" not in read_line(tracer.stderr, "tracelloc"):
+                pass
+            assert target.ask("go") == "done"
+            deadline = time.monotonic() + PATIENCE_S
+            while recorded_bytes(recording) != LIVE_BYTES:
+                assert time.monotonic() < deadline
+            flag.touch()
+            assert tracer.stderr is not None
+            messages = tracer.stderr.read().decode().splitlines()
+            assert tracer.wait(PATIENCE_S) == 1
+        finally:
+            tracer.kill()
     assert FAILED in messages
     assert recorded_bytes(recording) == LIVE_BYTES
 
