@@ -284,6 +284,34 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
     )
 
 
+_AS_NOBODY = """
+import os, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.path.insert(0, "/mnt")
+from tracelloc.cli import main
+sys.exit(main())
+"""
+
+
+def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess[str]:
+    """Runs tracelloc as nobody; needs root.
+
+    Nobody may be unable to look into the directory that this checkout lies in: it is at /mnt, in a
+    mount namespace of its own.
+    """
+    root = str(TARGETS.parents[1])
+    python = sys.executable.replace(root, "/mnt", 1)
+    bind = 'mount --bind "$0" /mnt && cd / && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", bind, root, python, "-c", _AS_NOBODY]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=os.environ | {"PYTHONPYCACHEPREFIX": "/nonexistent"},
+    )  # fmt: skip
+
+
 def frames_of(
     symbolizer: Symbolizer, addresses: Iterable[int], timeout_s: float | None = None
 ) -> list[Frame]:

@@ -1,8 +1,8 @@
 """How a trace begins, what ends it, and whose signals are whose.
 
 While a trace begins, a signal that ends us is an exception, whatever is going on. From then on
-signals only leave a byte to be read, and a second one ends us at once: the kernel takes out the
-probes, and lets go of who is followed.
+signals only leave a byte to be read, and a second one ends us at once, unless it comes right after
+the first: the kernel takes out the probes, and lets go of who is followed.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, Protocol
 
@@ -31,6 +32,14 @@ from tracelloc.tracing.session import Session
 from tracelloc.tracing.terminal import ProgramTerminal
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ONE_S: Final = 0.5
+"""Signals of a kind that come within this time are one: timeout(1), supervisors and terminals send
+them to the process and to its group."""
+
+
+def heeded(numbers: Iterable[int]) -> list[int]:
+    """Signals but for those that whoever started us has told us to ignore, as nohup(1) does."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Signals:
@@ -46,6 +55,8 @@ class Signals:
         not stop us; None: it does.
         """
         self.is_ending = False
+        self._last: tuple[int, float] | None = None
+        """The last signal that would end us, and when it came."""
         self._has_come = False
         """Whether a signal has ended us."""
         self.is_beginning = False
@@ -58,10 +69,8 @@ class Signals:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in _ENDING:
-            # nohup and the like: what the parent told us to ignore stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._note_end)
+        for number in heeded(_ENDING):
+            signal.signal(number, self._note_end)
         if refuse_stop is not None:
             signal.signal(signal.SIGTSTP, self._note_stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -93,6 +102,10 @@ class Signals:
             self._sender.send(b"\0")
 
     def _note_end(self, number: int, _frame: object) -> None:
+        now_s = time.monotonic()
+        if self._last is not None and number == self._last[0] and now_s - self._last[1] < _ONE_S:
+            return
+        self._last = number, now_s
         if not self._take(number):
             return
         if self._has_come:
