@@ -2,10 +2,9 @@
 
 A trace begins with one process. Where children are followed, a forked child begins with
 what its parent holds, as of the fork, and an executed program with nothing; both are
-stopped until their probes are in place (``follower``), so that nothing goes unseen. Where
-in the stream of events a fork was is marked by the probes, right after the kernel has
-copied the memory: what other threads of the parent do in the microseconds between the two
-counts for the child as well.
+stopped until their probes are in place (``follower``), so that nothing goes unseen. Where in the
+stream of events a fork was is marked by the probes, right after the kernel has copied the memory:
+what other threads of the parent do in the microseconds between counts for the child as well.
 """
 
 from __future__ import annotations
@@ -178,6 +177,7 @@ class Processes:
         try:
             if parent is None or self.is_full:
                 self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
+                self.untraced_count += parent is None and pid not in self._left_out
             elif shares:
                 self._share(parent, child_pid)
             else:
@@ -204,10 +204,10 @@ class Processes:
 
     def loaded(self, pid: int) -> Tracee | None:
         """A process has other files mapped. Returns whose memory it is; raises as ``executed``."""
-        if (tracee := self._owner(pid)) is None:
-            return None
+        tracee = self._owner(pid)
         try:
-            tracee.load()
+            if tracee is not None:
+                tracee.load()
         except TracellocError as error:
             if tracee is self.root:
                 raise
