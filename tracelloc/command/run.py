@@ -253,7 +253,8 @@ def trace(options: Options, start: Start, front: FrontEnd) -> int:
             raise
         report_failure(error, debug=options.trace.debug)
         return ended
-    return status or start.finish() or 0
+    ended = start.finish()
+    return status or ended or 0
 
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
