@@ -19,9 +19,11 @@ from typing import Final, NoReturn, Protocol
 from tracelloc.capture import system
 from tracelloc.capture.lane import LIBRARY, preloaded_library
 from tracelloc.command.options import Options
+from tracelloc.errors import TargetError
 from tracelloc.invoker import discard_unfinished, effective_user, invoker
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
+from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.text import printable
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
@@ -32,6 +34,7 @@ from tracelloc.tracing.session import Session
 from tracelloc.tracing.terminal import ProgramTerminal
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ALONE: Final = "leave --follow out to trace it without its children"
 _ONE_S: Final = 0.5
 """Signals of a kind that come within this time are one: timeout(1), supervisors and terminals send
 them to the process and to its group."""
@@ -170,6 +173,8 @@ class AttachStart:
         if config.follow:
             self._follower = Follower()
             try:
+                if has_leak_sanitizer(session.root.space):
+                    raise TargetError(UNFOLLOWED.format(pid=self._process.pid), hint=_ALONE)
                 self._follower.attach(self._process.pid)
             except BaseException:
                 self._follower.stop()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import threading
 import time
@@ -48,8 +49,11 @@ class Watcher(Protocol):
         ``same_thread``: it was begun by the process's first thread.
         """
 
-    def loaded(self, pid: int) -> None:
-        """The loader has finished what it was at; nothing new has run yet."""
+    def loaded(self, pid: int) -> bool:
+        """The loader has finished what it was at; nothing new has run yet.
+
+        Returns whether to go on following the process: only its end will be told otherwise.
+        """
 
     def ended(self, pid: int, status: int) -> None:
         """A process has ended; ``status`` as of waitpid(2)."""
@@ -228,8 +232,11 @@ class Follower:
         elif event == ptrace.Event.STOP:
             self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
-            watcher.loaded(self._process_of(thread_id))
-            ptrace.resume(thread_id)
+            pid = self._process_of(thread_id)
+            if watcher.loaded(pid):
+                ptrace.resume(thread_id)
+            else:
+                self._release(watcher, pid, thread_id)
         else:
             ptrace.resume(thread_id, number)
 
@@ -248,6 +255,22 @@ class Follower:
             # It may have been killed, which is no matter of its parent's.
             with suppress(ProcessLookupError):
                 ptrace.resume(child_id)
+
+    def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
+        """Follows a process no longer. It has one thread, as its program has not begun."""
+        end_fd = os.pidfd_open(pid)
+        ptrace.detach(thread_id)
+        if Process(pid).parent_pid() == os.getpid():
+            os.close(end_fd)  # we are told by wait
+            return
+        self._known.discard(pid)
+
+        def await_end() -> None:
+            select.select([end_fd], [], [])
+            os.close(end_fd)
+            watcher.ended(pid, 0)
+
+        threading.Thread(target=await_end, name="released", daemon=True).start()
 
     def _process_of(self, thread_id: int) -> int:
         return thread_id if thread_id in self._known else Process(thread_id).group_id()

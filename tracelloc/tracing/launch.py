@@ -99,18 +99,22 @@ class Launch:
             # All that it consists of is mapped.
             self.loaded(pid)
 
-    def loaded(self, pid: int) -> None:
+    def loaded(self, pid: int) -> bool:
         """See ``follower.Watcher``."""
         self._loads += 1
         try:
-            self.session.loaded(pid)
-            if pid != self.program.pid or self._is_there.is_set():
-                return
-            self.session.root.probes.check()
+            is_followed = self.session.loaded(pid)
+            if pid == self.program.pid and not self._is_there.is_set():
+                self.session.root.probes.check()
         except TracellocError as error:
             self._fail(error)
-            return
-        self._is_there.set()
+            return True
+        if not (is_followed or self._follows):
+            # Nobody would see it stop.
+            self.session.stop_at_loads(stop=False)
+        if pid == self.program.pid:
+            self._is_there.set()
+        return is_followed
 
     @property
     def has_run(self) -> bool:

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 _CONT: Final = 7
+_DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
 _SEIZE: Final = 0x4206
@@ -62,6 +63,11 @@ def seize(thread_id: int, options: int) -> None:
 def resume(thread_id: int, signal_number: int = 0) -> None:
     """Lets a stopped thread go on, delivering a signal if one is given. Raises OSError."""
     _request(_CONT, thread_id, signal_number)
+
+
+def detach(thread_id: int) -> None:
+    """Lets a stopped thread go on, and traces it no longer. Raises OSError."""
+    _request(_DETACH, thread_id)
 
 
 def listen(thread_id: int) -> None:

@@ -1,15 +1,14 @@
 """A trace: one capture, the processes that it is of, and snapshots of them all.
 
-The pump thread drains the rings, applies what it finds and does the housekeeping; it
-never symbolizes. The follower's thread, where there is one, says when processes fork,
-execute, load and end. Any thread may ask for a snapshot.
+The pump thread drains the rings, applies what it finds and does the housekeeping; it never
+symbolizes. The follower's thread, where there is one, says when processes fork, execute, load and
+end. Any thread may ask for a snapshot.
 
-Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes
-to apply a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read
-/proc and the target's memory for snapshots, with ``_lock`` free; it is taken first. An
-``AddressSpace`` is changed under ``_lock`` only; symbolizers, row makers and reporters read
-it without, and find it as it was before a change or after it, since its tables are
-replaced, never altered.
+Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes to apply
+a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read /proc and the
+target's memory for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is
+changed under ``_lock`` only; symbolizers, row makers and reporters read it without, and find it as
+it was before a change or after it, since its tables are replaced, never altered.
 """
 
 from __future__ import annotations
@@ -35,6 +34,7 @@ from tracelloc.errors import TracellocError
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.allocators import Module
+from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import Clocks, TraceConfig
 from tracelloc.tracing.followload import FollowLoad
@@ -52,7 +52,6 @@ _MOST_LOOKS: Final = 20
 _LOOK_AGAIN_S: Final = 0.001
 _NONE: Final = np.empty(0, EVENT_DTYPE)
 _NO_BATCH: Final = EventBatch(_NONE, np.empty(0, PAIR_DTYPE), 0, False)
-
 _REAL: Final = Clocks()
 
 
@@ -80,7 +79,6 @@ class Session:
         self._lock = threading.RLock()
         self._outside_lock = threading.Lock()
         self.supervisor = supervisor = Supervisor(say, debug=config.debug)
-        now_ns = clocks.now_ns
         self._failure: TracellocError | None = None
         self._when_failed: Callable[[TracellocError], None] | None = None
         self._stopped_ns: int | None = None
@@ -95,7 +93,7 @@ class Session:
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable when all processes have ended."""
         self.processes = Processes(
-            capture, config, space, waiting=waiting, clock_ns=now_ns, supervisor=supervisor
+            capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, supervisor=supervisor
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
@@ -104,7 +102,7 @@ class Session:
         if limit := config.max_overhead:
             self.windows = Windows(
                 capture, self.processes, limit, self._drain_rest,
-                clock_ns=now_ns, supervisor=supervisor,
+                clock_ns=clocks.now_ns, supervisor=supervisor,
             )  # fmt: skip
 
     @property
@@ -178,7 +176,6 @@ class Session:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
-            # Those that have come since were not asked about.
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
             shown = tracee.shown
             capture = replace(
@@ -257,11 +254,12 @@ class Session:
                 self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
 
-    def loaded(self, pid: int) -> None:
-        """A process has other files mapped. Raises TracellocError if it is launched.
+    def loaded(self, pid: int) -> bool:
+        """A process has other files mapped: whether it can be followed on. Raises as ``executed``.
 
         Waits for their unwind entries, but not too long, while others' events are applied.
         """
+        tracee = None
         with self._stopping():
             tracee = self.processes.loaded(pid)
         start_ns = self._clocks.now_ns()
@@ -269,6 +267,11 @@ class Session:
             tracee.source.await_rows()
         with self._lock:
             self._note_stop(start_ns)
+        if tracee is None or not has_leak_sanitizer(tracee.space):
+            return True
+        if self._config.follow:
+            self._say(f"warning: {UNFOLLOWED.format(pid=pid)}: its children are not traced")
+        return False
 
     @contextmanager
     def _stopping(self, **counts: int) -> Iterator[None]:
@@ -286,8 +289,7 @@ class Session:
             self._note_stop(start_ns, **counts)
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
-        """Who is launched, and whose children are not followed, stops in the beginning only."""
-        if self._config.follow:
+        if self._config.follow:  # others stop in the beginning only
             self._load.note(start_ns, self._clocks.now_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
@@ -316,9 +318,8 @@ class Session:
         """Tracing has come to an end: nothing more is applied; what was stays for snapshots."""
         if self._failure is not None:
             return
-        error = TracellocError(f"tracing failed: {reason_of(failure)}")
+        self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")
         error.__cause__ = failure
-        self._failure = error
         self.supervisor.count("tracing")
         if self._when_failed is not None:
             self._when_failed(error)
