@@ -207,7 +207,7 @@ class LaunchStart:
         """How many came before it was traced."""
         self._is_traced = False
         self._status: int | None = None
-        """Of a program that has run, but is not traced."""
+        """Exit status of a program that has run, but is not traced."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts it. Raises TracellocError; none of it has run then."""

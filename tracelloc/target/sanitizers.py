@@ -13,7 +13,7 @@ from tracelloc.target.space import AddressSpace
 UNFOLLOWED: Final = "process {pid} can't be followed, as LeakSanitizer fails under ptrace"
 
 _LIBRARY: Final = re.compile(r"lib(clang_rt\.)?(hw)?(a|l)san[-._].*")
-"""Of GCC and of clang."""
+"""Names of GCC's and clang's libraries."""
 _FUNCTIONS: Final = "__lsan_init", "__asan_init", "__hwasan_init"
 _TEXT: Final = b"LeakSanitizer"
 """In what it says; where it is linked statically, there may be no name of a function."""

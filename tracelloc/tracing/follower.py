@@ -27,7 +27,7 @@ _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SI
 _BIRTH_S: Final = 5.0
 """How long a child stays stopped, at most, until its parent's stop has been seen."""
 _ORPHAN_S: Final = 0.1
-"""The same if its parent seems to have ended."""
+"""How long it does if its parent seems to have ended."""
 _FIRST_PAUSE_S: Final = 0.0002
 _LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05

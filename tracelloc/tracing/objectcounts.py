@@ -36,7 +36,7 @@ class Counted(Protocol):
 
     @property
     def objects(self) -> ObjectWatch:
-        """Its objects."""
+        """Counts the process's objects."""
 
 
 class ObjectCounts:
