@@ -1,7 +1,7 @@
 """What snapshots say of a process beside its heap: read from /proc and from its memory.
 
-That may take its time, and may never end: every wait is bounded, and what takes too long is left
-out, or said as it was before.
+Reading its memory may take its time, and may never end: every wait for that is bounded, and what
+takes too long is left out, or said as it was before.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ class OutsideReader:
                 self.thread_names.all() if with_names else {},
             )
 
-        self._last = self._bounded("reading memory usage", read) or self._last
+        # The kernel answers at once, whatever the process does.
+        pid = self._process.pid
+        read_now = self._supervisor.run("reading memory usage", pid, read, gives_up=False)
+        self._last = read_now or self._last
         return self._last
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
