@@ -13,8 +13,15 @@ from tests.harness import Builder, Target
 from tracelloc.capture import system
 from tracelloc.errors import TracellocError
 
-# Whoever runs this in the background may have it ignored, and with it all that is started.
+# Whoever runs this in the background, or by nohup, has signals ignored or blocked, and with that
+# all that is started. A handler is none for what is executed, and keeps us from being ended.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+for _number in (signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, lambda _number, _frame: None)
+for _number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCHLD, signal.SIGALRM):
+    signal.signal(_number, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
 # Nobody's own filters have a say in what tests see.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # Nor what earlier runs have found out. Root could make any other directory.

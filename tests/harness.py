@@ -182,12 +182,12 @@ class Tracelloc:
     ) -> None:
         self.out = directory / f"out-{time.monotonic_ns()}"
         self._reports = self.out
+        # Where arguments of a module's own come first, options follow them.
+        own = 2 if module in ("tests.mutant", "tests.sabotage") else 0
         if "--" in arguments and "--report" not in arguments:
             # Else they are among the messages: standard output is the program's.
             self._reports = self.out.with_suffix(".report")
-            arguments = ("--report", self._reports, *arguments)
-        # Where arguments of a module's own come first, options follow them.
-        own = 2 if module == "tests.mutant" else 0
+            arguments = (*arguments[:own], "--report", self._reports, *arguments[own:])
         if "--json" in arguments:
             # Tests read single reports; what these leave out has tests of its own.
             arguments = (*arguments[:own], "--json-full", *arguments[own:])
@@ -282,6 +282,34 @@ def run_tracelloc(*arguments: str | Path | int, **options: Any) -> subprocess.Co
         check=False,
         **options,
     )
+
+
+_AS_NOBODY = """
+import os, sys
+os.setgroups([])
+os.setgid(65534)
+os.setuid(65534)
+sys.path.insert(0, "/mnt")
+from tracelloc.cli import main
+sys.exit(main())
+"""
+
+
+def run_without_privileges(*arguments: str | int) -> subprocess.CompletedProcess[str]:
+    """Runs tracelloc as nobody; needs root.
+
+    Nobody may be unable to look into the directory that this checkout lies in: it is at /mnt, in a
+    mount namespace of its own.
+    """
+    root = str(TARGETS.parents[1])
+    python = sys.executable.replace(root, "/mnt", 1)
+    bind = 'mount --bind "$0" /mnt && cd / && exec "$@"'
+    command = ["unshare", "--mount", "sh", "-c", bind, root, python, "-c", _AS_NOBODY]
+    return subprocess.run(
+        [*command, *map(str, arguments)],
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+        env=os.environ | {"PYTHONPYCACHEPREFIX": "/nonexistent"},
+    )  # fmt: skip
 
 
 def frames_of(

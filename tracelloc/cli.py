@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import os
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final
 
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
+from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import SUBCOMMANDS
-from tracelloc.errors import TracellocError, UsageError, scarcity
+from tracelloc.errors import UsageError
 from tracelloc.startup import STARTUP, import_numpy
-from tracelloc.text import printable
-
-_LONGEST_MESSAGE: Final = 1000
-"""Characters of an error that nobody has thought of."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -33,42 +27,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _command(arguments, began_s)
         finally:
             _spare_stdout()
-    except TracellocError as error:
-        if debug:
-            traceback.print_exc()
-        # It may hold names that somebody else has chosen; a list has lines.
-        text = "\n".join(printable(line) for line in str(error).split("\n"))
-        print(f"tracelloc: error: {text}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        return 0
-    except MemoryError:
-        return _without_room(OSError(errno.ENOMEM, ""), debug=debug)
-    except OSError as error:
-        return _without_room(error, debug=debug)
-    except Exception as error:  # noqa: BLE001 - a last resort, so that it is one line too
-        return _unforeseen(error, debug=debug)
-
-
-def _without_room(error: OSError, *, debug: bool) -> int:
-    """Says what this program or the machine has run out of. Returns the exit status."""
-    why = scarcity(error)
-    if why is None:
-        return _unforeseen(error, debug=debug)
-    if debug:
-        traceback.print_exc()
-    print(f"tracelloc: error: {why}", file=sys.stderr)
-    return 1
-
-
-def _unforeseen(error: Exception, *, debug: bool) -> int:
-    """Says it in one line. Returns the exit status."""
-    if debug:
-        traceback.print_exc()
-    text = printable(str(error))[:_LONGEST_MESSAGE]
-    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    print(f"tracelloc: error: {message}; this is a bug, --debug shows more", file=sys.stderr)
-    return 1
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - a last resort: it is one line
+        return report_failure(error, debug=debug)
 
 
 def _command(arguments: list[str], began_s: float) -> int:

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.command.lifecycle import heeded
 from tracelloc.errors import TracellocError
 from tracelloc.filters import NamedStack, load_filters
 from tracelloc.heap.blocks import Blocks
@@ -158,7 +159,7 @@ class RecordedApp(LiveApp):
     def on_mount(self) -> None:
         """Ends by a signal as by a key."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in heeded((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from textual.app import App
 
 from tracelloc.capture import system
-from tracelloc.command.lifecycle import start_of
+from tracelloc.command.lifecycle import heeded, start_of
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, open_report
 from tracelloc.command.run import Run, trace
@@ -65,7 +65,7 @@ class LiveSource:
 
     def measured(self, snapshot: Snapshot) -> Snapshot:
         """Finds the usable sizes of a snapshot's blocks."""
-        return self._run.session.processes.of(snapshot.target.number).measuring.measured(snapshot)
+        return self._run.session.processes.of(snapshot.target.number).measured(snapshot)
 
     def ring_share(self) -> float:
         """How full the ring was at most since this was last asked."""
@@ -94,7 +94,7 @@ class PickerApp(App[int]):
     def on_mount(self) -> None:
         """Shows the list; a signal leaves it like Esc does."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in heeded((signal.SIGTERM, signal.SIGHUP)):
             loop.add_signal_handler(number, self.exit)
         self.push_screen(PickerScreen(note=self._note), self.exit)
 

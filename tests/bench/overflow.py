@@ -18,8 +18,9 @@ import numpy as np
 from tests.bench.processes import figures_of
 from tracelloc import syscalls
 from tracelloc.abi import SPILL_KEY_FIELDS, SPILLED_FIELDS, SpillFlag
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
 from tracelloc.capture.bpfmaps import _BatchAttr
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 

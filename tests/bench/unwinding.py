@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from tests.bench.processes import figures_of
 from tracelloc.abi import Counter
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.target.procfs import Mapping, Process
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, Tracelloc
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.procfs import Process
 from tracelloc.tracing.begin import attach_to

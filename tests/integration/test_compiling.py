@@ -10,7 +10,8 @@ import pytest
 
 from tracelloc import probes
 from tracelloc.capture import precompiled
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.capture.method import Method
 from tracelloc.capture.proginfo import program_info

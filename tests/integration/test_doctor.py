@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import TARGETS, Builder, Target, Tracelloc, run_tracelloc
+from tests.harness import Builder, Target, Tracelloc, run_tracelloc, run_without_privileges
 from tracelloc.command.doctor import _confinement, _rights, diagnosis_lines, failures
 from tracelloc.command.finding import Finding, FindingState
 
@@ -51,14 +51,7 @@ def test_a_process_that_has_ended() -> None:
 
 
 def test_without_privileges() -> None:
-    code = (
-        "import os, sys; os.setgid(65534); os.setuid(65534); sys.path[:0] = [sys.argv.pop(1)];"
-        "from tracelloc.cli import main; sys.exit(main())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(TARGETS.parents[1]), "doctor"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    done = run_without_privileges("doctor")
     assert done.returncode == 1, done
     assert "fails    rights      CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE missing" in done.stdout
     assert "to mend it: run it with sudo" in done.stdout

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.harness import (
+    PATIENCE_S,
     USES_LANE,
     Builder,
     Target,
@@ -43,6 +45,51 @@ def test_signals(target: Target, tmp_path: Path, number: signal.Signals) -> None
     assert tracer.last()["live_bytes"] == LIVE_BYTES
     assert folded_sum(flames) == LIVE_BYTES
     assert target.end() == 0
+
+
+def has_handled(tracer: Tracelloc, number: signal.Signals) -> bool:
+    """Whether it has been given the signal: another one of its kind would be lost until then."""
+    lines = Path(f"/proc/{tracer.process.pid}/status").read_text().splitlines()
+    pending = [int(line.split()[1], 16) for line in lines if "Pnd:" in line]
+    return not any(mask >> (number - 1) & 1 for mask in pending)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_two_signals_at_a_time_are_one(
+    target: Target, tmp_path: Path, number: signal.Signals
+) -> None:
+    """As timeout(1) and supervisors send them: to the process, and to its group."""
+    flames = tmp_path / "app.fg"
+    tracer = Tracelloc("-p", target.pid, "--json", "--flamegraph", flames, directory=tmp_path)
+    assert target.ask("go") == "done"
+    tracer.process.send_signal(number)
+    while not has_handled(tracer, number):
+        pass
+    assert tracer.stop(number) == 0
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert folded_sum(flames) == LIVE_BYTES
+
+
+def test_under_nohup_a_hangup_is_ignored(target: Target, tmp_path: Path) -> None:
+    reports = tmp_path / "reports"
+    command = tracelloc_command("-p", target.pid, "--json-full", "--interval", "0.1")
+    with subprocess.Popen(
+        ["nohup", *command], stdin=subprocess.DEVNULL, stdout=reports.open("wb"),
+        stderr=subprocess.PIPE, bufsize=0,
+    ) as tracer:  # fmt: skip
+        try:
+            while "tracing" not in read_line(tracer.stderr, "tracelloc"):
+                pass
+            tracer.send_signal(signal.SIGHUP)
+            seen = len(reports.read_text().splitlines())
+            deadline = time.monotonic() + PATIENCE_S
+            while len(reports.read_text().splitlines()) < seen + 3:
+                assert time.monotonic() < deadline
+                assert tracer.poll() is None
+            tracer.send_signal(signal.SIGINT)
+            assert tracer.wait(PATIENCE_S) == 0
+        finally:
+            tracer.kill()
 
 
 def test_usr1_writes_and_goes_on(target: Target, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.harness import PATIENCE_S, TARGETS, Builder, Target, run_tracelloc
+from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, run_without_privileges
 from tracelloc.capture import bpf as capture
 from tracelloc.capture import system
 from tracelloc.cli import main
@@ -144,21 +144,9 @@ def test_filters_name_file_rule_and_key(tmp_path: Path) -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to give root up")
 def test_without_privileges() -> None:
     """A user without capabilities is told what is missing, be the process theirs or not."""
-    code = (
-        "import os, sys; os.setgid(65534); os.setuid(65534); sys.path[:0] = [sys.argv.pop(1)];"
-        "from tracelloc.cli import main; sys.exit(main())"
-    )
-    root = str(TARGETS.parents[1])
     own = subprocess.Popen(["cat"], stdin=subprocess.PIPE, user=65534, group=65534)
     for pid in (own.pid, os.getpid()):
-        result = subprocess.run(
-            [sys.executable, "-c", code, root, "-p", str(pid)],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        result = run_without_privileges("-p", pid)
         line = said(result, 1)
         assert "root" in line
         assert "sudo" in line

@@ -15,7 +15,7 @@ from tests.harness import Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_allocators import preloaded
 from tests.integration.test_attach import HAS_MULTI, WAYS
 from tests.integration.test_trials import cache, claim  # noqa: F401 - a fixture
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.target.byname import find_target
 from tracelloc.target.processlist import ProcessScan, open_target
 from tracelloc.target.procfs import Process

@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.test_bytecode import STACK_LIMIT_BYTES, calls_of, stack_bytes
 from tracelloc import probes
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.programnames import TRACEPOINTS
 from tracelloc.capture.programs import has_private_stack

@@ -14,7 +14,7 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Target
 from tests.integration.test_record import Recorder, reports
 from tracelloc.abi import Counter, StackFlag
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.trials import usable_methods
 from tracelloc.target.procfs import Process

@@ -17,7 +17,7 @@ import pytest
 from tests.harness import PATIENCE_S, TARGETS, Builder, Target, frames_of
 from tracelloc import abi
 from tracelloc.abi import EVENT_SIZE_BITS, EVENT_SIZE_MASK, EventKind, StackFlag
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.lane import LIBRARY
 from tracelloc.symbols import Symbolizer
 from tracelloc.target.allocators import MallocChoice

@@ -30,7 +30,7 @@ def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> No
         assert target.ask("go") == "done"
         snapshot = session.snapshot(EVERYTHING).root
         assert session.snapshot().root.blocks is None
-        assert session.root.thread_names.all()[target.pid].startswith("crowd")
+        assert session.root.outside.thread_names.all()[target.pid].startswith("crowd")
         deadline = time.monotonic() + PATIENCE_S
         while True:
             series = session.snapshot().root.series
@@ -40,7 +40,7 @@ def test_copies_agree_with_totals(builder: Builder, targets: list[Target]) -> No
             assert time.monotonic() < deadline
     finally:
         session.close()
-    assert session.root.thread_names.all()[target.pid].startswith("crowd")
+    assert session.root.outside.thread_names.all()[target.pid].startswith("crowd")
     assert snapshot.blocks is not None
     blocks = snapshot.blocks
     assert len(blocks) == snapshot.live_count > 200

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc
 from tests.integration.test_attach import METHODS
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.snapshots.snapshot import Snapshot

@@ -152,8 +152,10 @@ def read(result: Result, directory: Path, status: int) -> None:
         result.outcome = "never came to its end"
     elif "status 0" not in text("demo.txt"):
         result.outcome = "the demo failed"
-    elif result.failed or status or not result.passed:
-        result.outcome = f"{len(result.failed)} failed"
+    elif not result.passed and not result.failed:
+        result.outcome = f"NO TEST RAN (exit status {status}, see output.txt)"
+    elif result.failed or status:
+        result.outcome = f"{len(result.failed)} failed, exit status {status}"
     else:
         result.outcome = "exact"
 
@@ -172,13 +174,22 @@ def table(results: Iterable[Result]) -> str:
     return "\n".join(lines)
 
 
-def main() -> int:
+def chosen(words: Iterable[str]) -> list[Row]:
+    """Rows whose names contain all of these. Exits with their names if there is none."""
+    rows = [row for row in ROWS if all(word in row.name for word in words)]
+    if not rows:
+        names = "\n  ".join(row.name for row in ROWS)
+        sys.exit(f"no kernel's name contains {' and '.join(words)}; there are\n  {names}")
+    return rows
+
+
+def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.kernels", description=__doc__)
     parser.add_argument("words", nargs="*", metavar="WORD")
     parser.add_argument("--list", action="store_true", help="show the rows' names")
     parser.add_argument("--out", type=Path, default=Path("/tmp/tracelloc-kernels"))
-    options = parser.parse_args()
-    rows = [row for row in ROWS if all(word in row.name for word in options.words)]
+    options = parser.parse_args(arguments)
+    rows = chosen(options.words)
     if options.list:
         print("\n".join(row.name for row in rows))
         return 0
@@ -191,7 +202,7 @@ def main() -> int:
         for name in result.failed:
             print(f"  failed: {name}", flush=True)
     print(table(results))
-    return 0 if results and all(result.is_good for result in results) else 1
+    return 0 if all(result.is_good for result in results) else 1
 
 
 if __name__ == "__main__":

@@ -12,5 +12,5 @@ export TEST_PATIENCE_S=900 DEMO_SECONDS=10
     echo "demo ended with status $?"
 } >"$OUT/demo.txt" 2>&1
 tail -1 "$OUT/demo.txt"
-exec .venv/bin/python -m pytest -p no:cacheprovider --color=no --durations=5 --numprocesses 2 \
+exec .venv/bin/python -m pytest -p no:cacheprovider --color=no --durations=5 --timeout=2400 --numprocesses 2 \
     --dist worksteal -v --junitxml="$OUT/tests.xml" @"${1:-tests/kernels/selection.txt}"

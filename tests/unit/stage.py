@@ -14,7 +14,8 @@ import pytest
 
 from tests.unit.events import Event, records, sent_stacks
 from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, EventBatch
 from tracelloc.capture.method import Method
 from tracelloc.capture.ring import Events, SentStacks

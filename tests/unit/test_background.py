@@ -8,11 +8,13 @@ import time
 import pytest
 
 from tracelloc.objects.watch import ObjectFindings, ObjectWatch
+from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing import objectcounts
 from tracelloc.tracing.background import BackgroundTurns, Turn
 from tracelloc.tracing.memorybudget import MemoryBudget
 from tracelloc.tracing.objectcounts import ObjectCounts
+from tracelloc.tracing.supervision import Supervisor
 
 
 def turns_of(turns: BackgroundTurns, at_s: float, *offered: Turn) -> None:
@@ -22,10 +24,10 @@ def turns_of(turns: BackgroundTurns, at_s: float, *offered: Turn) -> None:
 
 def test_who_has_waited_longest_is_next() -> None:
     done: list[str] = []
-    turns = BackgroundTurns("test", 1e9)
+    turns = BackgroundTurns("test", 1e9, Supervisor())
 
     def turn(name: str, pause_s: float) -> Turn:
-        return Turn(name, int(pause_s * NS_PER_S), lambda: done.append(name))
+        return Turn(name, 0, int(pause_s * NS_PER_S), lambda: done.append(name))
 
     for at_s in range(10, 22):
         turns_of(turns, at_s, turn("often", 2), turn("rarely", 8))
@@ -37,7 +39,7 @@ def test_who_has_waited_longest_is_next() -> None:
 
 def test_what_took_long_is_not_repeated_soon() -> None:
     done: list[int] = []
-    turns = BackgroundTurns("test", 1 / 1000)
+    turns = BackgroundTurns("test", 1 / 1000, Supervisor())
 
     def work() -> None:
         until_ns = time.thread_time_ns() + 10_000_000
@@ -46,25 +48,31 @@ def test_what_took_long_is_not_repeated_soon() -> None:
         done.append(until_ns)
 
     for at_s in (10, 10.5, 11.5):
-        turns_of(turns, at_s, Turn("one", 0, work))
+        turns_of(turns, at_s, Turn("one", 0, 0, work))
     # Ten milliseconds of work are ten seconds of pause.
     assert len(done) == 1
-    turns_of(turns, 1000, Turn("one", 0, work))
+    turns_of(turns, 1000, Turn("one", 0, 0, work))
     assert len(done) == 2
     turns.close()
 
 
-def test_one_at_a_time_and_failures_are_raised() -> None:
-    turns, may_end = BackgroundTurns("test", 1e9), threading.Event()
-    turns.look(lambda: [Turn("long", 0, lambda: may_end.wait(10) and None)], 10 * NS_PER_S)
+def test_one_at_a_time_and_failures_are_counted() -> None:
+    said: list[str] = []
+    now_s = [0.0]
+    supervisor = Supervisor(said.append, clock_s=lambda: now_s[0])
+    turns, may_end = BackgroundTurns("test", 1e9, supervisor), threading.Event()
+    turns.look(lambda: [Turn("long", 1, 0, lambda: may_end.wait(10) and None)], 10 * NS_PER_S)
     turns.look(lambda: pytest.fail("something is going on"), 12 * NS_PER_S)
     may_end.set()
     turns.wait(10)
-    turns.look(lambda: [Turn("bad", 0, lambda: [][0])], 14 * NS_PER_S)
-    with pytest.raises(IndexError):
-        turns.wait(10)
-    with pytest.raises(IndexError):
-        turns.look(list, 20 * NS_PER_S)
+    ends: list[str] = []
+    for n in range(10):
+        now_s[0] += 1000
+        turns_of(turns, 14 + 2 * n, Turn("bad", 1, 0, lambda: [][0], lambda: ends.append("bad")))
+    assert supervisor.failures == {"test": 3}
+    (line,) = said
+    assert "test of process 1 failed: IndexError: list index out of range; tracing" in line
+    assert ends == ["bad"]
     turns.close()
 
 
@@ -84,6 +92,8 @@ class FakeWatch:
 class Counted:
     """A process."""
 
+    process = Process(1)
+
     def __init__(self, *, is_growing: bool) -> None:
         self.fake = FakeWatch(is_growing=is_growing)
 
@@ -96,7 +106,11 @@ def test_censuses_are_more_frequent_where_something_grows(monkeypatch: pytest.Mo
     monkeypatch.setattr(objectcounts, "_SHARE", 1e9)
     used = [100 << 20]
     budget = MemoryBudget(1 << 30, lambda: used[0])
-    counts, one, two = ObjectCounts(budget), Counted(is_growing=True), Counted(is_growing=False)
+    counts, one, two = (
+        ObjectCounts(budget, Supervisor()),
+        Counted(is_growing=True),
+        Counted(is_growing=False),
+    )
     for at_s in range(100, 160):
         counts.look([one, two], at_s * NS_PER_S)
         counts.turns.wait(10)

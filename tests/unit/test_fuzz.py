@@ -14,6 +14,7 @@ from tests.fuzz.readers import READERS, seeds
 from tests.unit.test_hostile_files import bounded
 
 KEPT = Path(__file__).parents[1] / "data" / "fuzz"
+pytestmark = pytest.mark.timeout(float(os.environ.get("FUZZ_SECONDS", "60")) + 600)
 SECONDS = float(os.environ.get("FUZZ_SECONDS", "60")) / len(READERS)
 """CPU time for each."""
 SEED = int(os.environ.get("FUZZ_SEED", "1"))

@@ -26,6 +26,7 @@ from tracelloc.heap.table import LiveTable
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.optional import SECTIONS
 from tracelloc.report.trace import trace_json
+from tracelloc.snapshots.gaps import Gap
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.snapshots.window import TracedWindow
@@ -113,6 +114,7 @@ def whole_snapshot() -> tuple[Snapshot, Namer]:
         findings=replace(snapshot.findings, suppressed=suppressed),
         objects=growing(snapshot.time_s),
         old_blocks=snapshot.top_blocks,
+        gaps=(Gap(1.0, 2.0, 3, "tracelloc could not keep up"),),
         window=TracedWindow(2, 0.05, None, True, 5, 10),
         mappings=Mappings((MappedStack(stack, 1, 4096, snapshot.now_ns),), 4096),
     ), found.namer  # fmt: skip

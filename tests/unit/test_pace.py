@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.unit.stage import FakeCapture
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.tracing.pace import Pace
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +21,7 @@ from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing import background, pointersearch
 from tracelloc.tracing.pointersearch import PointerSearches
+from tracelloc.tracing.supervision import Supervisor
 
 
 @dataclass
@@ -31,6 +35,13 @@ class Traced:
     is_growing: bool = True
 
 
+def ended() -> Process:
+    """A process that has ended, and is not waited for."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    return Process(child.pid)
+
+
 class Lab:
     """Searches that find what they are told to."""
 
@@ -40,7 +51,7 @@ class Lab:
         self._failure = failure
         monkeypatch.setattr(pointersearch, "search", self._search)
         monkeypatch.setattr(pointersearch, "_SHARE", 1e9)
-        self.searches = PointerSearches(threading.RLock(), self.said.append)
+        self.searches = PointerSearches(threading.RLock(), Supervisor(self.said.append))
 
     def _search(self, process: Process, blocks: Blocks, _may_go_on: object) -> PointerSearch:
         del process
@@ -90,13 +101,29 @@ def test_without_the_right_to_read_it_is_said_once(monkeypatch: pytest.MonkeyPat
     lab, one = Lab(monkeypatch, PrivilegeError("memory of process 1 may not be read")), Traced(1)
     assert [lab.look(at_s, one) for at_s in (20, 31, 42)] == [1, 0, 0]
     assert one.heap.unreachable.is_refused
-    assert lab.said == [
-        "warning: unreachable blocks can't be told from others: memory of process 1 may not be read"
-    ]
+    (line,) = lab.said
+    assert "pointer search of process 1 failed: memory of process 1 may not be read;" in line
+
+
+def test_one_that_cannot_be_searched_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab, one, two = Lab(monkeypatch), Traced(1), Traced(2, Process(os.getpid()))
+
+    def search(process: Process, blocks: Blocks, may: object) -> PointerSearch:
+        if process == two.process:
+            raise OSError(errno.EFBIG, "its mappings have terabytes")
+        return lab._search(process, blocks, may)
+
+    monkeypatch.setattr(pointersearch, "search", search)
+    for at_s in range(20, 60):
+        lab.look(at_s, one, two)
+    assert len(lab.asked) == 4
+    assert [each.heap.unreachable.is_refused for each in (one, two)] == [False, True]
+    (line,) = lab.said
+    assert f"pointer search of process {os.getpid()} failed: its mappings have terabytes;" in line
 
 
 def test_a_process_that_ends_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    lab, one = Lab(monkeypatch, TargetError("process 1 has ended")), Traced(1)
+    lab, one = Lab(monkeypatch, TargetError("process has ended")), Traced(1, ended())
     assert [lab.look(at_s, one) for at_s in (20, 31)] == [1, 1]
     assert not lab.said
     assert not one.heap.unreachable.is_refused
@@ -117,7 +144,7 @@ def test_a_search_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         lab.searches.look([one, two], 620 * NS_PER_S)
         assert lab.searches.turns._working is not stuck
         (said,) = lab.said
-        assert said.endswith("reading the memory of process 1 takes too long")
+        assert "pointer search of process 1 failed: it takes more than 600 s" in said
         assert (one.heap.unreachable.is_refused, two.heap.unreachable.is_refused) == (True, False)
         lab.searches.turns.close()
     finally:

@@ -26,6 +26,7 @@ from tracelloc.live.address import PushConfig, is_open_to_readers, parse_label, 
 from tracelloc.live.publishing import MOST_WAITING, Pusher, Sharing
 from tracelloc.live.secrets import authorization, read_secret
 from tracelloc.snapshots.snapshot import Target
+from tracelloc.views.combined import MAPPED
 from tracelloc.views.profile import Profile
 
 NAME = re.compile(r"[^{},=\"\s]+\{([^{},=\"\s]+=[^{},=\"\s]+(,[^{},=\"\s]+=[^{},=\"\s]+)*)?\}")
@@ -217,6 +218,53 @@ def test_a_server_that_is_not_there_costs_bounded_memory() -> None:
     assert said[0] == "error: cannot push to http://127.0.0.1:9/ingest: Connection refused"
     assert said[-1] == f"{heap.taken} profiles could not be pushed"
     assert len(said) == 2
+
+
+@pytest.mark.parametrize("what", ["windows", "programs"])
+def test_totals_that_begin_at_zero_again(what: str) -> None:
+    """In the next window, or the next program, as many may have been allocated as before, or less.
+
+    Servers add up what they are sent.
+    """
+    heap, sent = Heap(), []
+    pushing = pusher("http://127.0.0.1:9", heap, [])
+    numbers = [(0, 1), (0, 1), (0, 2), (0, 2), (0, 3)]
+    figures = [(1000, 100), (4000, 400), (500, 50), (500, 50), (4000, 400)]
+    for (execs, number), (size, count) in zip(numbers, figures, strict=True):
+        now = profile([sample(1, [frame("f")], (30, 3, size, count, 0))])
+        table = (execs, number) if what == "windows" else (number, 1)
+        (got,) = pushing._with_new_allocations(replace(now, table_number=table)).samples
+        sent.append((got.stat.allocated_bytes, got.stat.allocated_count))
+    assert sent == [(1000, 100), (3000, 300), (500, 50), (0, 0), (4000, 400)]
+
+
+def test_mappings_are_apart_from_blocks_of_the_same_stack() -> None:
+    """What is left of mappings may become less: nothing of it was allocated since."""
+    pushing = pusher("http://127.0.0.1:9", Heap(), [])
+    sent = []
+    for blocks, mapped in ((100, 5000), (300, 4096), (300, 8192)):
+        now = profile([
+            sample(1, [frame("f")], (30, 3, blocks, 1, 0)),
+            sample(1, [frame("f"), frame(MAPPED)], (mapped, 1, mapped, 1, 0)),
+        ])  # fmt: skip
+        got = pushing._with_new_allocations(now).samples
+        sent.append([each.stat.allocated_bytes for each in got])
+    assert sent == [[100, 5000], [200, 0], [0, 4096]]
+
+
+def test_a_profile_that_cannot_be_made_is_no_end(server: StandIn) -> None:
+    said: list[str] = []
+    heap = Heap()
+    pushing = pusher(server.url, heap, said)
+    pushing._take = lambda: [{}[1]] if heap.taken == 1 else [heap.take()]  # type: ignore[misc]
+    heap.taken = 1
+    pushing._pack()
+    assert said == [f"error: cannot push to {server.url}/ingest: 1"]
+    assert pushing.dropped == 1
+    heap.taken = 2
+    pushing.start()
+    server.wait_for(2)
+    pushing.close()
 
 
 @pytest.mark.parametrize(

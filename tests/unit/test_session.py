@@ -267,11 +267,20 @@ def test_nothing_waits_while_the_kernel_is_asked(
     assert held == [False]
 
 
-def test_what_following_dies_of_is_told_to_who_asks(stage: Stages) -> None:
+def test_what_was_seen_before_following_failed_stays(stage: Stages) -> None:
     play = stage()
+    told: list[Exception] = []
+    play.session.when_failed(told.append)
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
     play.session.failed(RuntimeError("lost the target"))
-    with pytest.raises(RuntimeError, match="lost the target"):
-        play.session.snapshot()
+    play.session.failed(RuntimeError("of no interest"))
+    play.play(play.image(play.root), (A, 32, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    assert list(map(str, told)) == ["tracing failed: RuntimeError: lost the target"]
+    assert play.now()[play.root].losses.failed_tasks == {"tracing": 1}
+    play.session.when_failed(told.append)
+    assert len(told) == 2
 
 
 def test_too_much_following_is_said_once() -> None:

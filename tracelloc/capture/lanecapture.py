@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc import abi
-from tracelloc.capture.bpf import Capture, CaptureConfig
+from tracelloc.capture.bpf import Capture
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.drain import PAIR_DTYPE, Drain, EventBatch, StackDrain
 from tracelloc.capture.lane import Lane
 from tracelloc.capture.method import Method

@@ -259,8 +259,7 @@ def _add_tracing(group: Any) -> None:
     add("--min-size SIZE", "ignore smaller allocations (default 0)", type=_size, default=0)
     add("--max-size SIZE", "ignore larger allocations (default: no limit)", type=_size)
     add("--sample SIZE", "sample one allocation per SIZE bytes allocated, on average, and "
-        "estimate the rest: less overhead, estimated figures (default: every allocation)",
-        type=_size)
+        "estimate the rest: less overhead, but estimates (default: every allocation)", type=_size)
     add("--max-overhead PCT", "CPU time that the probes may cost, in percent of what the program's "
         "own work takes: where they cost more, they come off in between, and each report is of "
         "one window of time (default: no limit)", type=type_of(parse_percent))
@@ -271,8 +270,7 @@ def _add_tracing(group: Any) -> None:
 def _add_probes(group: Any) -> None:
     add = partial(add_option, group)
     add("--events-size SIZE", "size of the event ring between probes and reader, at most (default "
-        "8MiB: room for 131,072 events)",
-        type=_size, default=8 << 20)
+        "8MiB: room for 131,072 events)", type=_size, default=8 << 20)
     add("--overflow-entries N", "how many addresses the overflow map can hold changes of while "
         "the ring is full, about 128 bytes of kernel memory each (default 262144; with 0, events "
         "that find the ring full are lost)",
@@ -295,9 +293,8 @@ def _add_probes(group: Any) -> None:
         "has preloaded, instead of by probes: on, where that is possible; auto (default), where "
         "nothing that was asked for needs probes, nor functions of Python; off",
         choices=["auto", "off", "on"], default="auto")
-    add("--max-stall TIME", "how long a program that reports by itself waits for tracelloc when "
-        "tracelloc can't keep up; then events are counted as lost instead (default 1s)",
-        type=duration_type, default=1.0)
+    add("--max-stall TIME", "how long a program that reports by itself waits for tracelloc before "
+        "events are counted as lost instead (default 1s)", type=duration_type, default=1.0)
 
 
 def _add_reports(group: Any) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from tracelloc.capture import system
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.child import ChildEndedError
 from tracelloc.capture.trials import trap_costs, usable_methods
 from tracelloc.command.doctortarget import target_findings

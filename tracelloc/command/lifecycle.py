@@ -1,8 +1,8 @@
 """How a trace begins, what ends it, and whose signals are whose.
 
 While a trace begins, a signal that ends us is an exception, whatever is going on. From then on
-signals only leave a byte to be read, and a second one ends us at once: the kernel takes out the
-probes, and lets go of who is followed.
+signals only leave a byte to be read, and a second one ends us at once, unless it comes right after
+the first: the kernel takes out the probes, and lets go of who is followed.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, NoReturn, Protocol
 
 from tracelloc.capture import system
 from tracelloc.capture.lane import LIBRARY, preloaded_library
 from tracelloc.command.options import Options
+from tracelloc.errors import TargetError
 from tracelloc.invoker import discard_unfinished, effective_user, invoker
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
+from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.text import printable
 from tracelloc.tracing.begin import attach_to
 from tracelloc.tracing.config import TraceConfig
@@ -31,6 +34,15 @@ from tracelloc.tracing.session import Session
 from tracelloc.tracing.terminal import ProgramTerminal
 
 _ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_ALONE: Final = "leave --follow out to trace it without its children"
+_ONE_S: Final = 0.5
+"""Signals of a kind that come within this time are one: timeout(1), supervisors and terminals send
+them to the process and to its group."""
+
+
+def heeded(numbers: Iterable[int]) -> list[int]:
+    """Signals but for those that whoever started us has told us to ignore, as nohup(1) does."""
+    return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
 
 class Signals:
@@ -46,6 +58,8 @@ class Signals:
         not stop us; None: it does.
         """
         self.is_ending = False
+        self._last: tuple[int, float] | None = None
+        """The last signal that would end us, and when it came."""
         self._has_come = False
         """Whether a signal has ended us."""
         self.is_beginning = False
@@ -58,10 +72,8 @@ class Signals:
         for end in (self._receiver, self._sender):
             end.setblocking(False)
         signal.set_wakeup_fd(self._sender.fileno(), warn_on_full_buffer=False)
-        for number in _ENDING:
-            # nohup and the like: what the parent told us to ignore stays ignored.
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                signal.signal(number, self._note_end)
+        for number in heeded(_ENDING):
+            signal.signal(number, self._note_end)
         if refuse_stop is not None:
             signal.signal(signal.SIGTSTP, self._note_stop)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
@@ -93,6 +105,10 @@ class Signals:
             self._sender.send(b"\0")
 
     def _note_end(self, number: int, _frame: object) -> None:
+        now_s = time.monotonic()
+        if self._last is not None and number == self._last[0] and now_s - self._last[1] < _ONE_S:
+            return
+        self._last = number, now_s
         if not self._take(number):
             return
         if self._has_come:
@@ -133,8 +149,11 @@ class Start(Protocol):
     def stop_following(self) -> None:
         """Lets go of what is followed; probes stay. May be called twice."""
 
-    def finish(self) -> int:
-        """Once nothing is traced any more. Returns the exit status."""
+    def finish(self) -> int | None:
+        """Once nothing is traced any more.
+
+        Returns the exit status of the program that was started; None if none of it has run.
+        """
 
 
 class AttachStart:
@@ -154,6 +173,8 @@ class AttachStart:
         if config.follow:
             self._follower = Follower()
             try:
+                if has_leak_sanitizer(session.root.space):
+                    raise TargetError(UNFOLLOWED.format(pid=self._process.pid), hint=_ALONE)
                 self._follower.attach(self._process.pid)
             except BaseException:
                 self._follower.stop()
@@ -167,9 +188,9 @@ class AttachStart:
         if self._follower is not None:
             self._follower.stop()
 
-    def finish(self) -> int:
-        """Leaves the process running. Returns the exit status."""
-        return 0
+    def finish(self) -> int | None:
+        """Leaves the process running."""
+        return None
 
 
 class LaunchStart:
@@ -185,6 +206,8 @@ class LaunchStart:
         self._signals_before = 0
         """How many came before it was traced."""
         self._is_traced = False
+        self._status: int | None = None
+        """Exit status of a program that has run, but is not traced."""
 
     def begin(self, config: TraceConfig, say: Say) -> Session:
         """Starts it. Raises TracellocError; none of it has run then."""
@@ -195,8 +218,11 @@ class LaunchStart:
             launch.begin()
         except BaseException:
             self._launch = None
-            launch.session.close()
-            launch.finish()
+            try:
+                launch.session.close()
+            finally:
+                status = launch.finish()
+                self._status = status if launch.has_run else None
             raise
         self._is_traced = True
         return launch.session
@@ -223,10 +249,10 @@ class LaunchStart:
         if self._launch is not None:
             self._launch.stop_following()
 
-    def finish(self) -> int:
-        """Waits for its end. Returns its exit status."""
+    def finish(self) -> int | None:
+        """Waits for its end. Returns its exit status; None if none of it has run."""
         if self._launch is None:
-            return 0
+            return self._status
         terminal = self._program.terminal
         if self._program.is_running():
             name, pid = printable(self._program.name), self._program.pid

@@ -11,7 +11,7 @@ from functools import reduce
 from operator import or_
 from pathlib import Path
 
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.command.commandline import CommandLine, Mode, needs_probes, parse_command_line

@@ -16,6 +16,7 @@ from dataclasses import replace
 from typing import Final, Protocol
 
 from tracelloc.command.customallocators import load_custom_allocators
+from tracelloc.command.failures import report_failure
 from tracelloc.command.lifecycle import Signals, Start
 from tracelloc.command.options import Options
 from tracelloc.command.outputs import Messages, write_files
@@ -85,8 +86,10 @@ class Run:
         self.snapshots = SharedSnapshots(session, options.wanted, namers.copy(), watch.suppressions)
         self.marks: dict[int, Snapshot] = {}
         """Processes when the mark was set, by their numbers."""
-        self.troubles: list[TracellocError] = []
-        """What could not be written."""
+        self.troubles: list[Exception] = []
+        """What could not be written, and what has ended tracing."""
+        self._is_unsaid = False
+        """Whether the last one of them is still to be reported."""
         self.warnings: Sequence[str] = ()
         """About files of filters and the like."""
         self.copy: Callable[[], None] | None = None
@@ -151,16 +154,28 @@ class Run:
         finally:
             gc.enable()
 
-    def note_trouble(self, error: TracellocError) -> None:
+    def note_trouble(self, error: Exception) -> None:
         """Something can't be written, which must not keep the rest from being written."""
-        self.troubles.append(error)
+        # The last one is raised.
+        self._add_trouble(error, is_said=not self._is_finishing)
         if not self._is_finishing:
             self.messages.say(f"error: {error}")
+
+    def fail(self, failure: Exception) -> None:
+        """Ends tracing, as ^C does, with an error that is reported at the end. From any thread."""
+        self._add_trouble(failure)
+        self.signals.end()
+
+    def _add_trouble(self, error: Exception, *, is_said: bool = False) -> None:
+        if self._is_unsaid:
+            self.messages.say_aside(f"error: {self.troubles[-1]}")
+        self.troubles.append(error)
+        self._is_unsaid = not is_said
 
     def end_early(self, why: str) -> None:
         """Ends tracing, as ^C does, with an error. From any thread."""
         self.messages.say_aside(f"error: {why}")
-        self.troubles.append(TracellocError(why))
+        self._add_trouble(TracellocError(why), is_said=True)
         self.signals.end()
 
     def look(self, trace: TraceSnapshot) -> bool:
@@ -200,29 +215,46 @@ class Run:
         self.messages.end_progress()
         with progress_of("looking up names"):
             trace = self.snapshot()
-            for one in trace.processes:
-                namer = self.namers.of(one.target)
-                top = [stat.index for stat in one.top_stacks(self.options.top)]
-                namer.prepare(one, top, namer.patience_s)
-        front.finish(self, trace)
-        self.write_files(trace)
-        self.look(trace)
+            self._attempt(lambda: self._look_up_top(trace))
+        # Each of them is done, whatever becomes of the others.
+        self._attempt(lambda: front.finish(self, trace))
+        self._attempt(lambda: self.write_files(trace))
+        self._attempt(lambda: self.look(trace))
         self.watch.close()
         if self.watch.broken is not None:
             self.messages.say(f"--fail-if: rule matched: {self.watch.broken}")
         if self.troubles:
             raise self.troubles[-1]
 
+    def _look_up_top(self, trace: TraceSnapshot) -> None:
+        for one in trace.processes:
+            namer = self.namers.of(one.target)
+            top = [stat.index for stat in one.top_stacks(self.options.top)]
+            namer.prepare(one, top, namer.patience_s)
+
+    def _attempt(self, step: Callable[[], object]) -> None:
+        """Does one of the last steps. What it raises is raised when all are done."""
+        try:
+            step()
+        except Exception as error:  # noqa: BLE001 - see above
+            self.note_trouble(error)
+
 
 def trace(options: Options, start: Start, front: FrontEnd) -> int:
-    """Traces from a start to its end. Returns the exit status. Raises TracellocError."""
+    """Traces from a start to its end. Returns the exit status. Raises TracellocError.
+
+    The exit status of a program that was started is ours, whatever happens to tracing.
+    """
     try:
         status = _trace(options, start, front)
-    except BaseException:
-        start.finish()
-        raise
+    except BaseException as error:
+        ended = start.finish()
+        if ended is None:
+            raise
+        report_failure(error, debug=options.trace.debug)
+        return ended
     ended = start.finish()
-    return status or ended
+    return status or ended or 0
 
 
 def _trace(options: Options, start: Start, front: FrontEnd) -> int:
@@ -262,6 +294,7 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             options, session, signals=signals, messages=front.messages, namers=namers, watch=watch
         )
         budget.when_full(run.end_early)
+        session.when_failed(run.fail)
         if recording_of(session.root.process) is not None:
             more = [*more, _RECORDED.format(pid=session.root.target.pid)]
         run.say_beginning([*warnings, *more])
@@ -269,6 +302,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             if sharing is not None:
                 sharing.start(session.root.target, run.snapshots.recent, namers.copy())
             front.show(run)
+        except Exception as error:  # noqa: BLE001 - raised when all is written
+            run.fail(error)
         finally:
             with progress_of("detaching"):
                 start.stop_following()

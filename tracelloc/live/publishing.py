@@ -9,16 +9,15 @@ import urllib.error
 import urllib.request
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from tracelloc.errors import TracellocError
 from tracelloc.live.address import ListenAddress, PushConfig, is_open_to_readers
 from tracelloc.live.endpoint import Endpoint, listen_on
 from tracelloc.live.protocols import Parcel, protocol_of, user_agent
 from tracelloc.snapshots.snapshot import Target, TraceSnapshot
 from tracelloc.text import plural, printable
-from tracelloc.views.combined import trace_profiles
+from tracelloc.views.combined import is_of_mappings, trace_profiles
 from tracelloc.views.naming import Namers
 from tracelloc.views.profile import Profile
 
@@ -34,6 +33,16 @@ _LONGEST_DELAY_S: Final = 60.0
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_args: Any) -> None:
         """None: a POST would be repeated as a GET without its body."""
+
+
+@dataclass(slots=True)
+class AllocatedBefore:
+    """What a process's stacks had allocated when the last profile was taken."""
+
+    table_number: tuple[int, int]
+    """See ``Profile``."""
+    totals: dict[tuple[int, bool], tuple[int, int]] = field(default_factory=dict)
+    """By stack, and whether it is of mappings: bytes and blocks."""
 
 
 class Pusher:
@@ -57,9 +66,8 @@ class Pusher:
         self._say = say
         self._first_delay_s = first_delay_s
         self._waiting: deque[Parcel] = deque()
-        self._allocated: dict[tuple[int, int], tuple[int, int]] = {}
-        """By process and stack: what it had allocated when the last profile was taken, bytes
-        and blocks."""
+        self._allocated: dict[int, AllocatedBefore] = {}
+        """By process."""
         self._since_s = time.time()
         self._failing = False
         self._remark = ""
@@ -110,12 +118,13 @@ class Pusher:
         """Takes a profile and puts it in the queue."""
         try:
             profiles = self._take()
-        except TracellocError as error:
-            self._fail(str(error))
+            until_s = time.time()
+            new = [self._with_new_allocations(profile) for profile in profiles]
+            parcel = self._protocol.pack(new, self._since_s, until_s)
+        except Exception as error:  # noqa: BLE001 - the next one may be taken
+            self._fail(str(error) or type(error).__name__)
+            self.dropped += 1
             return
-        until_s = time.time()
-        new = [self._with_new_allocations(profile) for profile in profiles]
-        parcel = self._protocol.pack(new, self._since_s, until_s)
         if len(self._waiting) == MOST_WAITING:
             self._waiting.popleft()
             self.dropped += 1
@@ -124,15 +133,19 @@ class Pusher:
 
     def _with_new_allocations(self, profile: Profile) -> Profile:
         """Keeps only new allocations: the server adds them up over time."""
+        number, before = profile.target.number, self._allocated.get(profile.target.number)
+        if before is None or before.table_number != profile.table_number:
+            before = self._allocated[number] = AllocatedBefore(profile.table_number)
         samples = []
         for sample in profile.samples:
-            stat, key = sample.stat, (profile.target.number, sample.stat.index)
-            size, count = self._allocated.get(key, (0, 0))
-            self._allocated[key] = stat.allocated_bytes, stat.allocated_count
+            stat, key = sample.stat, (sample.stat.index, is_of_mappings(sample))
+            size, count = before.totals.get(key, (0, 0))
+            before.totals[key] = stat.allocated_bytes, stat.allocated_count
+            # Of mappings there is only what is left: that may have become less.
             new = replace(
                 stat,
-                allocated_bytes=stat.allocated_bytes - size,
-                allocated_count=stat.allocated_count - count,
+                allocated_bytes=max(0, stat.allocated_bytes - size),
+                allocated_count=max(0, stat.allocated_count - count),
             )
             if new.live_count or new.allocated_count:
                 samples.append(replace(sample, stat=new))

@@ -186,4 +186,5 @@ def are_mapped(memory: RemoteMemory, addresses: U64) -> Mask:
     starts = np.array([mapping.start for mapping in mappings], np.uint64)
     ends = np.array([mapping.end for mapping in mappings], np.uint64)
     at = np.searchsorted(starts, addresses, side="right") - 1
-    return (at >= 0) & (addresses < ends[at])
+    # A process that has ended has no mappings at all.
+    return (at >= 0) & (addresses < np.append(ends, np.uint64(0))[at])

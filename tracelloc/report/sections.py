@@ -88,7 +88,12 @@ def losses_part(given: Request) -> SectionContent:
     losses = snapshot.losses
     return SectionContent(
         [f"==> {overhead_line(snapshot)}", f"==> {losses_line(snapshot)}"],
-        said_again_if=(losses.events, losses.overflows, tuple(snapshot.overhead.slow_probes)),
+        said_again_if=(
+            losses.events,
+            losses.overflows,
+            tuple(snapshot.overhead.slow_probes),
+            tuple(losses.failed_tasks.items()),
+        ),
     )
 
 

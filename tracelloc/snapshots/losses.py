@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -32,6 +32,8 @@ class LossCounts:
     """How often the ring of events was found to have been full."""
     shared: bool = False
     """The probes have counted for other processes or programs, too, not for this table only."""
+    failed_tasks: dict[str, int] = field(default_factory=dict)
+    """Tasks of the trace that have failed, such as a pointer search, and how often."""
 
     @property
     def events(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Final
 
 import numpy as np
@@ -114,6 +114,8 @@ class CaptureStatus:
     """How often the ring of events was found to have been full."""
     is_shared: bool = False
     """The counters are of several processes or programs."""
+    failed_tasks: Mapping[str, int] = field(default_factory=dict)
+    """Tasks of the trace that have failed, and how often."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +301,9 @@ def take_snapshot(
         return int(np.count_nonzero(used & of_kind[: len(used)]))
 
     top_blocks, old_blocks = _blocks(table, totals, wanted, now_ns)
-    losses = take_losses(
-        capture.counters, table.oddities, capture.overflows, shared=capture.is_shared
+    losses = replace(
+        take_losses(capture.counters, table.oddities, capture.overflows, shared=capture.is_shared),
+        failed_tasks=dict(capture.failed_tasks),
     )
     return Snapshot(
         **{each.name: getattr(process, each.name) for each in fields(process)},

@@ -15,7 +15,8 @@ from tracelloc.target.runtimes import has_python
 from tracelloc.target.space import AddressSpace
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.probeset import find_allocators
-from tracelloc.tracing.session import Say, Session, say_nothing
+from tracelloc.tracing.session import Session
+from tracelloc.tracing.supervision import Say, say_nothing
 
 
 def attach_to(process: Process, config: TraceConfig, say: Say = say_nothing) -> Session:

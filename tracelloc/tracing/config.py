@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.method import Method
 from tracelloc.capture.overheadlimit import OverheadLimit
 from tracelloc.heap.temporary import DEFAULT_POLICY, TemporaryPolicy
 from tracelloc.target.allocators import EVERYTHING, MallocChoice
+from tracelloc.target.procfs import Process
 from tracelloc.tracing.memorybudget import MemoryBudget
 
 
@@ -48,6 +51,10 @@ class TraceConfig:
         """Whether children are traced, too."""
         return self.capture.follow
 
+    def is_wanted(self, process: Process) -> bool:
+        """Whether the program that a process has begun is one of those to be traced."""
+        return not self.followed_names or process.command() in self.followed_names
+
     @property
     def with_otel(self) -> TraceConfig:
         """A copy of it that reads what the program reports by itself."""
@@ -62,3 +69,11 @@ class TraceConfig:
         """
         python = python and not self.capture.otel
         return replace(self, capture=replace(self.capture, python=python))
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Where the time comes from."""
+
+    now_ns: Callable[[], int] = time.monotonic_ns
+    wall_s: Callable[[], float] = time.time

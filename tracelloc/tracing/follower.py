@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import os
 import queue
+import select
 import signal
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from tracelloc.capture.bpf import STOP_SIGNAL
+from tracelloc.capture.captureconfig import STOP_SIGNAL
 from tracelloc.errors import TargetError
 from tracelloc.target.procfs import Process
 from tracelloc.tracing import ptrace
 from tracelloc.tracing.program import TracedProgram
 
 _GROUP_STOPS: Final = (signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_BIRTH_S: Final = 5.0
+"""How long a child stays stopped, at most, until its parent's stop has been seen."""
+_ORPHAN_S: Final = 0.1
+"""How long it does if its parent seems to have ended."""
+_FIRST_PAUSE_S: Final = 0.0002
+_LONGEST_PAUSE_S: Final = 0.02
 _NUDGE_S: Final = 0.05
 """How often the thread is asked to end: it may be just about to wait."""
 
@@ -41,8 +49,11 @@ class Watcher(Protocol):
         ``same_thread``: it was begun by the process's first thread.
         """
 
-    def loaded(self, pid: int) -> None:
-        """The loader has finished what it was at; nothing new has run yet."""
+    def loaded(self, pid: int) -> bool:
+        """The loader has finished what it was at; nothing new has run yet.
+
+        Returns whether to go on following the process: only its end will be told otherwise.
+        """
 
     def ended(self, pid: int, status: int) -> None:
         """A process has ended; ``status`` as of waitpid(2)."""
@@ -63,8 +74,8 @@ class Follower:
         self._ending = False
         self._known: set[int] = set()
         """Processes that are followed."""
-        self._waiting: set[int] = set()
-        """Processes that have stopped at their birth before their parent did."""
+        self._waiting: dict[int, tuple[int, float]] = {}
+        """Processes that have stopped at their birth before their parent did: its PID, and when."""
         self._headless: set[int] = set()
         """Processes that are followed without their main thread, which had ended before."""
         self._thread: threading.Thread | None = None
@@ -156,7 +167,7 @@ class Follower:
     def _follow_on(self, watcher: Watcher) -> None:
         while not self._ending:
             try:
-                thread_id, status = ptrace.wait()
+                thread_id, status = self._next_change(watcher)
             except InterruptedError:
                 continue
             except ChildProcessError:
@@ -170,9 +181,37 @@ class Follower:
                 watcher.failed(failure)
                 return
 
+    def _next_change(self, watcher: Watcher) -> tuple[int, int]:
+        """Waits for it; meanwhile nobody stays stopped whose parent will never say so."""
+        pause_s = _FIRST_PAUSE_S
+        while self._waiting and not self._ending:
+            thread_id, status = ptrace.wait(must_wait=False)
+            if thread_id:
+                return thread_id, status
+            for child_id, (parent_id, since_s) in list(self._waiting.items()):
+                # A parent that is not known has ended, or has made it a sibling (CLONE_PARENT).
+                patience_s = _BIRTH_S if parent_id in self._known else _ORPHAN_S
+                is_late = time.monotonic() - since_s > patience_s
+                if is_late or Process(child_id).parent_pid() != parent_id:
+                    self._adopt(watcher, child_id)
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return ptrace.wait()
+
+    def _adopt(self, watcher: Watcher, child_id: int) -> None:
+        """Lets a child run whose parent was killed before it could report the fork."""
+        parent_id, _ = self._waiting.pop(child_id)
+        self._known.add(child_id)
+        watcher.forked(parent_id, parent_id, child_id, shares=False)
+        # It may have been killed, too.
+        with suppress(ProcessLookupError):
+            ptrace.resume(child_id)
+
     def _handle(self, watcher: Watcher, thread_id: int, status: int) -> None:
         if not os.WIFSTOPPED(status):
-            self._waiting.discard(thread_id)
+            self._waiting.pop(thread_id, None)
+            for child_id in [c for c, (parent, _) in self._waiting.items() if parent == thread_id]:
+                self._adopt(watcher, child_id)
             ended = {pid for pid in self._headless if not Process(pid).exists()}
             self._headless -= ended
             for pid in self._known & (ended | {thread_id}):
@@ -193,8 +232,11 @@ class Follower:
         elif event == ptrace.Event.STOP:
             self._handle_first_stop(thread_id)
         elif number == STOP_SIGNAL and ptrace.signal_code(thread_id) == ptrace.SI_KERNEL:
-            watcher.loaded(self._process_of(thread_id))
-            ptrace.resume(thread_id)
+            pid = self._process_of(thread_id)
+            if watcher.loaded(pid):
+                ptrace.resume(thread_id)
+            else:
+                self._release(watcher, pid, thread_id)
         else:
             ptrace.resume(thread_id, number)
 
@@ -202,15 +244,33 @@ class Follower:
         """A thread has made another one, or a process; which may have stopped already."""
         if event == ptrace.Event.CLONE and Process(child_id).group_id() != child_id:
             return
+        if child_id in self._known:  # it was late
+            return
         self._known.add(child_id)
         pid = self._process_of(thread_id)
         shares = event == ptrace.Event.VFORK
         watcher.forked(pid, thread_id, child_id, shares=shares)
         if child_id in self._waiting:
-            self._waiting.discard(child_id)
+            del self._waiting[child_id]
             # It may have been killed, which is no matter of its parent's.
             with suppress(ProcessLookupError):
                 ptrace.resume(child_id)
+
+    def _release(self, watcher: Watcher, pid: int, thread_id: int) -> None:
+        """Follows a process no longer. It has one thread, as its program has not begun."""
+        end_fd = os.pidfd_open(pid)
+        ptrace.detach(thread_id)
+        if Process(pid).parent_pid() == os.getpid():
+            os.close(end_fd)  # we are told by wait
+            return
+        self._known.discard(pid)
+
+        def await_end() -> None:
+            select.select([end_fd], [], [])
+            os.close(end_fd)
+            watcher.ended(pid, 0)
+
+        threading.Thread(target=await_end, name="released", daemon=True).start()
 
     def _process_of(self, thread_id: int) -> int:
         return thread_id if thread_id in self._known else Process(thread_id).group_id()
@@ -220,4 +280,4 @@ class Follower:
             # Also whoever was stopped by a signal and is not any more.
             ptrace.resume(thread_id)
         else:
-            self._waiting.add(thread_id)
+            self._waiting[thread_id] = Process(thread_id).parent_pid(), time.monotonic()

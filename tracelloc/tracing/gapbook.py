@@ -43,6 +43,10 @@ class GapBook:
         if flaw:
             self._add(Gap(before_s, None if end else self._checked_s, None, flaw))
 
+    def end(self, reason: str) -> None:
+        """Notes that nothing is seen any more. From any thread."""
+        self._add(Gap(self._checked_s, None, None, reason))
+
     def _add(self, new: Gap) -> None:
         last = self.gaps[-1] if self.gaps else None
         if last is None or last.end_s is None or new.end_s is None:

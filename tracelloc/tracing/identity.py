@@ -6,6 +6,7 @@ import os
 import re
 from typing import Final
 
+from tracelloc.errors import TargetError
 from tracelloc.snapshots.snapshot import Target
 from tracelloc.target.procfs import Process
 
@@ -37,3 +38,13 @@ def _container_id(process: Process) -> str:
         return ""
     found: list[str] = _CONTAINER.findall(text)
     return found[-1] if found else ""
+
+
+def open_end(pid: int, *, follow: bool) -> int:
+    """Opens what is readable at the end; where processes are followed, the follower says so."""
+    if follow:
+        return os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise TargetError(f"there is no process {pid}") from error

@@ -42,6 +42,8 @@ class Launch:
     ) -> None:
         """Makes the process, which waits, and its session. Raises TracellocError."""
         self.program = program
+        self._say = say
+        self._was_refused = False
         self._follows = config.follow
         self._is_there = threading.Event()
         self._trouble: BaseException | None = None
@@ -97,22 +99,34 @@ class Launch:
             # All that it consists of is mapped.
             self.loaded(pid)
 
-    def loaded(self, pid: int) -> None:
+    def loaded(self, pid: int) -> bool:
         """See ``follower.Watcher``."""
         self._loads += 1
         try:
-            self.session.loaded(pid)
-            if pid != self.program.pid or self._is_there.is_set():
-                return
-            self.session.root.probes.check()
+            is_followed = self.session.loaded(pid)
+            if pid == self.program.pid and not self._is_there.is_set():
+                self.session.root.probes.check()
         except TracellocError as error:
             self._fail(error)
-            return
-        self._is_there.set()
+            return True
+        if not (is_followed or self._follows):
+            # Nobody would see it stop.
+            self.session.stop_at_loads(stop=False)
+        if pid == self.program.pid:
+            self._is_there.set()
+        return is_followed
+
+    @property
+    def has_run(self) -> bool:
+        """Whether any of the program's own code has run."""
+        return self.program.has_begun and not self._was_refused
 
     def _fail(self, error: TracellocError) -> None:
-        """None of the program's own code has run, and none will."""
-        self._trouble = error
+        """None of the program's own code has run, and none will; if it has, it goes on."""
+        if self._is_there.is_set():
+            self._say(f"warning: {error}")
+            return
+        self._trouble, self._was_refused = error, True
         with suppress(ProcessLookupError):
             os.kill(self.program.pid, signal.SIGKILL)
         self._is_there.set()

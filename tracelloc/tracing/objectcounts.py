@@ -10,9 +10,12 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from tracelloc.objects.watch import ObjectWatch
+from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.background import BackgroundTurns, Turn
 from tracelloc.tracing.memorybudget import MemoryBudget, MemoryStage
+from tracelloc.tracing.outside import CENSUS
+from tracelloc.tracing.supervision import Supervisor
 
 _PAUSE_NS: Final = 2 * NS_PER_S
 """From one census to the next, at least."""
@@ -29,27 +32,32 @@ _MEMORY_SHARE: Final = 4
 class Counted(Protocol):
     """What is needed of a traced process."""
 
-    objects: ObjectWatch
+    process: Process
+
+    @property
+    def objects(self) -> ObjectWatch:
+        """Counts the process's objects."""
 
 
 class ObjectCounts:
     """The session's lock guards what is called ``look``."""
 
-    def __init__(self, budget: MemoryBudget | None) -> None:
+    def __init__(self, budget: MemoryBudget | None, supervisor: Supervisor) -> None:
         self._budget = budget
         self._number = 0
-        self.turns = BackgroundTurns("objects", _SHARE)
+        self.turns = BackgroundTurns(CENSUS, _SHARE, supervisor)
 
     def look(self, processes: Sequence[Counted], now_ns: int) -> None:
         """Begins a census if one is due: of the process that has waited longest."""
         if self._budget is None or self._budget.stage is MemoryStage.WHOLE:
-            self.turns.look(lambda: [self._turn(each.objects) for each in processes], now_ns)
+            self.turns.look(lambda: [self._turn(each) for each in processes], now_ns)
 
-    def _turn(self, watch: ObjectWatch) -> Turn:
+    def _turn(self, one: Counted) -> Turn:
         self._number += 1
+        watch = one.objects
         pause_ns = _PAUSE_NS if watch.is_growing else _QUIET_NS
         jitter = 1 + self._number * _JITTER % 1 / 2
-        return Turn(watch, int(pause_ns * jitter), lambda: self._count(watch))
+        return Turn(watch, one.process.pid, int(pause_ns * jitter), lambda: self._count(watch))
 
     def _count(self, watch: ObjectWatch) -> None:
         if self._budget is not None:

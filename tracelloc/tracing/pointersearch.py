@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol
 
-from tracelloc.errors import PrivilegeError, TargetError
+from tracelloc.errors import PrivilegeError
 from tracelloc.heap.blocks import Blocks
 from tracelloc.heap.heap import Heap
 from tracelloc.reachability.search import search
 from tracelloc.target.procfs import Process
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.background import BackgroundTurns, Turn
+from tracelloc.tracing.supervision import Supervisor
 
+POINTER_SEARCH: Final = "pointer search"
 _OLD_NS: Final = 10 * NS_PER_S
 """Younger blocks may be on their way: in registers, or being moved."""
 _PAUSE_NS: Final = 10 * NS_PER_S
@@ -56,13 +58,13 @@ class PointerSearches:
     """The session's lock guards what is called ``look``; ``close`` is called without it."""
 
     def __init__(
-        self, lock: threading.RLock, say: Callable[[str], None], *, is_refused: bool = False
+        self, lock: threading.RLock, supervisor: Supervisor, *, is_refused: bool = False
     ) -> None:
         """``is_refused``: memory is not to be read."""
         self._is_refused = is_refused
         self._lock = lock
-        self._say = say
-        self.turns = BackgroundTurns("pointers", _SHARE)
+        self._supervisor = supervisor
+        self.turns = BackgroundTurns(POINTER_SEARCH, _SHARE, supervisor)
 
     def look(self, processes: Sequence[Searched], now_ns: int) -> None:
         """Begins a search if one is due: of the process that has waited longest."""
@@ -78,15 +80,9 @@ class PointerSearches:
     def _turn(self, one: Searched, now_ns: int) -> Turn:
         pause_ns = _PAUSE_NS if one.is_growing else _QUIET_NS
         return Turn(
-            one.heap, pause_ns, partial(self._search, one, now_ns), partial(self._give_up, one)
-        )
-
-    def _give_up(self, one: Searched) -> None:
-        one.heap.unreachable.is_refused = True
-        self._say(
-            "warning: unreachable blocks can't be told from others: reading the memory of process "
-            f"{one.process.pid} takes too long"
-        )
+            one.heap, one.process.pid, pause_ns, partial(self._search, one, now_ns),
+            partial(_give_up, one),
+        )  # fmt: skip
 
     def _search(self, one: Searched, now_ns: int) -> None:
         heap, began_ns = one.heap, time.thread_time_ns()
@@ -96,18 +92,16 @@ class PointerSearches:
 
         try:
             found = search(one.process, self._old_blocks(heap, now_ns - _OLD_NS), may_go_on)
-        except TargetError:
-            return
-        except (PrivilegeError, OSError, MemoryError) as error:
-            self._is_refused = True
-            why = str(error) or type(error).__name__
-            self._say(f"warning: unreachable blocks can't be told from others: {why}")
+        except (PrivilegeError, OSError) as error:
+            # Its memory may not be read, and next time no more than now.
+            self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, error, is_final=True)
             return
         if found is not None:
             with self._lock:
                 heap.unreachable.note(found.blocks, found.reachable)
         elif not self.turns.is_over:
-            self._give_up(one)
+            late = TimeoutError("reading its memory takes too long")
+            self._supervisor.note_failure(POINTER_SEARCH, one.process.pid, late, is_final=True)
 
     def _old_blocks(self, heap: Heap, born_by_ns: int) -> Blocks:
         parts: list[Blocks] = []
@@ -119,6 +113,10 @@ class PointerSearches:
             parts.append(some)
             count += len(some)
         return Blocks.concatenate(parts)
+
+
+def _give_up(one: Searched) -> None:
+    one.heap.unreachable.is_refused = True
 
 
 def _has_old(one: Searched, now_ns: int) -> bool:

@@ -7,6 +7,7 @@ The library takes what is added to the environment out again, before any code of
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 from collections.abc import Sequence
@@ -24,8 +25,9 @@ _ELF_X86_64: Final = b"\x7fELF\x02\x01"
 _MACHINE: Final = 62
 _PT_INTERP: Final = 3
 _NAMES_BYTES: Final = 16 << 20
-_FIRST: Final = b"\0libasan.so", b"\0libhwasan.so", b"\0liblsan.so", b"\0libtsan.so"
-"""Sanitizers end a program in which anything comes before them."""
+_FIRST: Final = re.compile(rb"\0lib(clang_rt\.)?(a|hwa|l|t)san[-.]|LeakSanitizer")
+"""Sanitizers end a program in which anything comes before them; those that are linked statically
+have a malloc that comes first."""
 _HEADER: Final = struct.Struct("<16xHHIQQQIHHH")
 """ELF64 header up to e_phnum (System V gABI, chapter 4)."""
 
@@ -81,4 +83,4 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
         return False
     # Names of needed libraries lie in front of the code.
     names = os.pread(fd, _NAMES_BYTES, 0)
-    return not any(name in names for name in _FIRST)
+    return _FIRST.search(names) is None

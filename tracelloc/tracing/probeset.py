@@ -196,10 +196,12 @@ class ProbeSet:
         """Takes the probes out but for the loader's, until ``resume``."""
         before, self._attachments = self._attachments, Attachments(self._space.process)
         self._is_paused = True
-        with suppress(TargetError):  # it may have ended
-            self._attach(self.points)
-        # Only now: the loader's calls are never unseen.
-        before.close()
+        try:
+            with suppress(TargetError):  # it may have ended
+                self._attach(self.points)
+        finally:
+            # Only now: the loader's calls are never unseen.
+            before.close()
 
     def resume(self) -> None:
         """Puts all probes in again. Raises TracellocError, and is then still paused."""

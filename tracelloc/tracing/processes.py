@@ -2,10 +2,9 @@
 
 A trace begins with one process. Where children are followed, a forked child begins with
 what its parent holds, as of the fork, and an executed program with nothing; both are
-stopped until their probes are in place (``follower``), so that nothing goes unseen. Where
-in the stream of events a fork was is marked by the probes, right after the kernel has
-copied the memory: what other threads of the parent do in the microseconds between the two
-counts for the child as well.
+stopped until their probes are in place (``follower``), so that nothing goes unseen. Where in the
+stream of events a fork was is marked by the probes, right after the kernel has copied the memory:
+what other threads of the parent do in the microseconds between counts for the child as well.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ from tracelloc.target.space import AddressSpace
 from tracelloc.text import printable
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.identity import target_of
+from tracelloc.tracing.supervision import Supervisor
 from tracelloc.tracing.tracee import Tracee
 from tracelloc.unwinding.feed import StackFeed
 
@@ -46,13 +47,13 @@ class Processes:
         *,
         waiting: bool,
         clock_ns: Callable[[], int],
-        say: Callable[[str], None],
+        supervisor: Supervisor,
     ) -> None:
         """``space``: of the first process. ``waiting``: it has not begun its program."""
         self._capture = capture
         self._config = config
         self._clock_ns = clock_ns
-        self._say = say
+        self._supervisor, self._say = supervisor, supervisor.say
         self._files = space.files
         self._image_numbers = itertools.count(1)
         self._process_numbers = itertools.count()
@@ -67,7 +68,7 @@ class Processes:
         self._unborn: dict[int, deque[Tracee | None]] = {}
         """By thread: those whose place among the events is to come; None: not traced."""
         self._moves = 0
-        self.feed = StackFeed(capture)
+        self.feed = StackFeed(capture, partial(supervisor.run, "reading stacks", gives_up=False))
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
         self.untraced_count = 0
         """Processes that should have been traced, and were not."""
@@ -76,8 +77,8 @@ class Processes:
         self.root = self._add(space, self._new_heap(), is_starting=waiting, has_begun=not waiting)
 
     def _new_heap(self) -> Heap:
-        logs, sample_bytes = self._config.log_events, self._config.capture.table_sample_bytes
-        return Heap(self._clock_ns(), None, sample_bytes, self._config.temporary, logs=logs)
+        config, sample_bytes = self._config, self._config.capture.table_sample_bytes
+        return Heap(self._clock_ns(), None, sample_bytes, config.temporary, logs=config.log_events)
 
     @property
     def living(self) -> Sequence[Tracee]:
@@ -176,6 +177,7 @@ class Processes:
         try:
             if parent is None or self.is_full:
                 self._leave_out(child_pid, parent is not None or self._left_out.get(pid, False))
+                self.untraced_count += parent is None and pid not in self._left_out
             elif shares:
                 self._share(parent, child_pid)
             else:
@@ -202,10 +204,10 @@ class Processes:
 
     def loaded(self, pid: int) -> Tracee | None:
         """A process has other files mapped. Returns whose memory it is; raises as ``executed``."""
-        if (tracee := self._owner(pid)) is None:
-            return None
+        tracee = self._owner(pid)
         try:
-            tracee.load()
+            if tracee is not None:
+                tracee.load()
         except TracellocError as error:
             if tracee is self.root:
                 raise
@@ -214,6 +216,9 @@ class Processes:
 
     def ended(self, pid: int) -> None:
         """A process has ended."""
+        self._supervisor.run("releasing", pid, partial(self._release, pid), gives_up=False)
+
+    def _release(self, pid: int) -> None:
         self._left_out.pop(pid, None)
         if pid in self._sharing:
             _, probes = self._sharing.pop(pid)
@@ -226,10 +231,10 @@ class Processes:
 
     def detach(self) -> None:
         """Takes all probes out."""
-        for tracee in self.living:
-            tracee.probes.detach()
-        for _, probes in self._sharing.values():
-            probes.close()
+        closing = [(tracee.process.pid, tracee.probes.detach) for tracee in self.living]
+        closing += [(pid, probes.close) for pid, (_, probes) in self._sharing.items()]
+        for pid, close in closing:
+            self._supervisor.run("detaching", pid, close, gives_up=False)
         self._closer.shutdown()
 
     def close(self) -> None:
@@ -262,6 +267,7 @@ class Processes:
             capture=self._capture,
             words=words,
             config=self._config,
+            supervisor=self._supervisor,
             now_ns=self._clock_ns(),
             parent=parent,
             **how,
@@ -289,7 +295,7 @@ class Processes:
         return child
 
     def _begin_program(self, tracee: Tracee, *, same_thread: bool) -> None:
-        if tracee is not self.root and not self._is_wanted(tracee.process):
+        if tracee is not self.root and not self._config.is_wanted(tracee.process):
             self._forget(tracee)
             # Before it runs on: a probe that goes while it runs may leave half a call behind.
             tracee.probes.detach()
@@ -302,6 +308,7 @@ class Processes:
             tracee.load()
 
     def _renew(self, tracee: Tracee, **how: Any) -> None:
+        self._supervisor.forget(tracee.process.pid)
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         try:
@@ -313,7 +320,7 @@ class Processes:
     def _begin_stranger(self, pid: int, *, same_thread: bool) -> None:
         """A process that was not traced, or had its parent's memory, begins a program."""
         process = Process(pid)
-        is_wanted = self._is_wanted(process)
+        is_wanted = self._config.is_wanted(process)
         lender, probes = self._sharing.pop(pid, (None, None))
         self._capture.unassign(pid)
         if self.is_full or not is_wanted:
@@ -344,6 +351,7 @@ class Processes:
 
     def _end(self, tracee: Tracee) -> None:
         pid = tracee.process.pid
+        self._supervisor.forget(pid)
         del self._by_pid[pid]
         self._forks.pop(pid, None)
         self.feed.drop(tracee.image)
@@ -366,20 +374,12 @@ class Processes:
 
     # Processes that are not traced.
 
-    def _is_wanted(self, process: Process) -> bool:
-        """Whether the program that a process has begun is one of those to be traced."""
-        names = self._config.followed_names
-        return not names or process.command() in names
-
     def _leave_out(self, pid: int, is_wanted: bool) -> None:
         """Does not trace a process; its children are followed all the same."""
         if is_wanted and not self._left_out.get(pid, False):
             if not self.untraced_count:
-                limit = self._config.most_processes
-                self._say(
-                    f"warning: more than {limit} processes at a time: further ones are counted, "
-                    "not traced (--follow-limit)"
-                )
+                most = f"more than {self._config.most_processes} processes at a time"
+                self._say(f"warning: {most}: further ones are counted, not traced (--follow-limit)")
             self.untraced_count += 1
         self._left_out[pid] = is_wanted
 

@@ -60,6 +60,8 @@ class TracedProgram:
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._ignored = {n for n in signal.valid_signals() if signal.getsignal(n) is signal.SIG_IGN}
         self.pid = 0
+        self.has_begun = False
+        """Whether the command was executed."""
         self._go_fd = -1
         self._failure_fd = -1
         self._status: int | None = None
@@ -114,6 +116,7 @@ class TracedProgram:
             code = int(text)
             name = printable(self._command[0])
             raise ProgramError(f"cannot execute {name}: {os.strerror(code)}", code)
+        self.has_begun = True
 
     def note_end(self, status: int) -> None:
         """For whoever has waited for it: ``status`` as of waitpid(2)."""

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 _CONT: Final = 7
+_DETACH: Final = 17
 _GETEVENTMSG: Final = 0x4201
 _GETSIGINFO: Final = 0x4202
 _SEIZE: Final = 0x4206
@@ -64,6 +65,11 @@ def resume(thread_id: int, signal_number: int = 0) -> None:
     _request(_CONT, thread_id, signal_number)
 
 
+def detach(thread_id: int) -> None:
+    """Lets a stopped thread go on, and traces it no longer. Raises OSError."""
+    _request(_DETACH, thread_id)
+
+
 def listen(thread_id: int) -> None:
     """Leaves a thread stopped as a signal has it, until another one has it go on."""
     _request(_LISTEN, thread_id)
@@ -83,14 +89,16 @@ def signal_code(thread_id: int) -> int:
     return ctypes.c_int32.from_buffer(info, _SI_CODE).value
 
 
-def wait() -> tuple[int, int]:
+def wait(*, must_wait: bool = True) -> tuple[int, int]:
     """The next change of a thread that this one has seized, or of its own children.
 
-    Returns (thread id, status of waitpid(2)). Raises ChildProcessError if there are none
-    left, InterruptedError when a signal handler was run.
+    Returns (thread id, status of waitpid(2)); thread 0 if nothing has changed and ``must_wait`` is
+    False. Raises ChildProcessError if there are none left, InterruptedError when a signal handler
+    was run.
     """
     status = ctypes.c_int()
-    thread_id = _libc.waitpid(-1, ctypes.byref(status), _WALL | _WNOTHREAD)
+    options = _WALL | _WNOTHREAD | (0 if must_wait else os.WNOHANG)
+    thread_id = _libc.waitpid(-1, ctypes.byref(status), options)
     if thread_id < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))

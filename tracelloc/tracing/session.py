@@ -1,15 +1,14 @@
 """A trace: one capture, the processes that it is of, and snapshots of them all.
 
-The pump thread drains the rings, applies what it finds and does the housekeeping; it
-never symbolizes. The follower's thread, where there is one, says when processes fork,
-execute, load and end. Any thread may ask for a snapshot.
+The pump thread drains the rings, applies what it finds and does the housekeeping; it never
+symbolizes. The follower's thread, where there is one, says when processes fork, execute, load and
+end. Any thread may ask for a snapshot.
 
-Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes
-to apply a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read
-/proc and the target's memory for snapshots, with ``_lock`` free; it is taken first. An
-``AddressSpace`` is changed under ``_lock`` only; symbolizers, row makers and reporters read
-it without, and find it as it was before a change or after it, since its tables are
-replaced, never altered.
+Locks: ``_lock`` guards the processes and their heaps, and is held for as long as it takes to apply
+a batch or to copy the totals. ``_outside_lock`` lets one thread at a time read /proc and the
+target's memory for snapshots, with ``_lock`` free; it is taken first. An ``AddressSpace`` is
+changed under ``_lock`` only; symbolizers, row makers and reporters read it without, and find it as
+it was before a change or after it, since its tables are replaced, never altered.
 """
 
 from __future__ import annotations
@@ -20,49 +19,39 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import numpy as np
 
 from tracelloc.abi import EVENT_DTYPE, ForkFlag
 from tracelloc.capture.bpf import Capture
-from tracelloc.capture.drain import EventBatch
+from tracelloc.capture.drain import PAIR_DTYPE, EventBatch
 from tracelloc.capture.method import Method
 from tracelloc.capture.overhead import require_measuring
-from tracelloc.errors import TargetError, TracellocError
+from tracelloc.errors import TracellocError
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot, take_snapshot
 from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
 from tracelloc.target.allocators import Module
+from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer
 from tracelloc.target.space import AddressSpace
-from tracelloc.tracing.config import TraceConfig
+from tracelloc.tracing.config import Clocks, TraceConfig
 from tracelloc.tracing.followload import FollowLoad
+from tracelloc.tracing.identity import open_end
+from tracelloc.tracing.outside import Outside
 from tracelloc.tracing.pace import Pace
 from tracelloc.tracing.processes import Processes
-from tracelloc.tracing.tracee import Outside, Tracee
-from tracelloc.tracing.upkeep import Upkeep
+from tracelloc.tracing.supervision import Say, Supervisor, reason_of, say_nothing
+from tracelloc.tracing.tracee import Tracee
+from tracelloc.tracing.upkeep import JUDGING, Upkeep
 from tracelloc.tracing.windows import Windows
 
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
 _NONE: Final = np.empty(0, EVENT_DTYPE)
-
-Say = Callable[[str], None]
-
-
-def say_nothing(_message: str) -> None:
-    """For those who don't listen."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """Where the time comes from."""
-
-    now_ns: Callable[[], int] = time.monotonic_ns
-    wall_s: Callable[[], float] = time.time
-
-
+_NO_BATCH: Final = EventBatch(_NONE, np.empty(0, PAIR_DTYPE), 0, False)
 _REAL: Final = Clocks()
 
 
@@ -89,7 +78,9 @@ class Session:
         self._clocks = clocks
         self._lock = threading.RLock()
         self._outside_lock = threading.Lock()
-        self._failure: BaseException | None = None
+        self.supervisor = supervisor = Supervisor(say, debug=config.debug)
+        self._failure: TracellocError | None = None
+        self._when_failed: Callable[[TracellocError], None] | None = None
         self._stopped_ns: int | None = None
         self._fullest_share = 0.0
         self._ended: list[int] = []
@@ -99,19 +90,20 @@ class Session:
         self._say = say
         self._load = FollowLoad(say)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.end_fd = _open_end(space.process.pid, follow=config.follow)
+        self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable when all processes have ended."""
         self.processes = Processes(
-            capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, say=say
+            capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, supervisor=supervisor
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
-        self._upkeep = Upkeep(capture, config, self.processes, say, self._lock)
+        self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
         self.windows: Windows | None = None
         """If overhead is limited."""
         if limit := config.max_overhead:
             self.windows = Windows(
-                capture, self.processes, limit, self._drain_rest, clock_ns=clocks.now_ns, say=say
-            )
+                capture, self.processes, limit, self._drain_rest,
+                clock_ns=clocks.now_ns, supervisor=supervisor,
+            )  # fmt: skip
 
     @property
     def root(self) -> Tracee:
@@ -149,10 +141,9 @@ class Session:
     # Snapshots.
 
     def snapshot(self, wanted: Wanted = NOTHING_ELSE) -> TraceSnapshot:
-        """All that has happened until now, in all processes. Raises what the pump died of."""
+        """All that has happened in all processes, until now or until tracing failed."""
         with self._outside_lock:
             with self._lock:
-                self._check()
                 self._see_off()
                 looks = [(tracee, tracee.mapped_ranges()) for tracee in self.processes.every]
             outside = {t: t.look_outside(wanted, mapped) for t, mapped in looks}
@@ -161,8 +152,7 @@ class Session:
             if not wanted.usable:
                 return trace
             pairs = zip(tracees, trace.processes, strict=True)
-            measured = tuple(tracee.measured(one) for tracee, one in pairs)
-            return replace(trace, processes=measured)
+            return replace(trace, processes=tuple(t.measured(one) for t, one in pairs))
 
     def _take(
         self, wanted: Wanted, outside: dict[Tracee, Outside]
@@ -177,6 +167,7 @@ class Session:
             self._capture.counters(),
             self._capture.drain.overflows,
             self._config.follow or self.root.target.exec_count > 0,
+            self.supervisor.failures,
         )
         share = self._upkeep.probe_share
 
@@ -184,28 +175,20 @@ class Session:
             last = tracee.last_snapshots.get(wanted)
             if last is not None:
                 return replace(last, time_s=status.time_s)
-            # Those that have come since were not asked about.
             process = tracee.status(now_ns, outside.get(tracee, Outside()), share)
             shown = tracee.shown
-            capture = replace(
-                status,
-                now_ns=shown.ended_ns or now_ns,
-                is_shared=status.is_shared or shown.number > 1,
-            )
-            snapshot = take_snapshot(shown.heap, process, capture, wanted)
+            is_shared = status.is_shared or shown.number > 1
+            capture = replace(status, now_ns=shown.ended_ns or now_ns, is_shared=is_shared)
+            last = take_snapshot(shown.heap, process, capture, wanted)
             if tracee.target.has_ended:
-                tracee.last_snapshots[wanted] = snapshot
-            return snapshot
+                tracee.last_snapshots[wanted] = last
+            return last
 
         return tracees, TraceSnapshot(
             tuple(map(taken, tracees)),
             self.processes.untraced_count,
             self._load.counts if self._config.follow else None,
         )
-
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
 
     def take_ring_share(self) -> float:
         """How full the ring of events was at most since this was last asked, 0 to 1."""
@@ -218,7 +201,7 @@ class Session:
         """Takes the probes out, then applies what they had reported. May be called twice."""
         if self._stopped_ns is not None:
             return
-        self._capture.set_live(False)
+        self.supervisor.run("stopping", 0, partial(self._capture.set_live, False))
         stopped_ns = self._clocks.now_ns()
         with self._lock:
             self._upkeep.stop()
@@ -226,15 +209,13 @@ class Session:
             os.eventfd_write(self._wake_fd, 1)
             self._pump_thread.join()
         with self._lock:
-            if self._failure is None:
-                self._see_off()
+            self._see_off()
         self.processes.detach()
         with self._lock:
-            if self._failure is None:
-                self._drain_rest()
-                for tracee in self.processes.living:
-                    tracee.gaps.look()
-                    tracee.judge(stopped_ns)
+            self._drain_rest()
+            for one in self.processes.living:
+                one.gaps.look()
+                self.supervisor.run(JUDGING, one.process.pid, partial(one.judge, stopped_ns))
             self._stopped_ns = stopped_ns
 
     def close(self) -> None:
@@ -269,11 +250,12 @@ class Session:
                 self._drain_all()
             self.processes.executed(pid, same_thread=same_thread)
 
-    def loaded(self, pid: int) -> None:
-        """A process has other files mapped. Raises TracellocError if it is launched.
+    def loaded(self, pid: int) -> bool:
+        """A process has other files mapped: whether it can be followed on. Raises as ``executed``.
 
         Waits for their unwind entries, but not too long, while others' events are applied.
         """
+        tracee = None
         with self._stopping():
             tracee = self.processes.loaded(pid)
         start_ns = self._clocks.now_ns()
@@ -281,6 +263,11 @@ class Session:
             tracee.source.await_rows()
         with self._lock:
             self._note_stop(start_ns)
+        if tracee is None or not has_leak_sanitizer(tracee.space):
+            return True
+        if self._config.follow:
+            self._say(f"warning: {UNFOLLOWED.format(pid=pid)}: its children are not traced")
+        return False
 
     @contextmanager
     def _stopping(self, **counts: int) -> Iterator[None]:
@@ -298,8 +285,7 @@ class Session:
             self._note_stop(start_ns, **counts)
 
     def _note_stop(self, start_ns: int, **counts: int) -> None:
-        """Who is launched, and whose children are not followed, stops in the beginning only."""
-        if self._config.follow:
+        if self._config.follow:  # others stop in the beginning only
             self._load.note(start_ns, self._clocks.now_ns(), **counts)
 
     def ended(self, pid: int, status: int) -> None:  # noqa: ARG002 - the status is others'
@@ -325,16 +311,30 @@ class Session:
             os.eventfd_write(self.end_fd, 1)
 
     def failed(self, failure: BaseException) -> None:
-        """What happens to the processes is not seen any more: ``snapshot`` raises."""
-        self._failure = failure
+        """Tracing has come to an end: nothing more is applied; what was stays for snapshots."""
+        if self._failure is not None:
+            return
+        self._failure = error = TracellocError(f"tracing failed: {reason_of(failure)}")
+        error.__cause__ = failure
+        self.supervisor.count("tracing")
+        for tracee in self.processes.living:
+            tracee.gaps.end(str(error))
+        if self._when_failed is not None:
+            self._when_failed(error)
+
+    def when_failed(self, tell: Callable[[TracellocError], None]) -> None:
+        """Calls this with the reason when, or if by now, tracing has failed. From any thread."""
+        self._when_failed = tell
+        if self._failure is not None:
+            tell(self._failure)
 
     # The pump.
 
     def _pump(self) -> None:
         try:
             self._pump_until_stopped()
-        except BaseException as failure:  # noqa: BLE001 - raised again by snapshot()
-            self._failure = failure
+        except BaseException as failure:  # noqa: BLE001 - reported by who traces
+            self.failed(failure)
 
     def _pump_until_stopped(self) -> None:
         capture, pace = self._capture, Pace(self._capture)
@@ -350,11 +350,11 @@ class Session:
                     looked_s, whole = time.monotonic(), pace.is_whole or not capture.drain.is_hasty
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._see_off()
-                    if pace.is_upkeep_due():
+                    if self._failure is None and pace.is_upkeep_due():
                         self._upkeep.look(self._clocks.now_ns())
                         if self.windows is not None:
                             self.windows.set_paused(paused=self._upkeep.must_pause)
-                if any(fd == self._wake_fd for fd, _ in ready):
+                if self._failure is not None or any(fd == self._wake_fd for fd, _ in ready):
                     return
 
     def _drain_all(self) -> None:
@@ -374,6 +374,14 @@ class Session:
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
         """Applies what has been reported, if not ``whole`` by who is hasty only. Returns it."""
+        if self._failure is None:
+            try:
+                return self._drain_now(whole=whole)
+            except Exception as failure:  # noqa: BLE001 - reported by who traces
+                self.failed(failure)
+        return _NO_BATCH
+
+    def _drain_now(self, *, whole: bool) -> EventBatch:
         capture = self._capture
         rest, has_stacks = _NONE, True
         if whole:
@@ -388,13 +396,3 @@ class Session:
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)
         return batch
-
-
-def _open_end(pid: int, *, follow: bool) -> int:
-    """Opens what is readable at the end; where processes are followed, the follower says so."""
-    if follow:
-        return os.eventfd(0, os.EFD_CLOEXEC)
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError as error:
-        raise TargetError(f"there is no process {pid}") from error

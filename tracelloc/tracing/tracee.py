@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
@@ -21,43 +22,31 @@ from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot, Target
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.target.allocators import Module
 from tracelloc.target.procfs import FileId, is_runtime
-from tracelloc.target.residency import MemoryUsage, Residency
 from tracelloc.target.runtimes import Runtime, collects_garbage, runtimes_of
 from tracelloc.target.space import AddressSpace
 from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.cpumeter import CpuMeter
 from tracelloc.tracing.gapbook import GapBook
-from tracelloc.tracing.measuring import Measuring
+from tracelloc.tracing.outside import Outside, OutsideReader
 from tracelloc.tracing.ownmappings import allocators_stacks
 from tracelloc.tracing.probeset import ProbeSet
-from tracelloc.tracing.threadnames import ThreadNames
+from tracelloc.tracing.supervision import Supervisor
 from tracelloc.tracing.windowbook import ShownWindow, WindowBook
 from tracelloc.unwinding.source import StackSource
 from tracelloc.verdict.findings import Findings
 from tracelloc.verdict.judge import Judge, KnownLosses
 
+PROBING: Final = "probing of libraries"
 _FIRST_LOOK_NS: Final = 1_000_000_000
 """Age at which processes are first judged that the trace did not begin with."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What the kernel says of a process: read while events go on."""
-
-    rss_bytes: int | None = None
-    """Resident memory; None once the process has ended."""
-    memory: MemoryUsage | None = None
-    thread_names: Mapping[int, str] = field(default_factory=dict)
-    """By thread id; empty unless wanted."""
 
 
 class Tracee:
     """Everything that belongs to one process.
 
-    The session's lock guards it, but for ``residency``, ``thread_names`` and ``measuring``,
-    which read /proc and the process's memory: those are for the thread that takes snapshots; and
-    for ``objects``, which has a lock of its own.
+    The session's lock guards it, but for ``outside``, which reads /proc and the process's memory:
+    that is for the thread that takes snapshots.
     """
 
     def __init__(
@@ -69,6 +58,7 @@ class Tracee:
         capture: Capture,
         words: SpaceWords,
         config: TraceConfig,
+        supervisor: Supervisor,
         now_ns: int,
         parent: Tracee | None = None,
         is_starting: bool = False,
@@ -88,25 +78,15 @@ class Tracee:
         """The number of the memory image that ``heap`` is of."""
         self.is_starting, self._has_begun = is_starting, has_begun
         self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
-        self.thread_names, self.measuring = ThreadNames(self.process), Measuring(space)
-        self.probes = ProbeSet(
-            capture,
-            space,
-            config.selection,
-            words,
-            with_loader=config.capture.use_rows or config.follow or is_starting,
-        )
+        self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
+        with_loader = config.capture.use_rows or config.follow or is_starting
+        self.probes = ProbeSet(capture, space, config.selection, words, with_loader=with_loader)
         self.gaps = GapBook(capture, self.probes)
         """What is missing from its figures."""
         self.source: StackSource = StackSource(
-            space,
-            heap.stacks,
-            words,
-            rows=capture.rows,
-            config=config.capture,
-            on_modules=self._see,
-            like=None if parent is None else parent.source,
-        )
+            space, heap.stacks, words, rows=capture.rows, config=config.capture,
+            on_modules=self._see, like=None if parent is None else parent.source,
+        )  # fmt: skip
         self._runtimes: tuple[tuple[FileId, ...], tuple[Runtime, ...]] | None = None
         """Files of code, and the runtimes that are among them."""
         self.judged_ns = 0
@@ -119,8 +99,6 @@ class Tracee:
 
     def _forget_image(self, now_ns: int, trampoline: int | None = None) -> None:
         """Nothing was found out about the memory image yet."""
-        self.residency = Residency(self.process)
-        self.objects = ObjectWatch(self.process, self.space)
         self.windows.last, self._trampoline = None, trampoline
         # Most of the processes that are made on the way do not live to be judged.
         self._forget_findings(now_ns + _FIRST_LOOK_NS if self.target.number else now_ns)
@@ -173,7 +151,8 @@ class Tracee:
         self._events_before += self.heap.table.events
         # Stacks are numbered on: earlier snapshots keep theirs.
         self.heap = self.heap.renewed(now_ns, Stacks(self.heap.stacks))
-        self.thread_names.forget_order()
+        self.outside.thread_names.forget_order()
+        self.outside.begin_image()
         self._forget_image(now_ns)
         stays = not (had_lane := self.probes.has_lane) and same_thread
         self.space.begin_image(keep_modules=stays)
@@ -248,12 +227,11 @@ class Tracee:
 
     # What goes on.
 
-    def keep_house(self, now_ns: int, say: Callable[[str], None]) -> None:
-        """To be called now and then: looks at what has changed, takes samples that are due.
+    def look_after(self, say: Callable[[str], None]) -> None:
+        """To be called now and then: notices what has changed.
 
-        ``say`` is told what users should know of.
+        ``say`` is told what users should know of. Raises TracellocError.
         """
-        table = self.heap.table
         self.gaps.look()
         self.probes.look_after(say, lambda: self.heap.table.raw_blocks().address)
         self.probes.settle(all_loaded=False, say=say)
@@ -266,15 +244,19 @@ class Tracee:
             self._shortage = self.space.shortage
             files = f"files of process {self.process.pid}"
             say(f"warning: {files} can't be opened, and are not traced: {self._shortage}")
-        if self._trampoline is None and table.events:
+        if self._trampoline is None and self.heap.table.events:
             self.source.refresh()
+
+    def take_samples(self, now_ns: int) -> None:
+        """Takes those that are due."""
+        table = self.heap.table
         self._rate.note(now_ns, self.events)
         if self._cpu.is_due(now_ns):
             self._cpu.note(now_ns, self.process.cpu_ns())
         if self.is_paused:
             return
         self.windows.look(now_ns)
-        self.thread_names.see(table.threads().tid)
+        self.outside.thread_names.see(table.threads().tid)
         if self.heap.history.is_due(now_ns):
             self.heap.history.sample(now_ns, table.totals.live_bytes)
         if self.series.is_due(now_ns):
@@ -333,7 +315,12 @@ class Tracee:
     def _see(self, modules: Sequence[Module]) -> None:
         """Something else is mapped: perhaps an allocator, too."""
         if modules:
-            self.probes.attach(modules)
+            if self.is_starting or not self.probes.points:
+                self.probes.attach(modules)
+            else:
+                # What is traced by now stays traced.
+                probing = partial(self.probes.attach, modules)
+                self._supervisor.run(PROBING, self.process.pid, probing, gives_up=False)
             self.source.leading = self.probes.leading()
         trampoline = self.space.trampoline()
         if trampoline is not None and trampoline != self._trampoline:
@@ -351,16 +338,18 @@ class Tracee:
         return [(each.start, each.end) for each in ranges if each.stack not in others]
 
     def look_outside(self, wanted: Wanted, mapped: list[tuple[int, int]] | None) -> Outside:
-        """Asks the kernel; takes its time. ``mapped``: ``mapped_ranges``, if these are traced."""
+        """Asks the kernel, within bounds. ``mapped``: ``mapped_ranges``, if these are traced."""
         if self.target.has_ended:
-            return Outside(memory=self.residency.last)
+            return Outside(memory=self.outside.residency.last)
         if wanted.objects and self._config.reads_memory:
-            self.objects.refresh()
-        return Outside(
-            self.process.rss_bytes(),
-            self.residency.look(mapped, self.probes.own_ranges()),
-            self.thread_names.all() if wanted.threads or wanted.blocks else {},
-        )
+            self.outside.refresh_objects()
+        with_names = wanted.threads or wanted.blocks
+        return self.outside.look(mapped, self.probes.own_ranges(), with_names=with_names)
+
+    @property
+    def objects(self) -> ObjectWatch:
+        """Counts its objects, if it is a Python program."""
+        return self.outside.objects
 
     def runtimes(self) -> tuple[Runtime, ...]:
         """Runtimes in the process that have a heap of their own."""
@@ -375,7 +364,7 @@ class Tracee:
         window = snapshot.window
         if window is not None and window.ended_ago_ns is not None:
             return snapshot
-        return self.measuring.measured(snapshot)
+        return self.outside.measured(snapshot)
 
     def status(self, now_ns: int, outside: Outside, probe_share: float | None) -> ProcessStatus:
         """What snapshots say beside the heap."""

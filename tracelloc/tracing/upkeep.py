@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from tracelloc.capture.bpf import Capture
@@ -14,10 +14,13 @@ from tracelloc.text import NS_PER_S
 from tracelloc.tracing.config import TraceConfig
 from tracelloc.tracing.memorybudget import MemoryStage
 from tracelloc.tracing.objectcounts import ObjectCounts
-from tracelloc.tracing.pointersearch import PointerSearches
+from tracelloc.tracing.outside import CENSUS
+from tracelloc.tracing.pointersearch import POINTER_SEARCH, PointerSearches
 from tracelloc.tracing.processes import Processes
+from tracelloc.tracing.supervision import Supervisor
 from tracelloc.tracing.sweeper import Sweeper
 
+JUDGING: Final = "judging"
 _SWEEP_NS: Final = 5 * NS_PER_S
 """How often records of threads that have ended are dropped."""
 _JUDGE_NS: Final = 5_000_000
@@ -32,21 +35,21 @@ class Upkeep:
         capture: Capture,
         config: TraceConfig,
         processes: Processes,
-        say: Callable[[str], None],
+        supervisor: Supervisor,
         lock: threading.RLock,
     ) -> None:
         self._capture = capture
         self._config = config
         self._processes = processes
-        self._say = say
+        self._supervisor = supervisor
         self._swept_ns = 0
         self._overhead: OverheadWatch | None = None
         limit = config.max_overhead
         self._account = None if limit is None else OverheadAccount(limit)
         self._sweeper: Sweeper | None = None
         self._is_over = False
-        self._objects = ObjectCounts(config.memory)
-        self._pointers = PointerSearches(lock, say, is_refused=not config.reads_memory)
+        self._objects = ObjectCounts(config.memory, supervisor)
+        self._pointers = PointerSearches(lock, supervisor, is_refused=not config.reads_memory)
 
     def begin(self) -> None:
         """Begins what needs the first probes: estimates of cost, care for other children."""
@@ -75,26 +78,32 @@ class Upkeep:
         return self._account is not None and self._account.must_pause
 
     def look(self, now_ns: int) -> None:
-        """Does what is due. Raises UnsupportedError if a limit can't be kept."""
-        living = self._processes.living
+        """Does what is due, each as a task of its own.
+
+        Raises UnsupportedError if a limit of overhead can't be kept.
+        """
+        living, run = self._processes.living, self._supervisor.run
         if self._overhead is not None:
             self._overhead.check()
-        self._heed_memory()
+        run("watching our own memory", 0, self._heed_memory)
         for tracee in living:
-            tracee.keep_house(now_ns, self._say)
+            pid = tracee.process.pid
+            run("care of probes", pid, partial(tracee.look_after, self._supervisor.say))
+            run("taking samples", pid, partial(tracee.take_samples, now_ns))
         until_ns = time.thread_time_ns() + _JUDGE_NS
         for tracee in sorted(living, key=lambda tracee: tracee.judged_ns):
-            tracee.judge_on(now_ns, until_ns)
-        self._pointers.look(living, now_ns)
+            run(JUDGING, tracee.process.pid, partial(tracee.judge_on, now_ns, until_ns))
+        run(POINTER_SEARCH, 0, lambda: self._pointers.look(living, now_ns))
         if self._config.reads_memory:
-            self._objects.look(living, now_ns)
+            run(CENSUS, 0, lambda: self._objects.look(living, now_ns))
         if now_ns - self._swept_ns <= _SWEEP_NS:
             return
         self._swept_ns = now_ns
         for tracee in living:
-            tracee.drop_ended_threads()
-        if self._sweeper is not None:
-            self._sweeper.look(self._processes.root.probes.points)
+            run("forgetting ended threads", tracee.process.pid, tracee.drop_ended_threads)
+        if (sweeper := self._sweeper) is not None:
+            points = self._processes.root.probes.points
+            run("removing breakpoints from children", 0, lambda: sweeper.look(points))
 
     def _heed_memory(self) -> None:
         """Gives up what costs most when the budget is nearly used up."""
@@ -103,7 +112,7 @@ class Upkeep:
             return
         words = budget.look()
         if words is not None:
-            self._say(words)
+            self._supervisor.say(words)
         if budget.stage is not MemoryStage.WHOLE:
             for tracee in self._processes.living:
                 tracee.heap.stacks.fold()

@@ -8,12 +8,14 @@ the last whole window until the one that goes on has lasted as long.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overheadlimit import OverheadLimit
-from tracelloc.errors import TargetError
 from tracelloc.text import format_percent
 from tracelloc.tracing.processes import Processes
+from tracelloc.tracing.supervision import Supervisor
+from tracelloc.tracing.tracee import Tracee
 
 
 class Windows:
@@ -27,7 +29,7 @@ class Windows:
         drain_rest: Callable[[], None],
         *,
         clock_ns: Callable[[], int],
-        say: Callable[[str], None],
+        supervisor: Supervisor,
     ) -> None:
         """``drain_rest`` applies what the probes had reported before they came off."""
         self._capture = capture
@@ -35,12 +37,12 @@ class Windows:
         self._limit = limit
         self._drain_rest = drain_rest
         self._clock_ns = clock_ns
-        self._say = say
+        self._supervisor = supervisor
         self._is_paused = False
         self._has_paused = False
 
     def set_paused(self, *, paused: bool) -> None:
-        """Has the probes off, or on. Raises TracellocError if they can't be put in again."""
+        """Has the probes off, or on."""
         if paused == self._is_paused:
             return
         if paused:
@@ -52,7 +54,7 @@ class Windows:
         self._is_paused = True
         if not self._has_paused:
             self._has_paused = True
-            self._say(
+            self._supervisor.say(
                 f"tracing costs more than --max-overhead {format_percent(self._limit.share)}: the "
                 "probes come off in between, and figures are of one window of time each"
             )
@@ -60,24 +62,31 @@ class Windows:
         self._capture.pause()
         ended_ns = self._clock_ns()
         for tracee in self._processes.living:
-            tracee.probes.pause()
+            pause = tracee.probes.pause
+            self._supervisor.run("detaching", tracee.process.pid, pause, gives_up=False)
         # Nothing runs any more that could report.
         self._drain_rest()
         for tracee in self._processes.living:
-            tracee.end_window(ended_ns)
+            if not tracee.is_paused:
+                tracee.end_window(ended_ns)
             # Those that were under way end unseen.
             self._capture.forget_window(tracee.process.pid)
 
     def _begin(self) -> None:
+        resumed = []
         for tracee in self._processes.living:
-            try:
-                tracee.probes.resume()
-            except TargetError:
-                if tracee.process.exists():
-                    raise
-                return  # it ends
+            resume = partial(_resumed, tracee)
+            # One that can't be probed again has its last window, until the next time.
+            if self._supervisor.run("reattaching", tracee.process.pid, resume, gives_up=False):
+                resumed.append(tracee)
         now_ns = self._clock_ns()
-        for tracee in self._processes.living:
+        for tracee in resumed:
             tracee.begin_window(now_ns)
         self._capture.set_live(True)
         self._is_paused = False
+
+
+def _resumed(tracee: Tracee) -> bool:
+    """Puts a process's probes in again. Returns True; raises TracellocError."""
+    tracee.probes.resume()
+    return True

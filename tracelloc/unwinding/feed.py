@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from tracelloc.capture.bpf import Capture
@@ -18,12 +19,20 @@ _MOST_WAITING: Final = 1024
 _LONGEST_S: Final = 0.5
 """A program that goes on sending them is not listened to for longer at a time."""
 
+Guard = Callable[[int, Callable[[], None]], object]
+
+
+def _unguarded(_pid: int, work: Callable[[], None]) -> None:
+    work()
+
 
 class StackFeed:
     """Takes stacks out of their rings, for the thread that pumps."""
 
-    def __init__(self, capture: Capture) -> None:
+    def __init__(self, capture: Capture, guard: Guard = _unguarded) -> None:
+        """``guard`` does what it is given for a process by its PID; if that fails, it goes on."""
         self._capture = capture
+        self._guard = guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
         self._early_stacks: list[tuple[int, SentStacks]] = []
@@ -48,7 +57,7 @@ class StackFeed:
             if image > self._newest:
                 self._early_stacks.append((image, new))
             elif image in self._sources:
-                self._sources[image].note(new)
+                self._run(image, partial(StackSource.note, new=new))
 
     def _take_misses(self) -> None:
         if self._capture.misses is None:
@@ -60,20 +69,24 @@ class StackFeed:
             if len(waiting) < _MOST_WAITING and time.monotonic() - begun_s < _LONGEST_S:
                 misses += self._capture.misses.take(_MOST_WAITING)
                 # Only now: none of them is from a later generation than what is read here.
-                for source in self._sources.values():
-                    source.catch_up()
+                for image in list(self._sources):
+                    self._run(image, StackSource.catch_up)
                 for image, new in _by_image(misses).items():
                     if image > self._newest:
                         self._early_misses += new
                     elif image in self._sources:
-                        self._sources[image].hasten(new)
+                        self._run(image, partial(StackSource.hasten, misses=new))
                         waiting.extend(new)
                 misses = []
             if not waiting:
                 break
             some = [waiting.popleft() for _ in range(min(len(waiting), _MISSES_AT_ONCE))]
             for image, new in _by_image(some).items():
-                self._sources[image].finish(new)
+                self._run(image, partial(StackSource.finish, misses=new))
+
+    def _run(self, image: int, work: Callable[[StackSource], None]) -> None:
+        source = self._sources[image]
+        self._guard(source.pid, partial(work, source))
 
 
 def _by_image(misses: Iterable[Miss]) -> dict[int, list[Miss]]:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from tracelloc.abi import StackFlag
-from tracelloc.capture.bpf import CaptureConfig
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.capture.ring import Miss, SentStacks
 from tracelloc.capture.rowtable import RowMemory, RowTable
 from tracelloc.capture.spacewords import SpaceWords
@@ -96,6 +96,11 @@ class StackSource:
             self._renew(words.generation)
         if self.merger is not None:
             self.merger.look()
+
+    @property
+    def pid(self) -> int:
+        """The process's."""
+        return self._space.process.pid
 
     def await_rows(self) -> None:
         """Waits until what is mapped has its rows, but not too long."""

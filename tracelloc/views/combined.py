@@ -69,6 +69,7 @@ def profile_of(
         suspects=name_suspects(snapshot, namer, suspects_of(snapshot)),
         series=(*snapshot.live_history, (snapshot.elapsed_ns, snapshot.live_bytes)),
         facts=target_facts(snapshot),
+        table_number=snapshot.table_number,
     )
 
 
@@ -78,6 +79,12 @@ def _mapped(held: MappedStack, stack: NamedStack) -> Sample:
         held.stack, held.size_bytes, held.count, held.size_bytes, held.count, growth_bytes_per_min=0
     )
     return Sample(stat, stack.below(Frame(0, MAPPED, None, None, None, None, None)))
+
+
+def is_of_mappings(sample: Sample) -> bool:
+    """Whether a sample is of what its stack has mapped, and not of blocks."""
+    frames = sample.stack.frames
+    return bool(frames) and frames[-1].symbol == MAPPED
 
 
 def _notes(snapshot: Snapshot) -> list[str]:

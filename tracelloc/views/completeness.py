@@ -1,4 +1,4 @@
-"""Whether figures are complete, in words: said before any of them."""
+"""Sentences on whether figures are complete, which come before any of them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def completeness_word(snapshot: Snapshot) -> str:
 
 
 def completeness_facts(snapshot: Snapshot) -> dict[str, Any]:
-    """The same for JSON. Times in seconds since 1970."""
+    """What figures lack, for JSON. Times in seconds since 1970."""
     return {
         "state": completeness_of(snapshot.gaps).value,
         "gaps": [

@@ -75,6 +75,9 @@ def summary(snapshot: Snapshot) -> dict[str, Any]:
         "probe_cores": None if cost is None else round(cost.cores, 4),
         "slow_probes": list(snapshot.overhead.slow_probes),
         "lost": snapshot.losses.by_cause,
+        "failed_tasks": [
+            {"task": task, "count": count} for task, count in snapshot.losses.failed_tasks.items()
+        ],
         "truncated_stacks": snapshot.truncated_stacks,
         "broken_stacks": snapshot.broken_stacks,
         "partial_allocations": snapshot.partial_allocations,

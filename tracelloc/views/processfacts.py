@@ -369,6 +369,8 @@ def _rare_losses(losses: LossCounts) -> Iterator[str]:
         count = losses.counters[counter]
         if count:
             yield f"{count:,} {one if count == 1 else many}"
+    for task, count in losses.failed_tasks.items():
+        yield f"{task} failed" if count == 1 else f"{task} failed {count:,} times"
     if losses.oddities.address_reuses:
         yield f"{plural(losses.oddities.address_reuses, 'unseen free')} found by address reuse"
     if losses.oddities.odd_restores:

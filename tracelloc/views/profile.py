@@ -188,6 +188,8 @@ class Profile:
     """Whether frames say in which file they are: folded stacks do not."""
     metrics: frozenset[Metric] = frozenset(Metric)
     """What it has figures of; those of others are 0."""
+    table_number: tuple[int, int] = (0, 1)
+    """Which of the process's tables it is of; totals of another one have begun at zero."""
     parts: Sequence[Profile] = ()
     """The profiles of each process, where it is several in one."""
 

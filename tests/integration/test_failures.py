@@ -1,0 +1,162 @@
+"""What fails in the middle of a trace: all that was seen is written, and programs go on."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, read_line, run_tracelloc
+
+pytestmark = pytest.mark.bpf
+
+LIVE_BYTES = 1111 + 2222 + 4096 + 333
+FAILED = "tracelloc: error: tracing failed: ValueError: made up"
+
+Sabotaged = Callable[..., Tracelloc]
+
+
+@pytest.fixture
+def flag(tmp_path: Path) -> Path:
+    return tmp_path / "flag"
+
+
+@pytest.fixture
+def sabotaged(tmp_path: Path, flag: Path) -> Sabotaged:
+    """tracelloc with a part that fails once the flag is there."""
+
+    def start(part: str, *arguments: str | Path | int) -> Tracelloc:
+        return Tracelloc(part, flag, *arguments, directory=tmp_path, module="tests.sabotage")
+
+    return start
+
+
+@pytest.fixture
+def target(builder: Builder, targets: list[Target]) -> Target:
+    targets.append(Target([builder.c("chain")]))
+    return targets[-1]
+
+
+def live_bytes_in(path: Path) -> int:
+    found: int = json.loads(path.read_text())["figures"]["live_bytes"]
+    return found
+
+
+def recorded_bytes(path: Path) -> int:
+    """Live bytes at the last moment of a recording."""
+    done = run_tracelloc("report", path, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    found: int = json.loads(done.stdout.splitlines()[-1])["live_bytes"]
+    return found
+
+
+@pytest.mark.parametrize("part", ["pump", "reports"])
+def test_reports_and_files_hold_what_was_seen(
+    sabotaged: Sabotaged, target: Target, flag: Path, tmp_path: Path, part: str
+) -> None:
+    tracer = sabotaged(
+        part, "-p", target.pid, "--json", "--interval", "0.1", "-o", tmp_path / "x.json"
+    )
+    assert target.ask("go") == "done"
+    tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    flag.touch()
+    assert tracer.finish() == 1
+    errors = [line for line in tracer.messages if "made up" in line]
+    if part == "pump":
+        assert errors == [FAILED]
+        assert tracer.last()["failed_tasks"] == [{"task": "tracing", "count": 1}]
+    else:
+        assert errors == [
+            "tracelloc: error: ValueError: made up; this is a bug, --debug shows more"
+        ]
+    assert tracer.last()["live_bytes"] == LIVE_BYTES
+    assert live_bytes_in(tmp_path / "x.json") == LIVE_BYTES
+    assert target.end() == 0
+
+
+def test_files_are_written_without_a_last_report(
+    sabotaged: Sabotaged, target: Target, flag: Path, tmp_path: Path
+) -> None:
+    tracer = sabotaged("last report", "-p", target.pid, "--json", "-o", tmp_path / "x.json")
+    assert target.ask("go") == "done"
+    tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    flag.touch()
+    assert tracer.stop() == 1
+    assert live_bytes_in(tmp_path / "x.json") == LIVE_BYTES
+
+
+def test_a_recording_holds_what_was_seen(target: Target, flag: Path, tmp_path: Path) -> None:
+    recording = tmp_path / "x.tlrec"
+    command = ["-m", "tests.sabotage", "pump", flag, "record", "-p", target.pid, "-o", recording]
+    with subprocess.Popen(
+        [sys.executable, *map(str, command)],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, bufsize=0,
+    ) as tracer:  # fmt: skip
+        try:
+            while "lost" not in read_line(tracer.stderr, "tracelloc"):
+                pass
+            assert target.ask("go") == "done"
+            deadline = time.monotonic() + PATIENCE_S
+            while recorded_bytes(recording) != LIVE_BYTES:
+                assert time.monotonic() < deadline
+            flag.touch()
+            assert tracer.stderr is not None
+            messages = tracer.stderr.read().decode().splitlines()
+            assert tracer.wait(PATIENCE_S) == 1
+        finally:
+            tracer.kill()
+    assert FAILED in messages
+    assert recorded_bytes(recording) == LIVE_BYTES
+
+
+def test_upkeep_that_fails_is_reported_and_counted(
+    sabotaged: Sabotaged, target: Target, flag: Path
+) -> None:
+    flag.touch()
+    tracer = sabotaged("upkeep", "-p", target.pid, "--json", "--interval", "0.1", "--debug")
+    tracer.wait_for("taking samples of process")
+    assert target.ask("go") == "done"
+    report = tracer.await_report(lambda report: report["live_bytes"] == LIVE_BYTES)
+    assert {"taking samples", "judging"} == {each["task"] for each in report["failed_tasks"]}
+    assert tracer.stop() == 0
+    assert "ValueError: made up" in tracer.messages  # of a traceback
+
+
+def test_a_program_goes_on_with_its_own_exit_status(
+    sabotaged: Sabotaged, builder: Builder, flag: Path, tmp_path: Path
+) -> None:
+    """Whatever becomes of tracing."""
+    fifo = tmp_path / "fifo"
+    subprocess.run(["mkfifo", fifo], check=True, timeout=PATIENCE_S)
+    for part, options in (("pump", ()), ("reports", ()), ("follower", ("--follow",))):
+        flag.unlink(missing_ok=True)
+        tracer = sabotaged(
+            part, "--json", "--interval", "0.1", "-o", tmp_path / f"{part}.json", *options,
+            "--", "sh", "-c", f"cat {fifo}; exit 7",
+        )  # fmt: skip
+        tracer.await_report(lambda report: True)
+        flag.touch()
+        if part == "follower":
+            fifo.write_text("end")
+        else:
+            tracer.wait_for("no longer tracing; sh (process")
+            fifo.write_text("end")
+        assert tracer.finish() == 7, tracer.messages
+        assert sum("made up" in line for line in tracer.messages) == 1, tracer.messages
+        assert (tmp_path / f"{part}.json").exists()
+
+
+def test_a_program_goes_on_if_tracing_does_not_begin(flag: Path) -> None:
+    flag.touch()
+    command = ["-m", "tests.sabotage", "beginning", flag, "--text", "--", "sh", "-c", "exit 7"]
+    done = subprocess.run(
+        [sys.executable, *map(str, command)], capture_output=True, text=True, timeout=PATIENCE_S,
+        stdin=subprocess.DEVNULL, check=False,
+    )  # fmt: skip
+    assert done.returncode == 7, done.stderr
+    assert "made up" in done.stderr

@@ -1,0 +1,94 @@
+"""Programs with sanitizers: traced, they do what they do untraced."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, TARGETS, run_tracelloc
+from tracelloc.target.procfs import Process
+from tracelloc.target.sanitizers import has_leak_sanitizer
+from tracelloc.target.space import AddressSpace
+from tracelloc.tracing.preload import preloads
+
+pytestmark = pytest.mark.bpf
+
+KINDS = {
+    "address": ("-fsanitize=address",),
+    "address, static": ("-fsanitize=address", "-static-libasan"),
+    "address, static and stripped": ("-fsanitize=address", "-static-libasan", "-s"),
+    "leak": ("-fsanitize=leak",),
+}
+
+
+def build(directory: Path, *flags: str) -> Path:
+    program = directory / "sanitized"
+    subprocess.run(
+        ["gcc", "-g", *flags, "-o", program, TARGETS / "sanitized.c"],
+        check=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    return program
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_that_ends_soon(tmp_path: Path, kind: str) -> None:
+    """LeakSanitizer looks for leaks at the end, by ptrace(2): nobody else may use that then."""
+    program = build(tmp_path, *KINDS[kind])
+    assert not preloads(bytes(program))
+    for arguments in ((), ("leak",)):
+        alone = subprocess.run(
+            [program, *arguments], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
+        assert (alone.returncode != 0) is bool(arguments), alone.stderr
+        for options in ((), ("--follow",)):
+            done = run_tracelloc(
+                "--text", "--report", tmp_path / "report", *options, "--", program, *arguments
+            )
+            assert done.returncode == alone.returncode, done.stderr
+            assert "fatal error" not in done.stderr
+            assert ("LeakSanitizer fails under ptrace: its children" in done.stderr) is bool(
+                options
+            )
+            assert "3.91 KiB in 1 allocation" in (tmp_path / "report").read_text()
+
+
+def test_a_shell_that_runs_it_is_followed(tmp_path: Path) -> None:
+    """The program is left alone, the others are not; all ends are noticed."""
+    program = build(tmp_path, *KINDS["address"])
+    done = run_tracelloc(
+        "--json", "--report", tmp_path / "report", "--follow", "--",
+        "sh", "-c", f"{program}; true; cat /dev/null; exit 3",
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    report = (tmp_path / "report").read_text()
+    assert '"command":"sanitized"' in report
+    assert '"command":"cat"' in report
+
+
+def test_one_that_runs_cannot_be_followed(tmp_path: Path) -> None:
+    program = build(tmp_path, *KINDS["address"])
+    with subprocess.Popen(
+        [program, "wait"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as target:
+        assert target.stdout is not None
+        assert target.stdout.readline() == b"ready\n"
+        done = run_tracelloc("-p", target.pid, "--follow", "--text")
+        assert done.returncode == 1
+        (line,) = [line for line in done.stderr.splitlines() if "error" in line]
+        assert "LeakSanitizer fails under ptrace; leave --follow out" in line
+        _, _ = target.communicate(b"end\n", PATIENCE_S)
+        assert target.returncode == 0
+
+
+def test_others_have_none() -> None:
+    with subprocess.Popen(["sleep", "600"]) as target:
+        space = AddressSpace(Process(target.pid))
+        deadline = time.monotonic() + PATIENCE_S
+        while not any("libc" in module.path for module in space.refresh()):
+            assert time.monotonic() < deadline
+        assert not has_leak_sanitizer(space)
+        space.close()
+        target.kill()

@@ -1,0 +1,55 @@
+"""The tests that run on other kernels: a name that is gone must not turn hours into nothing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S
+from tests.kernels.__main__ import ROWS, Result, main, read
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_name_of_the_selection_is_a_test() -> None:
+    """pytest runs none at all if it does not know one."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-p", "no:cacheprovider",
+         "@tests/kernels/selection.txt"],
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("tests", [None, "<testsuites><testsuite/></testsuites>"])
+def test_a_row_without_tests_has_failed(tmp_path: Path, tests: str | None) -> None:
+    (tmp_path / "demo.txt").write_text("demo ended with status 0\n")
+    if tests is not None:
+        (tmp_path / "tests.xml").write_text(tests)
+    result = Result(ROWS[0])
+    read(result, tmp_path, 4 if tests is None else 0)
+    assert result.outcome.startswith("NO TEST RAN (exit status ")
+    assert not result.is_good
+
+
+def test_a_row_with_tests(tmp_path: Path) -> None:
+    (tmp_path / "demo.txt").write_text("demo ended with status 0\n")
+    case = "<testcase classname='tests.test_a' name='{}'>{}</testcase>"
+    cases = case.format("one", ""), case.format("two", "<failure/>")
+    for count, outcome in ((1, "exact"), (2, "1 failed, exit status 1")):
+        (tmp_path / "tests.xml").write_text(f"<testsuite>{''.join(cases[:count])}</testsuite>")
+        result = Result(ROWS[0])
+        read(result, tmp_path, count - 1)
+        assert (result.outcome, result.passed) == (outcome, 1)
+
+
+def test_an_unknown_word_lists_the_rows() -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["7.19", "full"])
+    text = str(caught.value.code)
+    assert text.startswith("no kernel's name contains 7.19 and full; there are\n")
+    assert all(f"\n  {row.name}" in text for row in ROWS)

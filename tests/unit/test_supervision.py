@@ -1,0 +1,251 @@
+"""What fails fails alone: it is counted and reported, and snapshots can still be taken."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.harness import PATIENCE_S
+from tests.unit.stage import A, Stage, Stages
+from tracelloc.capture.overheadlimit import OverheadLimit
+from tracelloc.errors import TargetError, UnsupportedError
+from tracelloc.objects.memory import RemoteMemory
+from tracelloc.objects.types import are_mapped
+from tracelloc.snapshots.wanted import Wanted
+from tracelloc.target.procfs import Process
+from tracelloc.text import NS_PER_S
+from tracelloc.tracing import outside
+from tracelloc.tracing.session import Session
+from tracelloc.tracing.supervision import BoundedWork, Supervisor
+from tracelloc.views.processfacts import losses_line
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    def work(*_arguments: object, **_more: object) -> None:
+        raise error
+
+    return work
+
+
+def some_ended() -> int:
+    """The PID of a process that has ended and is not waited for."""
+    child = os.posix_spawn("/bin/true", ["true"], {})
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    return child
+
+
+def test_a_task_that_fails_is_counted_reported_once_and_given_up() -> None:
+    said: list[str] = []
+    now_s = [0.0]
+    supervisor = Supervisor(said.append, clock_s=lambda: now_s[0])
+    tries: list[float] = []
+
+    def work() -> None:
+        tries.append(now_s[0])
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    while now_s[0] < 100:
+        assert supervisor.run("reading", 1, work) is None
+        now_s[0] += 0.5
+    assert tries == [0, 1, 11]
+    assert supervisor.has_given_up("reading", 1)
+    assert supervisor.failures == {"reading": 3}
+    (line,) = said
+    assert line.endswith("process 1 failed: Input/output error; tracing goes on without")
+    # Another process, and the next program of this one, are not concerned.
+    assert supervisor.run("reading", 2, lambda: 5) == 5
+    supervisor.forget(1)
+    assert supervisor.run("reading", 1, lambda: 6) == 6
+
+
+def test_failures_in_a_row_count() -> None:
+    now_s = [0.0]
+    supervisor = Supervisor(clock_s=lambda: now_s[0])
+    for n in range(20):
+        now_s[0] = 100.0 * n
+        supervisor.run("often", 1, fail(ValueError()) if n % 3 else lambda: None)
+    assert not supervisor.has_given_up("often", 1)
+
+
+def test_many_processes_are_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+    supervisor = Supervisor(said.append, debug=True)
+    for pid in range(1, 100):
+        supervisor.run("reading", -pid, fail(ValueError("no")))
+        supervisor.forget(-pid)
+    assert supervisor.failures == {"reading": 99}
+    assert len(said) == 4
+    assert said[-1].endswith("; more are counted, not reported")
+    assert capsys.readouterr().err.count("ValueError: no\n") == 99
+
+
+def test_a_process_that_ends_is_no_failure() -> None:
+    pid = some_ended()
+    supervisor = Supervisor()
+    assert supervisor.run("reading", pid, fail(TargetError("it has ended"))) is None
+    assert not supervisor.failures
+    supervisor.run("reading", pid, fail(IndexError()))
+    assert supervisor.failures == {"reading": 1}
+    os.waitpid(pid, 0)
+
+
+def test_a_process_without_mappings() -> None:
+    """A zombie has none: an index out of range, once."""
+    pid = some_ended()
+    memory = RemoteMemory(Process(pid))
+    assert are_mapped(memory, np.array([0, 1 << 40], np.uint64)).tolist() == [False, False]
+    os.waitpid(pid, 0)
+
+
+def tend(play: Stage) -> None:
+    """What the pump does now and then, ten seconds from now."""
+    with play.session._lock:
+        play.session._upkeep.look(time.monotonic_ns() + 10 * NS_PER_S)
+
+
+@pytest.mark.parametrize(
+    "error", [TargetError("could not probe malloc"), UnsupportedError("too many open files")]
+)
+def test_a_library_mapped_later_that_cannot_be_probed(stage: Stages, error: Exception) -> None:
+    play = stage()
+    root = play.session.root
+    root.probes.points.append(None)  # type: ignore[arg-type] - what is probed by now
+    root.probes.attach = fail(error)  # type: ignore[method-assign]
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    root._see(["libx.so"])  # type: ignore[list-item]
+    root.probes.points.clear()
+    now = play.now()[play.root]
+    assert (now.live_bytes, now.losses.failed_tasks) == (100, {"probing of libraries": 1})
+    assert "probing of libraries failed" in losses_line(now)
+    (said,) = play.said
+    assert f"probing of libraries of process {play.root} failed: {error}" in said
+
+
+def test_upkeep_that_fails_does_not_end_the_trace(stage: Stages) -> None:
+    """By a bug, say: of two processes only the one concerned has no samples and no verdicts."""
+    play = stage()
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    one, two = play.session.processes.every
+    for name in ("look_after", "take_samples", "judge_on"):
+        setattr(one, name, fail(KeyError("a bug")))
+    for pid in (play.root, child):
+        play.play(play.image(pid), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1), child: (100, 1)}
+    tend(play)
+    assert two.judged_ns
+    failed = play.now()[child].losses.failed_tasks
+    assert set(failed) == {"care of probes", "taking samples", "judging"}
+    assert len(play.said) == 3
+    assert play.session._failure is None
+
+
+def test_a_census_that_never_ends(stage: Stages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may be such that reading it waits for the process: snapshots don't."""
+    monkeypatch.setattr(outside, "_CENSUS_PATIENCE_S", 0.2)
+    play = stage()
+    root = play.session.root
+    began, may_end = threading.Event(), threading.Event()
+
+    def hang() -> bool:
+        began.set()
+        return may_end.wait(PATIENCE_S) and False
+
+    monkeypatch.setattr(root.objects._search, "has_python", hang)
+    try:
+        first = play.now(Wanted(objects=True))[play.root]
+        assert began.is_set()
+        assert first.rss_bytes
+        # Nobody waits for it again, however long one would wait.
+        monkeypatch.setattr(outside, "_CENSUS_PATIENCE_S", 1e6)
+        again = play.now(Wanted(objects=True))[play.root]
+        assert again.losses.failed_tasks == {"object census": 1}
+        assert "object census of process" in play.said[0]
+    finally:
+        may_end.set()
+
+
+def test_bounded_work() -> None:
+    may_end, bounded = threading.Event(), BoundedWork("test")
+    assert bounded.run(lambda: 5, PATIENCE_S) == 5
+    with pytest.raises(KeyError):
+        bounded.run(lambda: {}[1], PATIENCE_S)
+    with pytest.raises(TimeoutError, match="it takes more than 0"):
+        bounded.run(lambda: may_end.wait(PATIENCE_S), 0.01)
+    assert bounded.is_overdue
+    with pytest.raises(TimeoutError, match="still"):
+        bounded.run(lambda: 5, PATIENCE_S)
+    may_end.set()
+    assert bounded._overdue is not None
+    bounded._overdue.result(PATIENCE_S)
+    assert bounded.run(lambda: 6, PATIENCE_S) == 6
+
+
+def wait_for_failure(session: Session) -> str:
+    """Why tracing has failed."""
+    told: list[str] = []
+    has_failed = threading.Event()
+    session.when_failed(lambda error: (told.append(str(error)), has_failed.set())[1])
+    assert has_failed.wait(PATIENCE_S)
+    return told[0]
+
+
+def test_a_pump_that_fails_leaves_what_was_seen(stage: Stages) -> None:
+    play = stage()
+    play.play(play.image(play.root), (A, 16, 100, 1, 7))
+    assert play.figures() == {play.root: (100, 1)}
+    play.capture.drain.take = fail(ValueError("a bug"))  # type: ignore[method-assign]
+    os.eventfd_write(play.capture.wakeups_fd, 1)
+    assert wait_for_failure(play.session) == "tracing failed: ValueError: a bug"
+    play.session._pump_thread.join(PATIENCE_S)
+    assert play.figures() == {play.root: (100, 1)}
+    play.session.stop()
+    now = play.now()[play.root]
+    assert (now.live_bytes, now.losses.failed_tasks) == (100, {"tracing": 1})
+
+
+def test_a_limit_that_cannot_be_kept_ends_the_trace(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The target must not pay more than it may: that is no task to go on without."""
+    play = stage()
+
+    class Unmeasured:
+        probe_share = None
+        check = staticmethod(fail(UnsupportedError("--max-overhead can't measure it here")))
+
+        def cancel(self) -> None:
+            """There is nothing to end."""
+
+        join = cancel
+
+    play.session._upkeep._overhead = Unmeasured()  # type: ignore[assignment]
+    assert "--max-overhead can't measure it here" in wait_for_failure(play.session)
+
+
+def test_a_process_that_cannot_be_probed_again(
+    stage: Stages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two windows: the others have their next one."""
+    monkeypatch.setattr("tracelloc.tracing.session.require_measuring", lambda: None)
+    play = stage(max_overhead=OverheadLimit(0.05))
+    child = play.start()
+    play.session.forked(play.root, 7, child, shares=False)
+    one, two = play.session.processes.every
+    assert play.session.windows is not None
+    play.capture.pause = lambda: None  # type: ignore[attr-defined]
+    play.capture.forget_window = lambda _pid: None  # type: ignore[attr-defined]
+    for paused in (True, False, True, False):
+        with play.session._lock:
+            monkeypatch.setattr(two.probes, "resume", fail(UnsupportedError("no more files")))
+            play.session.windows.set_paused(paused=paused)
+    assert (one.is_paused, two.is_paused) == (False, True)
+    assert one.windows.number == 3
+    assert play.now()[child].losses.failed_tasks == {"reattaching": 2}

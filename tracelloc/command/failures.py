@@ -1,0 +1,38 @@
+"""How the command reports what it fails of: one line, and a traceback if that was asked for."""
+
+from __future__ import annotations
+
+import errno
+import sys
+import traceback
+from typing import Final
+
+from tracelloc.errors import TracellocError, scarcity
+from tracelloc.text import printable
+
+_LONGEST_MESSAGE: Final = 1000
+"""Characters of an error that nobody has thought of."""
+
+
+def report_failure(error: BaseException, *, debug: bool) -> int:
+    """Writes a line to standard error, but for an interrupt. Returns the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        return 0
+    if debug:
+        traceback.print_exception(error)
+    print(f"tracelloc: error: {_message_of(error)}", file=sys.stderr)
+    return error.exit_code if isinstance(error, TracellocError) else 1
+
+
+def _message_of(error: BaseException) -> str:
+    if isinstance(error, TracellocError):
+        # It may hold names that somebody else has chosen; a list has lines.
+        return "\n".join(printable(line) for line in str(error).split("\n"))
+    if isinstance(error, MemoryError):
+        error = OSError(errno.ENOMEM, "")
+    why = scarcity(error) if isinstance(error, OSError) else None
+    if why is not None:
+        return why
+    text = printable(str(error))[:_LONGEST_MESSAGE]
+    message = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{message}; this is a bug, --debug shows more"
