@@ -17,7 +17,7 @@ MODULES = sorted(
 LAYERS = [
     {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
     {"startup", "invoker", "demangle", "elf", "watchrules"},
-    {"cfi", "dwarf"},
+    {"cfi", "dwarf", "safefiles"},
     {"disassembly"},
     {"worker"},
     {"target"},
