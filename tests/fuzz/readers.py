@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +22,7 @@ from typing import cast
 import numpy as np
 
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tracelloc.bounded import UnpackBudget
 from tracelloc.capture.ring import Miss
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.reasons import CfiError
@@ -41,7 +43,6 @@ from tracelloc.recording.changes import (
     decode,
     encode,
     packed,
-    unpacked,
 )
 from tracelloc.recording.parts import Dissector, trace_of
 from tracelloc.recording.reader import RecordedTrace
@@ -253,9 +254,9 @@ def _recording(data: bytes) -> None:
 def _moment(data: bytes) -> None:
     """What is behind the checksums, which keep nearly all damage out."""
     with suppress(MalformedError):
-        RecordedSymbols().add((0, 0), packed(data))
+        RecordedSymbols().add((0, 0), packed(data), UnpackBudget())
     with suppress(MalformedError):
-        list(arrays_unpacked(packed(data), np.int64, np.uint16, np.uint64))
+        arrays_unpacked(packed(data), np.int64, np.uint16, np.uint64, budget=UnpackBudget())
     with suppress(MalformedError):
         parts = decode(packed(data), MomentParts())
         trace_of(parts, lambda _: Stacks(), lambda _key, _time_ns: np.zeros(1, np.int64))
@@ -437,7 +438,7 @@ def _moments() -> list[bytes]:
     batch = names.batch(namers(40.0).of(trace.root.target), 0.0)
     assert batch is not None
     moment = encode(Dissector(lambda _: 0).parts(trace), MomentParts())
-    return [unpacked(moment), unpacked(batch)]
+    return [zlib.decompress(moment), zlib.decompress(batch)]
 
 
 def seeds(reader: str, directory: Path) -> list[bytes]:

@@ -16,7 +16,7 @@ MODULES = sorted(
 
 LAYERS = [
     {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
-    {"startup", "invoker", "demangle", "elf", "watchrules"},
+    {"bounded", "startup", "invoker", "demangle", "elf", "watchrules"},
     {"cfi", "dwarf", "safefiles"},
     {"disassembly"},
     {"worker"},
