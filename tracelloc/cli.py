@@ -16,7 +16,7 @@ from typing import Final
 from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import TracellocError, UsageError, scarcity
-from tracelloc.startup import STARTUP, import_numpy
+from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 from tracelloc.text import printable
 
 _LONGEST_MESSAGE: Final = 1000
@@ -28,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     began_s = time.monotonic()
     debug = "--debug" in arguments
+    take_own_variables()
     try:
         try:
             return _command(arguments, began_s)

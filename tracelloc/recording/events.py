@@ -33,7 +33,7 @@ _TYPES: Final = (
 )  # fmt: skip
 """Times, distinct addresses, which of them, sizes with kinds, stacks, distinct threads, which."""
 _LARGEST_BYTES: Final = 1 << 29
-"""Of a row, unpacked: some fifteen million events."""
+"""Largest row, unpacked: some fifteen million events."""
 _MOST_BLOCKS: Final = 1 << 24
 _INSERT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
 _SHARE: Final = 2
