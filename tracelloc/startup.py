@@ -46,7 +46,7 @@ STARTUP: Final = StatusLine()
 OWN_PREFIX: Final = "TRACELLOC_"
 """Names of tracelloc's own variables begin so: passwords, tokens."""
 OWN_VARIABLES: Final[dict[str, str]] = {}
-"""Those that tracelloc was started with; they are not in ``os.environ`` any more."""
+"""The variables of tracelloc's own that were in ``os.environ`` when it started."""
 
 
 def take_own_variables() -> None:
