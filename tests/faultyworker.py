@@ -31,7 +31,7 @@ spoil(readcode.ReadCode, "functions", ".fault.code")
 spoil(readcode.ReadCode, "all_rows", ".fault.rows")
 spoil(readcode.ReadCode, "rules", ".fault.stacks")
 """
-CRASH = "import os; os.kill(os.getpid(), 11)"
+CRASH = "import ctypes; ctypes.string_at(0)"
 
 faulty_script = zygote.SCRIPT.replace("\nconfine(", f"{FAULTS}\nconfine(")
 assert faulty_script != zygote.SCRIPT

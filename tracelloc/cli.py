@@ -14,7 +14,7 @@ from tracelloc.command.commandline import CommandLine, Mode, parse_command_line,
 from tracelloc.command.failures import report_failure
 from tracelloc.command.parser import SUBCOMMANDS
 from tracelloc.errors import UsageError
-from tracelloc.startup import STARTUP, import_numpy
+from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -22,6 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     began_s = time.monotonic()
     debug = "--debug" in arguments
+    take_own_variables()
     try:
         try:
             return _command(arguments, began_s)

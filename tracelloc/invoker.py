@@ -12,15 +12,24 @@ import ctypes
 import os
 import pwd
 import stat
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from tracelloc.text import printable
 
 _OTHERS_WRITE: Final = stat.S_IWGRP | stat.S_IWOTH
+
+
+_ROOTS_CACHE: Final = Path("/var/cache")
+
+
+class User(NamedTuple):
+    """A user and a group, with whose rights files are used."""
+
+    uid: int
+    gid: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +42,11 @@ class Invoker:
     """The directory of this user's configuration."""
     cache: Path
     """The directory of what can be made again at any time."""
+
+    @property
+    def user(self) -> User:
+        """The user and the group alone."""
+        return User(self.uid, self.gid)
 
     @property
     def filters(self) -> Path:
@@ -55,9 +69,21 @@ def invoker(environment: Mapping[str, str] = os.environ) -> Invoker:
         given = environment.get(variable, "")
         return Path(given) if given.startswith("/") else Path(home or "/nonexistent") / usual
 
-    return Invoker(
-        uid, gid, directory("XDG_CONFIG_HOME", ".config"), directory("XDG_CACHE_HOME", ".cache")
-    )
+    cache = directory("XDG_CACHE_HOME", ".cache")
+    if uid == 0:
+        # $HOME may be another user's, who could have put links there.
+        given = environment.get("XDG_CACHE_HOME", "").startswith("/")
+        is_own = given and is_changed_only_by(cache, User(uid, gid))
+        cache = cache if is_own else _ROOTS_CACHE
+    return Invoker(uid, gid, directory("XDG_CONFIG_HOME", ".config"), cache)
+
+
+def sudo_caller(environment: Mapping[str, str]) -> User | None:
+    """User and group who called sudo: what root makes under it belongs to them."""
+    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
+    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
+        return None
+    return User(int(user), int(group))
 
 
 def effective_user() -> Invoker:
@@ -71,7 +97,7 @@ def effective_user() -> Invoker:
 
 
 @contextlib.contextmanager
-def rights_of(who: Invoker) -> Iterator[None]:
+def rights_of(who: Invoker | User) -> Iterator[None]:
     """The thread's rights on files become the user's: root must not follow their links.
 
     setfsuid(2) is the only way that leaves the other threads alone.
@@ -90,6 +116,33 @@ def rights_of(who: Invoker) -> Iterator[None]:
     finally:
         libc.setfsuid(user)
         libc.setfsgid(group)
+
+
+def is_changed_only_by(path: Path, user: User) -> bool:
+    """Whether only this user and root can replace a path's file or any directory above it.
+
+    Links count as what they lead to; what does not exist is left out.
+    """
+    real = Path(os.path.realpath(path))
+    for place in (real, *real.parents):
+        try:
+            status = place.lstat()
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return False
+        if status.st_uid not in (0, user.uid):
+            return False
+        if stat.S_ISDIR(status.st_mode) and others_replace_entries(status, user):
+            return False
+    return True
+
+
+def others_replace_entries(directory: os.stat_result, user: User) -> bool:
+    """Whether its permissions let other users replace the entries of root or of the user."""
+    # Everybody's group is often their own; root's files are in groups that others are members of.
+    writers = stat.S_IWOTH | (0 if user.uid else stat.S_IWGRP)
+    return bool(directory.st_mode & writers) and not directory.st_mode & stat.S_ISVTX
 
 
 def trusted_bytes(path: Path, who: Invoker, most_bytes: int) -> bytes:
@@ -115,76 +168,3 @@ def _check_writers(status: os.stat_result, who: Invoker, what: str) -> None:
         raise PermissionError(0, f"{what} belongs to another user")
     if status.st_mode & _OTHERS_WRITE:
         raise PermissionError(0, f"other users can write {what} (chmod go-w makes it yours)")
-
-
-def create_file(path: Path, flags: int, mode: int, owner: tuple[int, int] | None) -> int:
-    """Opens a file to be written, makes it if need be, and gives it to a user and group.
-
-    ``flags``: further ones of open(2); with O_EXCL, the file has exactly this ``mode``. Raises
-    OSError.
-    """
-    descriptor = os.open(path, flags | os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, mode)
-    try:
-        hand_over(descriptor, owner, mode if flags & os.O_EXCL else None)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def hand_over(descriptor: int, owner: tuple[int, int] | None, mode: int | None) -> None:
-    """Gives an open file, if it is a regular one, to a user and group, with these permissions.
-
-    None: those that it has. Raises OSError.
-    """
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        return
-    if owner is not None:
-        # File systems without owners refuse, and need none.
-        with contextlib.suppress(PermissionError, OverflowError):
-            os.fchown(descriptor, *owner)
-    if mode is not None:
-        os.fchmod(descriptor, mode)
-
-
-def replace_file(
-    path: Path,
-    pieces: Iterable[bytes],
-    mode: int | None = None,
-    owner: tuple[int, int] | None = None,
-) -> None:
-    """Writes beside the file and renames: readers see the old content or the new.
-
-    ``mode``: its permissions; None: those that it had, 0600 if it is new. ``owner``: user
-    and group who get it. Raises OSError; the old file is then as it was.
-    """
-    if mode is None:
-        mode = 0o600
-        with contextlib.suppress(FileNotFoundError):
-            mode = stat.S_IMODE(path.stat().st_mode)
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=".tracelloc-")
-    _UNFINISHED.add(name)
-    try:
-        with os.fdopen(descriptor, "wb", buffering=1 << 16) as stream:
-            stream.writelines(pieces)
-            stream.flush()
-            # Some file systems notice only now that there is no room.
-            os.fsync(descriptor)
-            hand_over(descriptor, owner, mode)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-    finally:
-        _UNFINISHED.discard(name)
-
-
-_UNFINISHED: Final[set[str]] = set()
-"""Files that are being written beside those whose place they are to take."""
-
-
-def discard_unfinished() -> None:
-    """Takes away what is half written: nobody will finish it."""
-    for name in list(_UNFINISHED):
-        with contextlib.suppress(OSError):
-            os.unlink(name)

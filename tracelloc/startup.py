@@ -1,6 +1,6 @@
-"""What tracelloc is doing before it traces, from the first moment on.
+"""What comes first: tracelloc's own variables, and a line that says what it is doing.
 
-One line on standard error, where that is a terminal; nothing elsewhere.
+The line is on standard error, where that is a terminal.
 """
 
 from __future__ import annotations
@@ -41,6 +41,18 @@ class StatusLine:
 
 STARTUP: Final = StatusLine()
 """The program's own."""
+
+
+OWN_PREFIX: Final = "TRACELLOC_"
+"""Names of tracelloc's own variables begin so: passwords, tokens."""
+OWN_VARIABLES: Final[dict[str, str]] = {}
+"""The variables of tracelloc's own that were in ``os.environ`` when it started."""
+
+
+def take_own_variables() -> None:
+    """Takes tracelloc's own variables out of the environment that child processes inherit."""
+    for name in [name for name in os.environ if name.startswith(OWN_PREFIX)]:
+        OWN_VARIABLES[name] = os.environ.pop(name)
 
 
 def import_numpy() -> None:

@@ -1,6 +1,7 @@
 """What is watched while tracing: rules that end it, a command told of leaks, suppressions.
 
-The command is run once for each leak, in the background: directly, not by a shell, so that
+The command is run once for each leak, in the background, as the user who called tracelloc:
+directly, not by a shell, so that
 nothing in it is expanded; names from the target only come in the JSON on its standard input.
 Whatever it does, tracing goes on: it has a thread of its own, a session of its own, and a
 bounded time.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import queue
 import re
 import resource
@@ -32,8 +34,10 @@ from typing import Any, Final
 
 from tracelloc.errors import UsageError
 from tracelloc.filters import NamedStack
+from tracelloc.invoker import Invoker, invoker
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.text import NS_PER_S, format_duration, format_size, printable
+from tracelloc.tracing.program import environment_of
 from tracelloc.verdict.findings import Suppressed
 from tracelloc.verdict.judgement import Member, Suspect, Verdict
 from tracelloc.views.facts import stack_facts, summary, suspect_facts
@@ -87,11 +91,14 @@ class LeakCommand:
         command: Sequence[str],
         say: Callable[[str], None],
         patience_s: float = ON_LEAK_PATIENCE_S,
+        who: Invoker | None = None,
     ) -> None:
+        """``who`` runs it; None: who called tracelloc, also by sudo."""
         self._command = list(command)
         self._name = printable(command[0])
         self._say = say
         self._patience_s = patience_s
+        self._who = who or invoker()
         # Ours come later, as the bound on our own memory does.
         self._data_limit = resource.getrlimit(resource.RLIMIT_DATA)
         self._told: set[tuple[int, int]] = set()
@@ -141,7 +148,9 @@ class LeakCommand:
         # Standard output carries the reports: what the command prints goes beside it.
         streams: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": sys.stderr.fileno()}
         try:
-            process = subprocess.Popen(self._command, start_new_session=True, **streams)
+            process = subprocess.Popen(
+                self._command, start_new_session=True, **streams, **self._rights()
+            )
         except OSError as error:
             self._say(f"error: cannot run {self._name}: {error.strerror}")
             return
@@ -160,6 +169,17 @@ class LeakCommand:
                 self._say(f"error: {self._name} ended with status {process.returncode}")
         finally:
             self._process = None
+
+    def _rights(self) -> dict[str, Any]:
+        """The user, the groups and the environment, as arguments of ``Popen``."""
+        own = (name + b"=" + value for name, value in os.environb.items())
+        entries = (entry.partition(b"=") for entry in environment_of(self._who, own))
+        environment = {name: value for name, _, value in entries}
+        if self._who.uid == os.geteuid():
+            return {"env": environment}
+        groups = os.getgrouplist(pwd.getpwuid(self._who.uid).pw_name, self._who.gid)
+        user = {"user": self._who.uid, "group": self._who.gid, "extra_groups": groups}
+        return {"env": environment, **user}
 
     def _kill(self) -> None:
         process = self._process
@@ -285,11 +305,15 @@ def _without(suspect: Suspect, gone: list[Member], lost: float) -> Suspect:
 class Watch:
     """What one run watches for."""
 
-    def __init__(self, options: WatchOptions, say: Callable[[str], None]) -> None:
-        """Raises UsageError for bad suppressions."""
+    def __init__(
+        self, options: WatchOptions, say: Callable[[str], None], who: Invoker | None = None
+    ) -> None:
+        """``who`` runs commands, see ``LeakCommand``. Raises UsageError for bad suppressions."""
         self._rules = options.rules
         self.suppressions: Suppressions = read_suppressions(options.suppressions)
-        self._command = LeakCommand(options.on_leak, say) if options.on_leak else None
+        self._command = None
+        if options.on_leak:
+            self._command = LeakCommand(options.on_leak, say, who=who)
         self.broken: str | None = None
         """Why tracing ends with ``FAILED_STATUS``; None unless a rule was broken."""
 

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ import numpy as np
 
 from tests.fuzz import sharedarea
 from tests.unit.hostile import MadeSection, elf_bytes, symbol_sections
+from tracelloc.bounded import UnpackBudget
 from tracelloc.capture.ring import Miss
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.reasons import CfiError
@@ -34,6 +36,8 @@ from tracelloc.elf.plt import plt_functions
 from tracelloc.errors import MalformedError, TracellocError, UnsupportedError
 from tracelloc.filters.rules import parse_rules
 from tracelloc.heap.stacks import Stacks
+from tracelloc.objects.blocks import Addresses, References
+from tracelloc.objects.pools import POOL_BYTES
 from tracelloc.placement import plan
 from tracelloc.reading import read_profile
 from tracelloc.recording.changes import (
@@ -42,7 +46,6 @@ from tracelloc.recording.changes import (
     decode,
     encode,
     packed,
-    unpacked,
 )
 from tracelloc.recording.parts import Dissector, trace_of
 from tracelloc.recording.reader import RecordedTrace
@@ -254,9 +257,9 @@ def _recording(data: bytes) -> None:
 def _moment(data: bytes) -> None:
     """What is behind the checksums, which keep nearly all damage out."""
     with suppress(MalformedError):
-        RecordedSymbols().add((0, 0), packed(data))
+        RecordedSymbols().add((0, 0), packed(data), UnpackBudget())
     with suppress(MalformedError):
-        list(arrays_unpacked(packed(data), np.int64, np.uint16, np.uint64))
+        arrays_unpacked(packed(data), np.int64, np.uint16, np.uint64, budget=UnpackBudget())
     with suppress(MalformedError):
         parts = decode(packed(data), MomentParts())
         trace_of(parts, lambda _: Stacks(), lambda _key, _time_ns: np.zeros(1, np.int64))
@@ -348,6 +351,52 @@ def _python(data: bytes) -> None:
         lines.line(offset)
 
 
+_POOL_WORDS, _POOL_HEADER_WORDS = POOL_BYTES // 8, 6
+
+
+def _heap(data: bytes) -> None:
+    """References in an image of CPython's heap whose pools, pieces and limits are anything.
+
+    Raises AssertionError for what leads out of the image.
+    """
+    head = np.frombuffer(data[:64].ljust(64, b"\0"), np.uint8).astype(np.int64)
+    pool_count, sizes = int(head[0]) % 3, 2 * (head[1 : 2 + int(head[2]) % 4] % 64 + 1)
+    pool_words = pool_count * _POOL_WORDS
+    piece_at = pool_words + np.cumsum(sizes) - sizes
+    words = np.zeros(pool_words + int(sizes.sum()) + 8, np.uint64)
+    given = np.frombuffer(data[: len(data) // 8 * 8], np.uint64)[: len(words)]
+    words[: len(given)] = given
+    pools = Addresses()
+    pools.add(np.arange(1, pool_count + 1, dtype=np.uint64) * np.uint64(POOL_BYTES), 0)
+    starts = np.arange(1 << 20, (1 << 20) + 4096 * len(sizes), 4096, dtype=np.uint64)
+    count = len(words) // 2 + 1
+    flags = np.resize(np.frombuffer(data or b"\0", np.uint8), 2 * count)
+    kinds, limits = flags[:count].copy(), flags.view(np.uint16)[:count].copy()
+    references = References(
+        words, pool_words, pools, starts, starts + 8 * sizes.astype(np.uint64), piece_at,
+        kinds, limits,
+    )  # fmt: skip
+    known = np.flatnonzero(kinds[: len(words) // 2]) * 2
+    within = (known < pool_words) & (known % _POOL_WORDS >= _POOL_HEADER_WORDS)
+    known = known[within | np.isin(known, piece_at)]
+    ends = np.append(piece_at, pool_words + sizes.sum())
+    for start in known.tolist():
+        end = ends[np.searchsorted(ends, start, side="right")] if start >= pool_words else 0
+        end = end or (start // _POOL_WORDS + 1) * _POOL_WORDS
+        assert 0 <= references.size(start) <= end - start
+    parents, queue = np.zeros(count, np.uint32), np.zeros(count + len(known), np.uint32)
+    queue[: len(known)] = known >> 1
+    parents[known >> 1] = 1
+    assert references.trace(parents, queue, 0, len(known)) <= len(queue)
+    parents[:] = 0
+    if len(piece_at):
+        queue[0] = piece_at[0] >> 1
+        assert references.trace(parents, queue, 0, 1) <= count + 1
+    counts, last = np.zeros(count, np.uint32), np.zeros(count, np.uint32)
+    references.referrers(known, parents, counts, last)
+    assert int(last.max()) < len(words)
+
+
 def _answer(message: object) -> bytes:
     text = json.dumps(message).encode()
     return struct.pack("<II", len(text), 0) + text
@@ -366,7 +415,7 @@ READERS: dict[str, Reader] = {
     "pprof": _profile(".pb.gz"), "json": _profile(".json"), "folded": _profile(".folded"),
     "suppressions": _suppressions, "names": _names, "recording": _recording, "moment": _moment,
     "answers": _answers, "stacks": _stacks, "python": _python, "heaptrack": _profile(".txt"),
-    "shared area": sharedarea.play,
+    "shared area": sharedarea.play, "heap": _heap,
 }  # fmt: skip
 
 MAPS = b"""00400000-00401000 r-xp 00000000 fe:00 12    /bin/a
@@ -439,7 +488,18 @@ def _moments() -> list[bytes]:
     batch = names.batch(namers(40.0).of(trace.root.target), 0.0)
     assert batch is not None
     moment = encode(Dissector(lambda _: 0).parts(trace), MomentParts())
-    return [unpacked(moment), unpacked(batch)]
+    return [zlib.decompress(moment), zlib.decompress(batch)]
+
+
+def _heap_image() -> bytes:
+    """Two pools and three pieces: what refers to itself, and sizes that are too large."""
+    words = np.zeros(2 * _POOL_WORDS + 200, np.uint64)
+    words[0] = 0x0303020101FF0102
+    words[4] = words[_POOL_WORDS + 4] = np.uint64(0xFFFFFFFF00000000)
+    words[6::5] = POOL_BYTES + 48
+    words[7::11] = 2 * POOL_BYTES + 100
+    words[2 * _POOL_WORDS :: 3] = 1 << 20
+    return words.tobytes()
 
 
 def seeds(reader: str, directory: Path) -> list[bytes]:
@@ -461,7 +521,8 @@ def seeds(reader: str, directory: Path) -> list[bytes]:
         "perfmap": [b"1000 10 one\n0x2000 20 two words\n", b"1000 10 JS:*f /a.js:1:2\n"],
         "filters": [FILTERS], "allocators": [ALLOCATORS], "answers": ANSWERS,
         "python": [PYTHON + struct.pack("<2Q", 1, 0x4242424242424242) * 30],
-        "heaptrack": [HEAPTRACK], "usdt": [NOTES], "shared area": sharedarea.honest(),
+        "heap": [_heap_image()], "heaptrack": [HEAPTRACK], "usdt": [NOTES],
+        "shared area": sharedarea.honest(),
         "suppressions": [b"# known\nleak:foo*\nleak:^a$\n"],
         "names": [b"_RNvCs1234_7mycrate3foo", b"_ZN3foo17h0123456789abcdefE", b"JS:*x /y.js:1:2"],
     }  # fmt: skip

@@ -44,7 +44,7 @@ def free_pid() -> int:
         (["--age", "5x"], "'5x' is not a duration"),
         (["--interval", "0"], "--interval must be at least 10ms"),
         (["--push-interval", "1m"], "need --push URL"),
-        (["--as-root"], "--as-root is for -- CMD"),
+        (["--as-root"], "--as-root is for CMD and --on-leak"),
         (["--interval", "1e9"], "is not a duration"),
         (["--duration", "0s"], "--duration must be more than 0"),
         (["--count", "0"], "at least 1"),

@@ -232,6 +232,22 @@ def test_under_sudo_the_command_is_the_callers(tmp_path: Path, options: tuple[st
         assert lines == ["65534", "65534", "65534", f"{home} nobody nobody", "1000"]
 
 
+@pytest.mark.parametrize("options", [("--lane=auto",), ("--lane=off",), ("--as-root",)])
+def test_no_variable_of_tracellocs_reaches_the_program(options: tuple[str, ...]) -> None:
+    """Nor what it executes, whoever runs it."""
+    done = run_tracelloc(
+        *options, "--text", "--", "sh", "-c", "tr '\\0' '\\n' < /proc/self/environ; env; exit 0",
+        env=os.environ | SUDO | {
+            "TRACELLOC_PUSH_PASSWORD": "one", "TRACELLOC_LISTEN_TOKEN": "two", "TRACELLOC_X": "3",
+            "KEPT": "4",
+        },
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "KEPT=4" in lines
+    assert [line for line in lines if line.startswith("TRACELLOC_")] == []
+
+
 @pytest.mark.parametrize("more", [(), *[("--follow",)] * 4])
 def test_what_can_not_be_traced_is_not_run(tmp_path: Path, more: tuple[str, ...]) -> None:
     source = f"""

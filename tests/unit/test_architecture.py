@@ -16,8 +16,8 @@ MODULES = sorted(
 
 LAYERS = [
     {"confined", "errors", "text", "probes", "abi", "sampling", "syscalls"},
-    {"startup", "invoker", "demangle", "elf", "watchrules"},
-    {"cfi", "dwarf"},
+    {"bounded", "startup", "invoker", "demangle", "elf", "watchrules"},
+    {"cfi", "dwarf", "safefiles"},
     {"disassembly"},
     {"worker"},
     {"target"},

@@ -17,6 +17,7 @@ import pytest
 
 from tests.harness import PATIENCE_S, Builder
 from tracelloc import demangle as module
+from tracelloc.confined import OWN_USERS
 from tracelloc.demangle import LONGEST_NAME, cache, cxxnames, demangle, rustv0
 from tracelloc.demangle.rustlex import UnreadableError
 from tracelloc.text import LONGEST_TEXT, printable
@@ -411,7 +412,12 @@ def test_the_helper_has_no_rights(fresh: cxxnames._Helper) -> None:
     assert cxxnames.read("_Z3fooi") == "foo(int)"
     assert fresh._process is not None
     status = Path(f"/proc/{fresh._process.pid}/status").read_text()
-    for line in ("NoNewPrivs:\t1", *(f"Cap{x}:\t{0:016x}" for x in ("Prm", "Eff", "Amb"))):
+    for line in (
+        "NoNewPrivs:\t1",
+        "Seccomp:\t2",
+        *(f"Cap{x}:\t{0:016x}" for x in ("Prm", "Eff", "Amb")),
+    ):
         assert f"\n{line}\n" in status
     if not os.getuid():
-        assert "\nUid:\t65534\t65534\t65534\t65534\n" in status
+        own = f"\t{OWN_USERS + os.getpid()}" * 4
+        assert f"\nUid:{own}\n" in status

@@ -11,7 +11,7 @@ import pytest
 
 from tests.harness import TARGETS
 from tests.unit.references import addresses_in_functions, inlined_names, llvm, open_elf, places
-from tracelloc.confined import start_confined
+from tracelloc.confined import OWN_USERS, start_confined
 from tracelloc.dwarf import sourcelines
 from tracelloc.dwarf.sourcelines import SourceLines, SymbolizerPipe, find_symbolizer, reachable_path
 
@@ -82,8 +82,9 @@ def test_inlined_functions(kind: str, request: pytest.FixtureRequest) -> None:
     }  # fmt: skip
     status = Path(f"/proc/{pid}/status").read_text()
     lost = [f"Cap{name}:\t{0:016x}" for name in ("Prm", "Eff", "Amb")]
-    ids = [f"{kind}:\t65534\t65534\t65534\t65534" for kind in ("Uid", "Gid")]
-    for line in ("Groups:\t ", "NoNewPrivs:\t1", *lost, *ids):
+    own = f"\t{OWN_USERS + os.getpid()}" * 4
+    ids = [f"{kind}:{own}" for kind in ("Uid", "Gid")]
+    for line in ("Groups:\t ", "NoNewPrivs:\t1", "Seccomp:\t2", *lost, *ids):
         assert f"\n{line}\n" in status
     limits = Path(f"/proc/{pid}/limits").read_text()
     assert "Max file size             0                    0 " in limits

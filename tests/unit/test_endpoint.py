@@ -273,6 +273,7 @@ def ask_socket(path: Path, **headers: str) -> Any:
 def test_a_unix_socket_is_its_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "socket"
     monkeypatch.setenv("SUDO_UID", "65534")
+    monkeypatch.setenv("SUDO_GID", "65534")
     old = os.umask(0)
     try:
         endpoint = Endpoint(listen_on(ListenAddress("", 0, str(path))), lambda: [small()])

@@ -160,13 +160,15 @@ def test_whose_file(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_effective_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not the one who called sudo, even where $HOME is still that one's."""
-    home = pwd.getpwuid(os.geteuid()).pw_dir
-    for name in ("XDG_CACHE_HOME", "SUDO_UID"):
+    cache = Path("/var/cache") if os.geteuid() == 0 else Path("/h/.cache")
+    for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "SUDO_UID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", "/h")
-    assert effective_user().cache == Path("/h/.cache")
+    assert effective_user().cache == cache
     monkeypatch.setenv("SUDO_UID", "65534")
-    assert effective_user().cache == Path(home) / ".cache"
+    home = pwd.getpwuid(os.geteuid()).pw_dir
+    assert effective_user().config == Path(home) / ".config"
+    assert effective_user().cache == (Path(home) / ".cache" if os.geteuid() else cache)
     assert effective_user().uid == os.geteuid()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -69,6 +70,13 @@ def test_programs(builder: Builder, tmp_path: Path) -> None:
     assert does(owned)
     owned.chmod(0o4755)
     assert not does(owned)
+    owned.chmod(0o755)
+    if os.geteuid() == 0:
+        # cap_net_raw+ep (linux/capability.h, struct vfs_cap_data).
+        os.setxattr(owned, "security.capability", struct.pack("<5I", 0x02000001, 1 << 13, 0, 0, 0))
+        assert not does(owned)
+        os.removexattr(owned, "security.capability")
+    assert does(owned)
     foreign = bytearray(dynamic.read_bytes())
     foreign[18] = 183
     owned.write_bytes(foreign)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 import resource
 import sys
 import time
@@ -17,6 +19,7 @@ from tests.unit.reports import text_report
 from tracelloc.command.commandline import Mode
 from tracelloc.command.options import parse_options
 from tracelloc.errors import UsageError
+from tracelloc.invoker import effective_user, invoker
 from tracelloc.text import format_size
 from tracelloc.views.facts import summary
 from tracelloc.watching import LeakCommand, Watch, breach, read_suppressions
@@ -275,3 +278,39 @@ def test_what_goes_wrong_with_a_command_is_said(tmp_path: Path) -> None:
         command.close()
         assert len(said) == 1
         assert expected in said[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes other users")
+@pytest.mark.parametrize("is_caller", [True, False])
+def test_whose_rights_the_command_has(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], is_caller: bool
+) -> None:
+    """Under sudo the caller's, and neither tracelloc's variables nor sudo's."""
+    for name, value in (
+        ("SUDO_UID", "65534"), ("SUDO_GID", "65534"), ("SUDO_USER", "nobody"), ("HOME", "/root"),
+        ("TRACELLOC_PUSH_PASSWORD", "secret"), ("KEPT", "kept"),
+    ):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    code = (
+        "import json, os, sys; sys.stdin.read(); words = [os.getresuid(), os.getresgid()]"
+        "; words += sorted(name for name in os.environ if 'TRACELLOC' in name or 'SUDO' in name)"
+        "; words += [os.getgroups(), os.environ['HOME'], os.environ['KEPT']]"
+        "; words += [line for line in open('/proc/self/status') if line.startswith('CapEff')]"
+        "; print(json.dumps(words))"
+    )
+    said: list[str] = []
+    who = invoker() if is_caller else effective_user()
+    command = LeakCommand([sys.executable, "-c", code], said.append, PATIENCE_S, who)
+    command.look(watched(200.0).snapshot(), watched(200.0).namer)
+    command.close()
+    found = json.loads(capfd.readouterr().err)
+    assert said == []
+    if is_caller:
+        home = pwd.getpwuid(65534).pw_dir
+        ids = [65534, 65534, 65534]
+        assert found == [ids, ids, [65534], home, "kept", "CapEff:\t0000000000000000\n"]
+    else:
+        assert found[:2] == [[0, 0, 0], [0, 0, 0]]
+        # Root's own environment keeps what says who called sudo.
+        assert found[2:5] == ["SUDO_GID", "SUDO_UID", "SUDO_USER"]
+        assert found[6:-1] == ["/root", "kept"]

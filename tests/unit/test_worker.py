@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import random
+import re
 import signal
 import socket
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -26,6 +30,7 @@ from tracelloc.capture.ring import Miss
 from tracelloc.cfi.core import RuleSet, StackCopy, unwind
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.rules import FRAME_POINTER, RBP, RBX, RIP, RSP
+from tracelloc.confined import CONFINE, NOBODY, OWN_USERS
 from tracelloc.disassembly.probeoffsets import CodeReader, at_entry, find_probe_offset
 from tracelloc.dwarf import SourceLines
 from tracelloc.elf import SymbolTable
@@ -231,8 +236,142 @@ def test_a_file_that_takes_it_over_has_gained_nothing(
     Path(f"/tmp/planted-{os.getpid()}").unlink(missing_ok=True)
     # Its own file it may read.
     assert names[:8] == ["refused"] * 8
-    assert names[9] == "(65534, 65534, 65534, 65534, 65534, 65534)[]"
+    assert names[9] == f"{(OWN_USERS + os.getpid(),) * 6}[]"
     assert int(names[10]) <= 2
+
+
+FORBIDDEN = """
+import ctypes, os, socket
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *map(ctypes.c_long, arguments))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), "")
+    if number in (56, 57, 58, 435) and not result:
+        os._exit(0)
+attempts = {
+    "kill another process": lambda: os.kill(%(sleeper)d, 15),
+    "kill its own": lambda: os.kill(os.getpid(), 0),
+    "signal by a thread": lambda: call(234, %(sleeper)d, %(sleeper)d, 15),
+    "signal by a descriptor": lambda: call(424, descriptor, 15, 0, 0),
+    "connect": lambda: call(42, 0, 0, 0),
+    "make a socket": lambda: socket.socket(socket.AF_UNIX),
+    "make an abstract socket": lambda: socket.socket(socket.AF_UNIX).connect("\\0x"),
+    "make a pair": lambda: socket.socketpair(),
+    "make a user namespace": lambda: call(272, 0x10000000),
+    "enter a namespace": lambda: call(308, descriptor, 0),
+    "fork": os.fork,
+    "fork as the zygote does": lambda: call(56, 0x8011, 0, 0, 0, 0),
+    "vfork": lambda: call(58),
+    "fork by clone3": lambda: call(435, 0, 0),
+    "begin a thread": lambda: __import__("_thread").start_new_thread(print, ()),
+    "execute": lambda: os.execv("/bin/true", ["true"]),
+    "truncate": lambda: os.truncate("%(file)s", 0),
+    "truncate by a descriptor": lambda: os.ftruncate(descriptor, 0),
+    "read a file": lambda: os.open("%(file)s", os.O_RDONLY),
+    "read by openat2": lambda: call(437, -100, 0, 0, 24),
+    "remove a file": lambda: os.unlink("%(file)s"),
+    "change permissions": lambda: os.chmod("%(file)s", 0),
+    "change limits": lambda: call(160, 7, 0),
+    "limit others": lambda: call(302, %(sleeper)d, 7, 0, 0),
+    "lose its limits": lambda: call(157, 38, 0, 0, 0, 0),
+    "find what threads do": lambda: call(298, 0, 0, -1, -1, 0),
+    "use another table": lambda: call(0x40000000 + 39),
+    "mount": lambda: call(165, 0, 0, 0, 0, 0),
+    "keep a key": lambda: call(248, 0, 0, 0, 0, 0),
+    "catch page faults": lambda: call(323, 0),
+    "change its user": lambda: call(105, 0),
+}
+found = []
+for name, attempt in attempts.items():
+    try:
+        attempt()
+        found.append([name + ": done", 0, 0])
+    except OSError as error:
+        found.append([name + ": " + str(error.errno), 0, 0])
+    except RuntimeError:
+        found.append([name + ": no thread", 0, 0])
+"""
+
+
+def test_what_a_file_that_takes_it_over_may_call(
+    program: Path, opened: Open, tmp_path: Path
+) -> None:
+    """Nothing that reaches other processes, sockets or files; EPERM says who refuses."""
+    target = tmp_path / "kept"
+    target.write_bytes(b"kept")
+    target.chmod(0o666)
+    count = len(re.findall(r'^    "', FORBIDDEN, re.MULTILINE))
+    with subprocess.Popen(["sleep", "60"], stdin=subprocess.DEVNULL) as sleeper:
+        code = FORBIDDEN % {"sleeper": sleeper.pid, "file": target}
+        try:
+            answers = opened(fault(program, tmp_path, code)).symbols([0x1000] * count)
+            assert sleeper.poll() is None
+        finally:
+            sleeper.kill()
+    names = {answer.name for answer in answers if answer is not None}
+    assert len(names) == count
+    # As on kernels that don't have them, so that the C library does without.
+    for name in ("fork by clone3", "use another table"):
+        names.remove(f"{name}: {errno.ENOSYS}")
+    names.remove("begin a thread: no thread")
+    assert [name for name in names if not name.endswith(f": {errno.EPERM}")] == []
+    assert target.read_bytes() == b"kept"
+
+
+@pytest.mark.parametrize(
+    ("number", "arguments"),
+    [(101, "16, 1, 0, 0"), (310, "1, 0, 0, 0, 0, 0"), (311, "1, 0, 0, 0, 0, 0"), (321, "0, 0, 0"),
+     (425, "1, 0"), (304, "0, 0, 0"), (313, "0, 0, 0")],
+    ids=["ptrace", "process_vm_readv", "process_vm_writev", "bpf", "io_uring", "handles", "module"],
+)  # fmt: skip
+def test_what_only_an_attack_calls_ends_it(
+    program: Path, worker: FileWorker, opened: Open, tmp_path: Path, number: int, arguments: str
+) -> None:
+    code = f"import ctypes; ctypes.CDLL(None).syscall({number}, {arguments})"
+    with pytest.raises(FileReadError, match="was killed by signal 31"):
+        opened(fault(program, tmp_path, code)).symbols([1])
+    assert worker.ends == 2
+
+
+IN_NAMESPACE = f"""{CONFINE}
+libc.unshare(0x10000000)  # CLONE_NEWUSER
+os.write(1, b".")
+os.read(0, 1)
+os.setresgid(0, 0, 0)
+os.setresuid(0, 0, 0)
+confine(1 << 40)
+os.write(1, repr(os.getresuid() + os.getresgid()).encode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root has users to choose from")
+@pytest.mark.parametrize(
+    ("count", "user"), [(0xFFFFFFFE, None), (1 << 16, NOBODY), (1, 0)], ids=["own", "nobody", "0"]
+)
+def test_whose_rights_it_has_in_user_namespaces(count: int, user: int | None) -> None:
+    """Its own user's if there are such high numbers, else nobody's, else root's without rights."""
+    command = [sys.executable, "-I", "-c", IN_NAMESPACE]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, bufsize=0, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.read(1) == b"."
+        for kind in ("uid", "gid"):
+            Path(f"/proc/{process.pid}/{kind}_map").write_text(f"0 0 {count}")
+        process.stdin.write(b"g")
+        found = process.stdout.read().decode()
+    user = OWN_USERS + os.getpid() if user is None else user
+    assert found == repr((user,) * 6)
+
+
+def test_its_limits(program: Path, worker: FileWorker, opened: Open) -> None:
+    """Two filters, no processes, all rights that Landlock knows."""
+    assert opened(program).symbols([0]) == [None]
+    status = Path(f"/proc/{pid_of(worker)}/status").read_text()
+    assert "\nSeccomp:\t2\nSeccomp_filters:\t2\n" in status
+    limits = Path(f"/proc/{pid_of(worker)}/limits").read_text()
+    assert re.search(r"Max processes +0 +0 ", limits)
 
 
 @pytest.mark.parametrize(

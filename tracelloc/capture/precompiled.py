@@ -6,7 +6,6 @@ but ``struct pt_regs``), only on source, options and bcc.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import importlib.util
 import json
@@ -20,7 +19,8 @@ from typing import Final
 from tracelloc.capture import compiler
 from tracelloc.capture.compiler import CompiledProbes
 from tracelloc.errors import UnsupportedError
-from tracelloc.invoker import effective_user, replace_file, trusted_bytes
+from tracelloc.invoker import effective_user
+from tracelloc.safefiles.cache import CacheDirectory
 from tracelloc.startup import STARTUP
 
 _MOST_FILES: Final = 16
@@ -54,32 +54,25 @@ class _Cache:
     """
 
     def __init__(self, made_of: bytes) -> None:
-        self._who = effective_user()
         digest = hashlib.blake2b(made_of, digest_size=16)
         digest.update(_bcc_stamp().encode())
-        name = digest.hexdigest() + ".probes"
-        self._path = self._who.cache / "tracelloc" / "probes" / name
+        self._name = digest.hexdigest()
+        self._files = CacheDirectory(effective_user(), "probes", ".probes", _MOST_FILES)
 
     def recall(self) -> CompiledProbes | None:
         """What was compiled of this before, if that is still there."""
         try:
-            digest, _, content = trusted_bytes(self._path, self._who, _MOST_BYTES).partition(b"\n")
+            digest, _, content = self._files.recall(self._name, _MOST_BYTES).partition(b"\n")
             if digest != _digest(content):
                 return None
-            os.utime(self._path)
             return CompiledProbes.from_json(json.loads(content))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def remember(self, probes: CompiledProbes) -> None:
         """Whatever goes wrong, it is compiled again the next time."""
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            content = json.dumps(probes.to_json()).encode()
-            replace_file(self._path, [_digest(content), b"\n", content])
-            files = sorted(self._path.parent.iterdir(), key=lambda path: -path.stat().st_mtime_ns)
-            for path in files[_MOST_FILES:]:
-                path.unlink(missing_ok=True)
+        content = json.dumps(probes.to_json()).encode()
+        self._files.remember(self._name, [_digest(content), b"\n", content])
 
 
 def _digest(content: bytes) -> bytes:

@@ -6,7 +6,6 @@ was found holds until the next boot and is kept until then.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import platform
 from collections.abc import Callable
@@ -25,7 +24,8 @@ from tracelloc.capture.proginfo import program_info, statistics
 from tracelloc.capture.programs import KPROBE, Programs
 from tracelloc.capture.system import UPROBE_MULTI_KERNEL, UPROBE_SESSION_KERNEL, kernel_is_at_least
 from tracelloc.errors import TracellocError
-from tracelloc.invoker import Invoker, effective_user, replace_file, trusted_bytes
+from tracelloc.invoker import effective_user
+from tracelloc.safefiles.cache import CacheDirectory
 from tracelloc.startup import STARTUP
 from tracelloc.target.procfs import Process
 
@@ -133,13 +133,12 @@ class _Memory:
     """What was found since the machine was booted, in the cache directory."""
 
     def __init__(self) -> None:
-        self._who: Invoker = effective_user()
-        self._path = self._who.cache / "tracelloc" / "trials.json"
+        self._files = CacheDirectory(effective_user(), "", ".json", most_files=8)
 
     def recall(self) -> dict[str, bool]:
         """Results by name; often none."""
         try:
-            content = json.loads(trusted_bytes(self._path, self._who, _MOST_BYTES))
+            content = json.loads(self._files.recall("trials", _MOST_BYTES))
             if content["boot"] == _boot_id():
                 return {str(name): bool(result) for name, result in content["results"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -148,10 +147,8 @@ class _Memory:
 
     def remember(self, results: dict[str, bool]) -> None:
         """Whatever goes wrong, they are tried again the next time."""
-        with contextlib.suppress(OSError):
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            content = {"boot": _boot_id(), "results": results}
-            replace_file(self._path, [json.dumps(content).encode()])
+        content = {"boot": _boot_id(), "results": results}
+        self._files.remember("trials", [json.dumps(content).encode()])
 
 
 def _boot_id() -> str:

@@ -246,7 +246,7 @@ def _add_tracing(group: Any) -> None:
         const=frozenset(), type=type_of(_names))
     add("--follow-limit N", "trace at most N processes at a time and count the others (default "
         "256)", type=positive_type, default=256)
-    add("--as-root", "run CMD as root under sudo (default: as the user who called sudo)")
+    add("--as-root", "run CMD and hooks as root under sudo (default: as the user who called sudo)")
     add("--program-output FILE", "also write what CMD prints on the screen's Output tab to FILE",
         type=Path)
     add("--malloc NAME|PATH", "trace only the malloc library in files whose name contains NAME, "

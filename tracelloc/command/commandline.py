@@ -132,7 +132,7 @@ def _check(given: argparse.Namespace, command: tuple[str, ...]) -> None:
             given.short_names and given.long_names,
             "--short-names and --long-names exclude each other",
         ),
-        (given.as_root and not command, "--as-root is for -- CMD"),
+        (given.as_root and not (command or given.on_leak), "--as-root is for CMD and --on-leak"),
         (
             given.push_password_file and (given.push is None or ":" in (given.push[1] or "")),
             "--push-password-file needs --push with a URL that has no password",

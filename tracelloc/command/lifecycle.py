@@ -20,7 +20,8 @@ from tracelloc.capture import system
 from tracelloc.capture.lane import LIBRARY, preloaded_library
 from tracelloc.command.options import Options
 from tracelloc.errors import TargetError
-from tracelloc.invoker import discard_unfinished, effective_user, invoker
+from tracelloc.invoker import effective_user, invoker
+from tracelloc.safefiles.writing import discard_unfinished
 from tracelloc.target.processlist import open_target
 from tracelloc.target.procfs import Process
 from tracelloc.target.sanitizers import UNFOLLOWED, has_leak_sanitizer

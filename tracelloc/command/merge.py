@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 
 from tracelloc.command.recordoptions import check_bounds
-from tracelloc.command.special import sudo_caller
 from tracelloc.errors import UsageError
 from tracelloc.filters import Filters
 from tracelloc.reading.recordings import open_recordings
 from tracelloc.recording.writer import RecordingWriter
+from tracelloc.safefiles.writing import output_users
 from tracelloc.text import Progress, format_percent, format_size, plural, printable
 from tracelloc.views.naming import Namers
 
@@ -26,7 +25,7 @@ def merge(given: argparse.Namespace) -> None:
         given.recording,
         max_bytes=given.recording_bytes,
         max_s=given.max_time,
-        owner=sudo_caller(os.environ),
+        users=output_users(),
     )
     progress = Progress()
     try:

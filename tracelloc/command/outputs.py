@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import re
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,10 +16,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from tracelloc.command.special import check_special, is_special, open_special, sudo_caller
+from tracelloc.command.special import check_special, is_special, open_special
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.export import Exporter, exporter_for
-from tracelloc.invoker import create_file, replace_file
+from tracelloc.safefiles.writing import (
+    check_replaceable,
+    open_output,
+    output_users,
+    replace_file,
+)
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import (
     clear_status,
@@ -75,11 +79,8 @@ class OutputFile:
         try:
             if is_special(self.path):
                 check_special(self.path)
-            elif self.path.is_dir():
-                raise IsADirectoryError(21, "it is a directory")
             else:
-                with tempfile.NamedTemporaryFile(dir=self.path.parent, prefix=".tracelloc-"):
-                    pass
+                check_replaceable(self.path, output_users())
         except OSError as error:
             raise UsageError(f"{self.path} cannot be written: {error.strerror}") from error
 
@@ -93,7 +94,7 @@ class OutputFile:
                 with open_special(self.path) as stream:
                     stream.writelines(content)
                 return
-            replace_file(self.path, content, self.mode, sudo_caller(os.environ))
+            replace_file(self.path, content, output_users(), self.mode)
         except OSError as error:
             hint = "the file that was there is unchanged" if self.path.exists() else ""
             raise TracellocError(
@@ -180,9 +181,7 @@ def open_report(path: Path) -> BinaryIO:
         if is_special(path):
             check_special(path)
             return open_special(path)
-        # A pipe that somebody puts there meanwhile must not make us wait.
-        flags = os.O_TRUNC | os.O_NONBLOCK | os.O_NOCTTY
-        descriptor = create_file(path, flags, PRIVATE, sudo_caller(os.environ))
+        descriptor = open_output(path, PRIVATE, output_users())
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
     return os.fdopen(descriptor, "wb")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import socket
 import time
 from dataclasses import replace
@@ -16,11 +15,11 @@ from tracelloc.command.options import options_of
 from tracelloc.command.outputs import Messages, filled_in
 from tracelloc.command.recordoptions import RecordOptions
 from tracelloc.command.run import Run, trace
-from tracelloc.command.special import sudo_caller
 from tracelloc.errors import TracellocError
 from tracelloc.recording.running import noted
 from tracelloc.recording.writer import RecordingWriter
 from tracelloc.report.trace import progress_line
+from tracelloc.safefiles.writing import output_users
 from tracelloc.snapshots.snapshot import TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
 from tracelloc.startup import STARTUP
@@ -58,7 +57,7 @@ class Recorder:
             filled_in(wanted.path, target.pid, time.time()),
             max_bytes=wanted.max_bytes,
             max_s=wanted.max_s,
-            owner=sudo_caller(os.environ),
+            users=output_users(),
             events=wanted.events,
         )
         writer.describe(

@@ -23,7 +23,7 @@ from tracelloc.command.outputs import Messages, write_files
 from tracelloc.command.sharedsnapshots import SharedSnapshots
 from tracelloc.errors import TracellocError
 from tracelloc.filters import load_filters
-from tracelloc.invoker import invoker
+from tracelloc.invoker import effective_user, invoker
 from tracelloc.recording.running import recording_of
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.startup import STARTUP
@@ -266,7 +266,8 @@ def _trace(options: Options, start: Start, front: FrontEnd) -> int:
             options.filters_paths, options.filter_groups, standing=options.use_filters
         )
         custom, more = load_custom_allocators(options.allocators_paths, invoker())
-        watch = stack.enter_context(closing(Watch(options.watch, say)))
+        who = effective_user() if options.as_root else invoker()
+        watch = stack.enter_context(closing(Watch(options.watch, say, who)))
         sharing = None
         if options.listen is not None or options.push is not None:
             from tracelloc.live.publishing import Sharing  # noqa: PLC0415 - slow to import, rarely used

@@ -8,9 +8,10 @@ import os
 import select
 import stat
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
+
+from tracelloc.safefiles.writing import open_existing, output_users, status_of
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -21,16 +22,20 @@ _LOOK_AGAIN_S: Final = 0.05
 
 
 def is_special(path: Path) -> bool:
-    """Whether it is a pipe, a device or the like: written as it is, not replaced."""
+    """Whether it is a pipe, a device or the like: written as it is, not replaced.
+
+    Raises OSError.
+    """
     try:
-        return not stat.S_ISREG(path.stat().st_mode) and not path.is_dir()
+        mode = status_of(path, output_users()).st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
     except FileNotFoundError:
         return False
 
 
 def check_special(path: Path) -> None:
     """Raises OSError unless it may be written: others' pipes get nothing of what is secret."""
-    _check_owner(path.stat())
+    _check_owner(status_of(path, output_users()))
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "permission denied")
 
@@ -43,8 +48,7 @@ def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
     deadline_s = time.monotonic() + patience_s
     while True:
         try:
-            flags = os.O_WRONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
-            descriptor = os.open(path, flags)
+            descriptor = open_existing(path, output_users())
             break
         except OSError as error:
             if error.errno != errno.ENXIO:
@@ -61,8 +65,7 @@ def open_special(path: Path, patience_s: float = PATIENCE_S) -> BinaryIO:
 
 
 def _check_owner(status: os.stat_result) -> None:
-    caller = sudo_caller(os.environ)
-    ours = {0, os.geteuid()} | (set() if caller is None else {caller[0]})
+    ours = {0, *(user.uid for user in output_users())}
     if stat.S_ISFIFO(status.st_mode) and status.st_uid not in ours:
         raise PermissionError(errno.EPERM, "this pipe belongs to another user")
 
@@ -94,11 +97,3 @@ class _PatientStream(io.RawIOBase):
         if not self.closed:
             os.close(self._descriptor)
         super().close()
-
-
-def sudo_caller(environment: Mapping[str, str]) -> tuple[int, int] | None:
-    """User and group who called sudo: what root makes under it belongs to them."""
-    user, group = environment.get("SUDO_UID", ""), environment.get("SUDO_GID", "")
-    if os.geteuid() or not all(text.isascii() and text.isdigit() for text in (user, group)):
-        return None
-    return int(user), int(group)

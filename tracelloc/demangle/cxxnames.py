@@ -32,7 +32,7 @@ _HELPER: Final = f"""{CONFINE}
 import signal, sys
 library = ctypes.CDLL("libstdc++.so.6")
 demangle, free = library.__cxa_demangle, ctypes.CDLL(None).free
-confine(256 << 20, opens=False)
+confine(256 << 20)
 demangle.restype, demangle.argtypes = ctypes.c_void_p, [ctypes.c_char_p] + [ctypes.c_void_p] * 3
 free.argtypes = [ctypes.c_void_p]
 for line in sys.stdin.buffer:

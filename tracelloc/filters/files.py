@@ -5,7 +5,6 @@ The user's file is ``$XDG_CONFIG_HOME/tracelloc/filters.toml``, by default in ``
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -14,7 +13,9 @@ from typing import Final
 from tracelloc.errors import TracellocError, UsageError
 from tracelloc.filters.filters import Filters
 from tracelloc.filters.rules import Rule, RuleFile, parse_rules
-from tracelloc.invoker import Invoker, invoker, replace_file, rights_of, trusted_bytes
+from tracelloc.invoker import Invoker, invoker, rights_of, trusted_bytes
+from tracelloc.safefiles.resolve import directory_made
+from tracelloc.safefiles.writing import replace_file
 from tracelloc.text import printable
 
 _LARGEST_FILE_BYTES: Final = 4 << 20
@@ -80,8 +81,7 @@ def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
     path = who.filters
     addition = "\n".join(rule.to_toml() for rule in rules)
     try:
-        with rights_of(who):
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with directory_made(path.parent, who.user), rights_of(who):
             try:
                 old = trusted_bytes(who.filters, who, _LARGEST_FILE_BYTES).decode()
             except FileNotFoundError:
@@ -89,8 +89,7 @@ def append_rules(who: Invoker, rules: Sequence[Rule]) -> Path:
             gap = "" if not old else "\n" if old.endswith("\n") else "\n\n"
             text = old + gap + addition
             parse_rules(text, str(path))
-            # A link stays one: what it leads to is replaced.
-            replace_file(Path(os.path.realpath(path)), [text.encode()])
+            replace_file(path, [text.encode()], [who.user])
     except (OSError, UnicodeDecodeError) as error:
         where = printable(str(path))
         raise TracellocError(f"{where} could not be written: {_reason(error)}") from error

@@ -12,7 +12,6 @@ import http.server
 import ipaddress
 import json
 import math
-import os
 import socket
 import threading
 import time
@@ -28,7 +27,7 @@ from tracelloc.export.flamedata import page_data
 from tracelloc.export.listings import fold
 from tracelloc.live.address import ListenAddress
 from tracelloc.live.secrets import is_authorized
-from tracelloc.live.unixsocket import listen_at
+from tracelloc.live.unixsocket import listen_at, remove_socket
 from tracelloc.text import printable
 from tracelloc.views.combined import joined, since
 from tracelloc.views.profile import Metric, Profile
@@ -228,7 +227,7 @@ class Endpoint(http.server.ThreadingHTTPServer):
         self.server_close()
         if self.path is not None:
             with suppress(OSError):
-                os.unlink(self.path)
+                remove_socket(self.path)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """A thread per connection, up to a number: who is slowest makes room for who comes."""

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import os
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import UsageError
+from tracelloc.startup import OWN_VARIABLES
 
 PUSH_PASSWORD: Final = "TRACELLOC_PUSH_PASSWORD"  # noqa: S105 - a name
 LISTEN_TOKEN: Final = "TRACELLOC_LISTEN_TOKEN"  # noqa: S105 - a name
-"""Variables that are asked where no file is named."""
+"""Variables that are asked where no file is named. No child process gets them."""
 _LARGEST_BYTES: Final = 4096
 
 
 def read_secret(
-    path: Path | None, variable: str, environment: Mapping[str, str] = os.environ
+    path: Path | None, variable: str, environment: Mapping[str, str] = OWN_VARIABLES
 ) -> str | None:
     """The first line of the file, else the variable; None if there is neither.
 

@@ -7,9 +7,12 @@ import os
 import socket
 import stat
 from contextlib import suppress
+from pathlib import Path
 
 from tracelloc.errors import TracellocError
-from tracelloc.invoker import invoker
+from tracelloc.invoker import User, rights_of
+from tracelloc.safefiles.resolve import Destination
+from tracelloc.safefiles.writing import output_users, remove_file, tried
 from tracelloc.text import printable
 
 
@@ -20,15 +23,12 @@ def listen_at(path: str, queue_length: int) -> socket.socket:
         # From the moment on that it is there: bind(2) takes the permissions over.
         os.fchmod(listener.fileno(), 0o600)
         try:
-            listener.bind(path)
+            _bind(listener, path)
         except OSError as error:
             if error.errno != errno.EADDRINUSE or not _is_left_over(path):
                 raise
-            os.unlink(path)
-            listener.bind(path)
-        who = invoker()
-        with suppress(PermissionError):
-            os.chown(path, who.uid, who.gid, follow_symlinks=False)
+            remove_socket(path)
+            _bind(listener, path)
         listener.listen(queue_length)
     except (OSError, ValueError) as error:
         listener.close()
@@ -37,10 +37,42 @@ def listen_at(path: str, queue_length: int) -> socket.socket:
     return listener
 
 
+def remove_socket(path: str) -> None:
+    """Removes the file. Raises OSError."""
+    remove_file(Path(path), output_users())
+
+
+def _bind(listener: socket.socket, path: str) -> None:
+    """Binds without following other users' links. Raises OSError, ValueError."""
+    users = output_users()
+
+    def act(found: Destination) -> None:
+        with rights_of(found.user):
+            listener.bind(path)
+        if found.user != users[0]:
+            with suppress(PermissionError):
+                _give(found, users[0])
+
+    tried(Path(path), users, act)
+
+
+def _give(found: Destination, owner: User) -> None:
+    """Gives the socket, which is root's, to a user. Raises OSError."""
+    handle = found.open(os.O_PATH)
+    try:
+        status = os.fstat(handle)
+        # Whoever can change the directory could have put something else there.
+        if stat.S_ISSOCK(status.st_mode) and (status.st_uid, status.st_nlink) == (0, 1):
+            os.chown(f"/proc/self/fd/{handle}", *owner)
+    finally:
+        os.close(handle)
+
+
 def _is_left_over(path: str) -> bool:
     """Whether it is a socket of ours that nobody answers at."""
     status = os.stat(path, follow_symlinks=False)
-    if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in (os.geteuid(), invoker().uid):
+    ours = {user.uid for user in output_users()}
+    if not stat.S_ISSOCK(status.st_mode) or status.st_uid not in ours:
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
         caller.setblocking(False)

@@ -271,14 +271,19 @@ cdef inline int64_t target_of(const Memory* memory, Addresses pools,
 
 
 cdef inline int64_t words_of(const Memory* memory, int64_t start) noexcept nogil:
-    """How many words of a block or piece are used."""
+    """How many words of a block or piece are used: never beyond its pool or piece, whatever the
+    target's memory says."""
     cdef Py_ssize_t piece
-    if memory.limits[start >> 1]:
-        return memory.limits[start >> 1]
+    cdef int64_t size, most
     if start < memory.pool_words:
-        return 2 * (<int64_t>(memory.words[start // POOL_WORDS * POOL_WORDS + 4] >> 32) + 1)
-    piece = piece_of(<const uint64_t*>memory.piece_at, memory.piece_count, <uint64_t>start)
-    return <int64_t>(memory.piece_ends[piece] - memory.piece_starts[piece]) // 8
+        size = 2 * (<int64_t>(memory.words[start // POOL_WORDS * POOL_WORDS + 4] >> 32) + 1)
+        most = POOL_WORDS - start % POOL_WORDS
+    else:
+        piece = piece_of(<const uint64_t*>memory.piece_at, memory.piece_count, <uint64_t>start)
+        size = most = <int64_t>(memory.piece_ends[piece] - memory.piece_starts[piece]) // 8
+    if memory.limits[start >> 1]:
+        size = memory.limits[start >> 1]
+    return size if size < most else most
 
 
 cdef inline bint is_reference(uint8_t kind, int64_t word) noexcept nogil:
@@ -380,7 +385,8 @@ cdef class References:
                         continue
                     target = reference_of(memory, self.pools, start, word)
                     if target >= 0 and parents[target >> 1] == 0:
-                        parents[target >> 1] = <uint32_t>(start + word)
+                        # 0 would say that it was not reached, and it would be queued for ever.
+                        parents[target >> 1] = <uint32_t>(start + word) or 1
                         queue[end] = <uint32_t>(target >> 1)
                         end += 1
         return end

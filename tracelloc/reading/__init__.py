@@ -6,13 +6,13 @@ have two figures per line, as a difference has them.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import zlib
 from pathlib import Path
 from typing import Any, Final
 
+from tracelloc.bounded import parse_json
 from tracelloc.elf.sections import SectionError, unzstd
 from tracelloc.errors import MalformedError, TracellocError, UsageError
 from tracelloc.export.jsonfile import FORMAT, VERSION
@@ -31,6 +31,8 @@ from tracelloc.views.profile import FIGURES, MappedFile, Metric, Profile, Sample
 
 LARGEST_BYTES: Final = 1 << 28
 """Largest file that is read, unpacked; dozens of times what ten thousand stacks take."""
+_MOST_JSON_BYTES: Final = 1 << 30
+"""Memory for the values of a snapshot in JSON."""
 _LARGEST_SUM: Final = 1 << 60
 """Largest sum of a figure over all stacks."""
 GZIP: Final = b"\x1f\x8b"
@@ -180,8 +182,8 @@ _REASONS: Final = {reason.value: reason for reason in Unresolved}
 def read_json(content: bytes) -> Profile:
     """Reads the profile. Raises MalformedError."""
     try:
-        entry = json.loads(content)
-    except (ValueError, RecursionError) as error:
+        entry = parse_json(content, _MOST_JSON_BYTES)
+    except ValueError as error:
         raise MalformedError(f"it is damaged JSON ({error})") from error
     if not isinstance(entry, dict) or entry.get("format") != FORMAT:
         raise MalformedError("it is JSON, but not a snapshot of tracelloc's")

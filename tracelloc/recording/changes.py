@@ -11,13 +11,13 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from tracelloc.bounded import Inflater, UnpackBudget, parse_json
 from tracelloc.errors import MalformedError
 
 I64 = npt.NDArray[np.int64]
@@ -26,8 +26,9 @@ Facts = dict[str, Any]
 ProcessKey = tuple[int, int]
 """Number of the process in the trace, and how many programs it has begun."""
 
-LARGEST_BYTES: Final = 1 << 29
-"""Largest moment, unpacked: a million stacks take less than half of it."""
+LARGEST_BYTES: Final = 1 << 28
+"""Largest moment, unpacked: a million stacks take less."""
+_LARGEST_HEAD: Final = 64 << 20
 _MOST_COLUMNS: Final = 1 << 24
 _LEVEL: Final = 1
 """Level of zlib: higher ones take more time to save little, see docs/recordings.md."""
@@ -93,18 +94,6 @@ def packed(payload: bytes) -> bytes:
     return zlib.compress(payload, _LEVEL)
 
 
-def unpacked(data: bytes, most_bytes: int = LARGEST_BYTES) -> bytes:
-    """What was compressed. Raises MalformedError."""
-    unpacker = zlib.decompressobj()
-    try:
-        payload = unpacker.decompress(data, most_bytes)
-    except zlib.error as error:
-        raise MalformedError(f"its compression is damaged ({error})") from error
-    if not unpacker.eof:
-        raise MalformedError("a part of it is cut off or implausibly large")
-    return payload
-
-
 def encode(now: MomentParts, before: MomentParts) -> bytes:
     """How a moment differs from the one before; from an empty one, all of it."""
     arrays: list[bytes] = []
@@ -125,11 +114,13 @@ def encode(now: MomentParts, before: MomentParts) -> bytes:
 
 def decode(data: bytes, before: MomentParts) -> MomentParts:
     """The moment of which ``data`` is the difference from the one before. Raises MalformedError."""
-    payload = unpacked(data)
+    payload = Inflater(data)
     try:
-        (size,) = _HEAD.unpack_from(payload)
-        head = json.loads(payload[_HEAD.size : _HEAD.size + size])
-        pieces = _Pieces(payload, _HEAD.size + size)
+        (size,) = _HEAD.unpack(payload.read(_HEAD.size))
+        if size > _LARGEST_HEAD:
+            raise ValueError("a moment's head is too large")
+        head = parse_json(payload.read(size), LARGEST_BYTES)
+        pieces = _Pieces(payload, UnpackBudget(LARGEST_BYTES))
         processes = {}
         for number, programs, facts, shapes in head["processes"]:
             key = int(number), int(programs)
@@ -139,6 +130,7 @@ def decode(data: bytes, before: MomentParts) -> MomentParts:
                 for name, shape in shapes.items()
             }
             processes[key] = ProcessParts(_applied(facts, was.facts), tables)
+        payload.finish()
         return MomentParts(_applied(head["facts"], before.facts), processes)
     except (
         ValueError, TypeError, KeyError, AttributeError, IndexError, OverflowError,
@@ -176,17 +168,16 @@ def _table(pieces: _Pieces, shape: list[int], before: I64 | None) -> I64:
     figures, width, count = map(int, shape)
     if not (0 <= figures < 100 and 0 <= count <= width <= _MOST_COLUMNS):
         raise ValueError("a table's shape")
+    pieces.budget.take(figures * width * 8)
     columns = np.cumsum(pieces.take(np.uint32, count), dtype=np.int64)
     if count and columns[-1] >= width:
         raise ValueError("a column's number")
-    if figures * width * 8 > LARGEST_BYTES:
-        raise ValueError("a table's size")
     change = pieces.take(np.int64, figures * count).reshape(figures, count)
     if before is not None and before.shape == (figures, width):
         # What most moments are: as many stacks as before.
         if count == width:
-            whole: I64 = before + change
-            return whole
+            change += before
+            return change
         table = before.copy()
     else:
         table = np.zeros((figures, width), np.int64)
@@ -206,16 +197,16 @@ def _shuffled(array: npt.NDArray[Any]) -> bytes:
 class _Pieces:
     """Reads arrays that ``_shuffled`` wrote, one after the other."""
 
-    def __init__(self, payload: bytes, start: int) -> None:
+    def __init__(self, payload: Inflater, budget: UnpackBudget) -> None:
+        """``budget``: for all that is made of them; taken from by whoever makes it."""
         self._payload = payload
-        self._at = start
+        self.budget = budget
 
     def take(self, dtype: type[np.generic], count: int) -> npt.NDArray[Any]:
-        """The next ``count`` values. Raises ValueError if there are fewer."""
+        """The next ``count`` values. Raises MalformedError if there are fewer."""
         size = np.dtype(dtype).itemsize
-        flat = np.frombuffer(self._payload, np.uint8, count * size, self._at)
-        self._at += count * size
-        return np.ascontiguousarray(flat.reshape(size, count).T).view(dtype).reshape(count)
+        flat = np.frombuffer(self._payload.read(count * size), np.uint8)
+        return np.array(flat.reshape(size, count).T, order="C").view(dtype).reshape(count)
 
 
 def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
@@ -224,14 +215,15 @@ def arrays_packed(*arrays: npt.NDArray[Any]) -> bytes:
     return packed(b"".join([lengths, *map(_shuffled, arrays)]))
 
 
-def arrays_unpacked(data: bytes, *dtypes: type[np.generic]) -> Iterator[npt.NDArray[Any]]:
-    """What ``arrays_packed`` got. Raises MalformedError."""
-    payload = unpacked(data)
-    head = struct.Struct(f"<{len(dtypes)}I")
-    try:
-        pieces = _Pieces(payload, head.size)
-        lengths = head.unpack_from(payload)
-        found = [pieces.take(*each) for each in zip(dtypes, lengths, strict=True)]
-    except (ValueError, struct.error) as error:
-        raise MalformedError("an array is damaged") from error
-    yield from found
+def arrays_unpacked(
+    data: bytes, *dtypes: type[np.generic], budget: UnpackBudget
+) -> list[npt.NDArray[Any]]:
+    """What ``arrays_packed`` got, for memory of this budget. Raises MalformedError."""
+    payload = Inflater(data)
+    lengths = struct.unpack(f"<{len(dtypes)}I", payload.read(4 * len(dtypes)))
+    sizes = [np.dtype(dtype).itemsize for dtype in dtypes]
+    budget.take(sum(size * length for size, length in zip(sizes, lengths, strict=True)))
+    pieces = _Pieces(payload, budget)
+    found = [pieces.take(*each) for each in zip(dtypes, lengths, strict=True)]
+    payload.finish()
+    return found

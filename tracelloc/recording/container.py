@@ -10,13 +10,14 @@ import os
 import sqlite3
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from tracelloc.errors import MalformedError, TracellocError
-from tracelloc.invoker import Invoker, create_file, rights_of
+from tracelloc.invoker import User, is_changed_only_by, others_replace_entries, rights_of
+from tracelloc.safefiles.writing import create_file
 
 APPLICATION_ID: Final = 0x74726C63
 """What file(1) and we know a recording by: "trlc"."""
@@ -65,31 +66,64 @@ def checked(data: object, crc: object, *key: object) -> bytes:
     return data
 
 
-def _create_file(path: Path, owner: tuple[int, int] | None, mode: int) -> None:
+def _create_file(path: Path, users: Sequence[User], mode: int) -> User:
     try:
-        os.close(create_file(path, os.O_EXCL | os.O_NOFOLLOW, mode, owner))
+        descriptor, user = create_file(path, mode, users)
+        os.close(descriptor)
     except FileExistsError:
         raise TracellocError(
             f"{path} exists already", hint="-o FILE names another file; recordings are not extended"
         ) from None
     except OSError as error:
         raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+    return user
+
+
+def _real(path: Path) -> Path:
+    """The path without links and dots above its last name."""
+    return Path(os.path.realpath(path.parent)) / path.name
+
+
+def _writers(path: Path, users: Sequence[User]) -> list[User]:
+    """Users with whose rights a recording may be written.
+
+    SQLite opens files by name, and follows links. So root's rights are not used in a directory
+    that others can change: those of its owner are.
+    """
+    writers = [user for user in users if user.uid or is_changed_only_by(path.parent, user)]
+    if writers:
+        return writers
+    try:
+        status = path.parent.stat()
+    except OSError as error:
+        raise TracellocError(f"{path} cannot be written: {error.strerror}") from error
+    owner = User(status.st_uid, status.st_gid)
+    if not owner.uid or others_replace_entries(status, owner):
+        raise TracellocError(
+            f"{path} cannot be written: other users can change its directory",
+            hint="record to a directory that only its owner can write to",
+        )
+    return [owner]
 
 
 def create(
-    path: Path, owner: tuple[int, int] | None, mode: int, *, events: bool = False
-) -> sqlite3.Connection:
-    """A new recording, which may be read meanwhile. Raises TracellocError."""
+    path: Path, users: Sequence[User], mode: int, *, events: bool = False
+) -> tuple[sqlite3.Connection, tuple[User, User]]:
+    """A new recording, which may be read meanwhile; its owner, and whose rights write it.
+
+    ``users``: see ``tracelloc.safefiles.writing``. Raises TracellocError.
+    """
     version = VERSION_WITH_EVENTS if events else VERSION
-    _create_file(path, owner, mode)
-    with failing(path, "written"):
+    writers = _writers(_real(path), users)
+    user = _create_file(path, writers, mode)
+    with failing(path, "written"), rights_of(user):
         # One thread at a time uses it, not always the same.
-        connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(_real(path), isolation_level=None, check_same_thread=False)
         for pragma in (f"application_id={APPLICATION_ID}", f"user_version={version}"):
             connection.execute(f"PRAGMA {pragma}")
         # What lies beside it is ours as well: nobody else's file or link is written to.
         for suffix in _BESIDE:
-            _create_file(Path(f"{path}{suffix}"), owner, mode)
+            _create_file(Path(f"{path}{suffix}"), writers, mode)
         for pragma in (
             "journal_mode=WAL",
             "synchronous=NORMAL",
@@ -100,37 +134,48 @@ def create(
         with transaction(connection):
             for table in _tables(version):
                 connection.execute(table)
-    return connection
+    return connection, (writers[0], user)
 
 
 def copy_written(
-    connection: sqlite3.Connection, path: Path, owner: tuple[int, int] | None, mode: int
+    connection: sqlite3.Connection, path: Path, users: tuple[User, User], mode: int
 ) -> None:
-    """Writes what is recorded by now to another file, all of it or none. Raises TracellocError."""
+    """Writes what is recorded by now to another file, all of it or none. Raises TracellocError.
+
+    ``users``: as ``create`` returned them.
+    """
+    path = _real(path)
     part = path.with_name(f".{path.name}.part")
-    if path.exists():
-        raise TracellocError(f"{path} exists already")
-    part.unlink(missing_ok=True)
-    try:
-        _create_file(part, owner, mode)
-        with failing(path, "written"), closing(sqlite3.connect(part)) as copy:
-            connection.backup(copy)
-            copy.execute("PRAGMA journal_mode=DELETE")
-        part.rename(path)
-    finally:
-        remove(part)
+    with rights_of(users[-1]):
+        if path.exists():
+            raise TracellocError(f"{path} exists already")
+        part.unlink(missing_ok=True)
+        try:
+            _create_file(part, users, mode)
+            with failing(path, "written"), closing(sqlite3.connect(part)) as copy:
+                connection.backup(copy)
+                copy.execute("PRAGMA journal_mode=DELETE")
+            part.rename(path)
+        finally:
+            _remove(part)
 
 
-def close_written(connection: sqlite3.Connection) -> None:
+def close_written(connection: sqlite3.Connection, user: User) -> None:
     """Leaves one file, without a log beside it unless somebody still reads: then it is empty."""
-    for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
-        with suppress(sqlite3.Error):
-            connection.execute(f"PRAGMA {pragma}")
-    connection.close()
+    with rights_of(user):
+        for pragma in ("wal_checkpoint(TRUNCATE)", "journal_mode=DELETE"):
+            with suppress(sqlite3.Error):
+                connection.execute(f"PRAGMA {pragma}")
+        connection.close()
 
 
-def remove(path: Path) -> None:
+def remove(path: Path, user: User) -> None:
     """Removes a recording of nothing, and what lies beside it."""
+    with rights_of(user):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
     for suffix in ("", *_BESIDE):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
 
@@ -157,13 +202,13 @@ def rights_to_read(path: Path) -> Iterator[None]:
         yield
 
 
-def _other_owner(path: Path) -> Invoker | None:
+def _other_owner(path: Path) -> User | None:
     """Who can put files beside this one, and may read it; None: root alone."""
     with suppress(OSError):
         real = path.resolve()
         for status in (real.parent.stat(), real.lstat()):
             if status.st_uid != 0:
-                owner = Invoker(status.st_uid, status.st_gid, path, path)
+                owner = User(status.st_uid, status.st_gid)
                 with rights_of(owner):
                     path.open("rb").close()
                 return owner

@@ -7,12 +7,15 @@ by one: times as differences, addresses and threads as numbers of their distinct
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import numpy as np
 
 from tracelloc.abi import EVENT_DTYPE, EVENT_SIZE_BITS, EventKind
+from tracelloc.bounded import UnpackBudget
 from tracelloc.capture.ring import Events
 from tracelloc.errors import MalformedError
 from tracelloc.heap.blocks import Blocks
@@ -29,6 +32,9 @@ _TYPES: Final = (
     np.int64, np.uint64, np.uint32, np.uint64, np.uint32, np.uint32, np.uint32,
 )  # fmt: skip
 """Times, distinct addresses, which of them, sizes with kinds, stacks, distinct threads, which."""
+_LARGEST_BYTES: Final = 1 << 29
+"""Largest row, unpacked: some fifteen million events."""
+_MOST_BLOCKS: Final = 1 << 24
 _INSERT: Final = "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)"
 _SHARE: Final = 2
 """Events take one part in so many of the file at most."""
@@ -55,7 +61,9 @@ def encode(logged: LoggedEvents) -> bytes:
 def decode(data: bytes) -> tuple[Events, Events]:
     """(events, births of all that was outstanding after them). Raises MalformedError."""
     count = int.from_bytes(data[:4], "little")
-    times, addresses, address, tags, stacks, threads, thread = arrays_unpacked(data[4:], *_TYPES)
+    times, addresses, address, tags, stacks, threads, thread = arrays_unpacked(
+        data[4:], *_TYPES, budget=UnpackBudget(_LARGEST_BYTES)
+    )
     length = len(times)
     if any(len(each) != length for each in (address, tags, stacks, thread)) or count > length:
         raise MalformedError("events are damaged")
@@ -116,7 +124,9 @@ class EventWriter:
         ).fetchone()  # fmt: skip
         self._bytes -= len(data)
         if later is not None and is_whole and not later[1]:
-            blocks = _outstanding([decode(data)[1], decode(later[2])[0]])
+            parts = decode(data)[1], decode(later[2])[0]
+            most = max(int(part["stack_id"].max(initial=0)) for part in parts)
+            blocks = _outstanding(parts, most + 1)
             whole = encode(LoggedEvents(np.empty(0, EVENT_DTYPE), blocks))
             self._replace(later[0], key, whole)
             self._bytes += len(whole) - len(later[2])
@@ -129,15 +139,16 @@ class EventWriter:
             change(_INSERT, (*row, True, checksum(whole, *row), whole))
 
 
-def _outstanding(parts: list[Events]) -> Blocks:
-    """What these lead to, one after the other."""
-    most = max((int(part["stack_id"].max()) for part in parts if len(part)), default=0)
+def _outstanding(parts: Iterable[Events], most_stacks: int) -> Blocks:
+    """What these lead to, one after the other. Raises MalformedError if that is too much."""
     stacks = Stacks()
     # Under their indices.
-    stacks.indices(np.arange(1, most + 1, dtype=np.uint64))
+    stacks.indices(np.arange(1, most_stacks, dtype=np.uint64))
     table = LiveTable(stacks)
     for part in parts:
         table.apply(part)
+        if int(table.totals.live_count.sum()) > _MOST_BLOCKS:
+            raise MalformedError("too many blocks are live")
     return table.blocks()
 
 
@@ -154,15 +165,23 @@ def blocks_at(
         "AND is_whole AND moment <= ?3) AND ?3 ORDER BY moment",
         (*key, moment),
     )
-    parts: list[Events] = []
+    parts = _parts(rows, key, one)
+    # One after the other: together they may be large.
+    if (first := next(parts, None)) is None:
+        return None
+    blocks = _outstanding(itertools.chain([first], parts), len(one.stacks))
+    return blocks.weighed() if one.sample_bytes == GIVEN else blocks
+
+
+def _parts(rows: sqlite3.Cursor, key: ProcessKey, one: Snapshot) -> Iterator[Events]:
+    """All blocks at first, then events."""
+    is_first = True
     for number, crc, data in rows:
         events, births = decode(checked(data, crc, number, *key))
-        parts.append(events if parts else births)
-        _check(parts[-1], len(one.stacks), one.now_ns)
-    if not parts:
-        return None
-    blocks = _outstanding(parts)
-    return blocks.weighed() if one.sample_bytes == GIVEN else blocks
+        part = births if is_first else events
+        _check(part, len(one.stacks), one.now_ns)
+        yield part
+        is_first = False
 
 
 def _check(events: Events, stacks: int, now_ns: int) -> None:

@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from tracelloc.bounded import UnpackBudget
 from tracelloc.errors import MalformedError, TracellocError
 from tracelloc.heap.stacks import Stacks
 from tracelloc.recording import container
@@ -35,6 +36,10 @@ from tracelloc.snapshots.snapshot import TraceSnapshot
 
 _MOST_STACKS: Final = 1 << 24
 _MOST_FRAMES: Final = 512
+_MOST_MOMENTS: Final = 1 << 19
+"""Folding leaves tens of thousands of a year."""
+_MOST_ABOUT: Final = 1 << 20
+"""Characters."""
 _TRACES: Final = 4
 """Traces that are kept: somebody goes back and forth."""
 _NUMBER: Final = attrgetter("number")
@@ -61,6 +66,7 @@ class RecordedTrace:
         """By number, some moments on the way to the one that was asked for last."""
         self._traces: dict[int, TraceSnapshot] = {}
         """By number, the last ones that were asked for."""
+        self._budget = UnpackBudget()
         self._data_version = -1
         self.is_growing: bool
         """Whether it may still be written to."""
@@ -101,15 +107,25 @@ class RecordedTrace:
         if version == self._data_version:
             return
         self._read_moments()
-        self.about = dict(self._connection.execute("SELECT name, value FROM about").fetchall())
+        self._read_about()
         for number, book, first, crc, data in self._new_rows("stacks"):
             self._seen["stacks"] = number
             known = self._books.setdefault(book, _RecordedBook())
-            known.add(first, checked(data, crc, book, first))
+            known.add(first, checked(data, crc, book, first), self._budget)
         for number, process, programs, crc, data in self._new_rows("names"):
             self._seen["names"] = number
-            self.of(process).add((process, programs), checked(data, crc, process, programs))
+            content = checked(data, crc, process, programs)
+            self.of(process).add((process, programs), content, self._budget)
         self._data_version = version
+
+    def _read_about(self) -> None:
+        about, left = {}, _MOST_ABOUT
+        for name, value in self._connection.execute("SELECT name, value FROM about"):
+            left -= len(name) + len(value)
+            if left < 0:
+                raise MalformedError("what it says of itself is too long")
+            about[name] = value
+        self.about = about
 
     def _read_moments(self) -> None:
         """Only new ones, unless old ones were folded."""
@@ -118,10 +134,10 @@ class RecordedTrace:
         (old,) = read("SELECT COUNT(*) FROM moments WHERE number <= ?", (last,)).fetchone()
         if old != len(self.moments):
             self.moments, last = [], -1
-        rows = read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)).fetchall()
-        if not all(map(_is_moment, rows)):
-            raise MalformedError("its list of moments is damaged")
-        self.moments += map(RecordedMoment._make, rows)
+        for row in read("SELECT * FROM moments WHERE number > ? ORDER BY number", (last,)):
+            if not _is_moment(row) or len(self.moments) >= _MOST_MOMENTS:
+                raise MalformedError("its list of moments is damaged")
+            self.moments.append(RecordedMoment._make(row))
 
     def _new_rows(self, table: str) -> sqlite3.Cursor:
         return self._connection.execute(
@@ -216,7 +232,8 @@ class RecordedTrace:
             ).fetchone()
             if row is None:
                 raise MalformedError("a sample of the history is missing")
-            (held,) = arrays_unpacked(checked(*row, *key, time_ns), np.int64)
+            content = checked(*row, *key, time_ns)
+            (held,) = arrays_unpacked(content, np.int64, budget=self._budget)
             self._samples[key, time_ns] = held
         return held
 
@@ -239,9 +256,12 @@ class _RecordedBook:
         self._stacks = Stacks()
         self._is_stale = True
 
-    def add(self, first: int, data: bytes) -> None:
+    def add(self, first: int, data: bytes, budget: UnpackBudget) -> None:
         """Adds stacks from an index on, or what has become known of one. Raises MalformedError."""
-        depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64)
+        depths, flags, frames = arrays_unpacked(data, np.int64, np.uint16, np.uint64, budget=budget)
+        # Where they start is kept, too; four columns are there twice while they are put together.
+        budget.take(8 * len(depths))
+        budget.check(4 * 8 * len(depths))
         end = first + len(depths)
         lengths = np.maximum(depths, 0)
         if not 0 <= first <= len(self._depths) or end > _MOST_STACKS or len(flags) != len(depths):

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast
 
+from tracelloc.bounded import UnpackBudget, inflated, json_bytes
 from tracelloc.errors import MalformedError
-from tracelloc.recording.changes import ProcessKey, packed, unpacked
+from tracelloc.recording.changes import ProcessKey, packed
 from tracelloc.recording.plain import from_plain, to_plain, types_of
 from tracelloc.snapshots.snapshot import Snapshot
 from tracelloc.symbols import Frame
@@ -25,6 +26,8 @@ from tracelloc.worker.targetfile import TargetFile
 _FIELDS: Final = tuple(field.name for field in fields(Frame) if field.name != "address")
 _FRAME_TYPES: Final = types_of(Frame)
 _LARGEST_BATCH: Final = 1 << 27
+_KEPT: Final = 2
+"""One part in so many of a batch's memory is kept: no place for field names and lists."""
 _PlainFrames = tuple[tuple[Any, ...], ...]
 
 
@@ -137,10 +140,14 @@ class RecordedSymbols:
             self._programs = programs
             self.version += 1
 
-    def add(self, key: ProcessKey, data: bytes) -> None:
-        """Adds a batch. Raises MalformedError."""
+    def add(self, key: ProcessKey, data: bytes, budget: UnpackBudget) -> None:
+        """Adds a batch, for memory of this budget. Raises MalformedError."""
+        text = inflated(data, min(_LARGEST_BATCH, budget.left_bytes))
+        size_bytes = json_bytes(text)
+        budget.check(size_bytes)
+        budget.take(size_bytes // _KEPT)
         try:
-            names, files = json.loads(unpacked(data, _LARGEST_BATCH))
+            names, files = json.loads(text)
             for address, plain in names:
                 at = from_plain(int, address)
                 self._names[key[1], at] = tuple(_frame(at, each) for each in plain)

@@ -59,7 +59,9 @@ def recording_of(process: Process) -> Path | None:
     """The recording that is being written of a process; None if nobody is known to do so."""
     for directory in directories():
         with suppress(OSError, TargetError):
-            descriptor = os.open(directory / _name(process), os.O_RDONLY | os.O_CLOEXEC)
+            # Another user's directory may have a pipe there, or a link.
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+            descriptor = os.open(directory / _name(process), flags)
             try:
                 if _is_trusted(descriptor) and _is_locked(descriptor):
                     return Path(os.fsdecode(os.read(descriptor, _LONGEST)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import numpy as np
 
 from tracelloc.errors import TracellocError
 from tracelloc.heap.stacks import Stacks
+from tracelloc.invoker import User
 from tracelloc.recording import container
 from tracelloc.recording.changes import (
     MomentChain,
@@ -67,17 +69,19 @@ class RecordingWriter:
         *,
         max_bytes: int,
         max_s: float,
-        owner: tuple[int, int] | None = None,
+        users: Sequence[User] = (),
         mode: int = 0o600,
         events: bool = False,
     ) -> None:
         """``max_bytes``: how large the file may get; ``max_s``: how far it may reach back.
 
+        ``users``: with whose rights (``tracelloc.safefiles.writing``); by default, our own.
         ``events``: every event that snapshots bring is kept, too.
         """
         self.path = path
-        self._owner, self._mode = owner, mode
-        self._connection = container.create(path, owner, mode, events=events)
+        self._mode = mode
+        users = users or [User(os.geteuid(), os.getegid())]
+        self._connection, self._users = container.create(path, users, mode, events=events)
         self._max_bytes = max_bytes
         self._events = EventWriter(self._connection, max_bytes) if events else None
         self._folder = Folder(self._connection, max_bytes - max_bytes // _SPARE, max_s)
@@ -141,7 +145,7 @@ class RecordingWriter:
 
     def copy(self, path: Path) -> None:
         """Writes all that is recorded by now to another file."""
-        container.copy_written(self._connection, path, self._owner, self._mode)
+        container.copy_written(self._connection, path, self._users, self._mode)
 
     def _check_size(self) -> None:
         used = container.used_bytes(self._connection)
@@ -200,9 +204,9 @@ class RecordingWriter:
 
     def close(self) -> None:
         """Leaves a file that is complete; one without any moment is removed."""
-        container.close_written(self._connection)
+        container.close_written(self._connection, self._users[-1])
         if not self._count:
-            container.remove(self.path)
+            container.remove(self.path, self._users[-1])
 
 
 def _found_since(book: _Book) -> Iterator[tuple[int, int]]:

@@ -71,11 +71,11 @@ def _opened_at_once(path: str, flags: int) -> int:
 
 
 def _is_dynamic(head: bytes, fd: int) -> bool:
-    """Whether an executable for this machine has a loader, and no rights of its file's owner."""
+    """Whether an executable for this machine has a loader, and gains no rights by its file."""
     if not head.startswith(_ELF_X86_64) or len(head) < _HEADER.size:
         return False
     _, machine, _, _, at, _, _, _, size, count = _HEADER.unpack_from(head)
-    if machine != _MACHINE or os.fstat(fd).st_mode & (stat.S_ISUID | stat.S_ISGID):
+    if machine != _MACHINE or _gains_rights(fd):
         return False
     headers = os.pread(fd, size * count, at)
     kinds = (headers[n : n + 4] for n in range(0, len(headers), max(size, 4)))
@@ -84,3 +84,13 @@ def _is_dynamic(head: bytes, fd: int) -> bool:
     # Names of needed libraries lie in front of the code.
     names = os.pread(fd, _NAMES_BYTES, 0)
     return _FIRST.search(names) is None
+
+
+def _gains_rights(fd: int) -> bool:
+    """Whether an executable is setuid or setgid, or has capabilities: then loaders are careful."""
+    if os.fstat(fd).st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return True
+    try:
+        return bool(os.getxattr(fd, "security.capability"))
+    except OSError:
+        return False

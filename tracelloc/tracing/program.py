@@ -8,7 +8,7 @@ import os
 import pwd
 import resource
 import signal
-from collections.abc import Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NoReturn
@@ -16,6 +16,7 @@ from typing import Final, NoReturn
 from tracelloc.capture.system import FileLimit
 from tracelloc.errors import TracellocError
 from tracelloc.invoker import Invoker
+from tracelloc.startup import OWN_PREFIX
 from tracelloc.text import printable
 from tracelloc.tracing.preload import can_be_read, preloads, with_preloaded
 from tracelloc.tracing.terminal import ProgramTerminal
@@ -157,23 +158,31 @@ def _drop_handlers(ignored: Set[int]) -> None:
 def _become_user(who: Invoker) -> list[bytes]:
     """Takes on a user's rights for good. Returns the environment that this user has.
 
-    It is ours as it was when we were started, byte for byte: Python adds to its own (PEP 538).
-    Raises OSError.
+    It is ours as it was when we were started, byte for byte: Python adds to its own (PEP 538). What
+    is for tracelloc alone is not in it. Raises OSError.
     """
     try:
         environment = [e for e in Path("/proc/self/environ").read_bytes().split(b"\0") if e]
     except PermissionError:  # a program with capabilities may not look at itself
         environment = [name + b"=" + value for name, value in os.environb.items()]
+    environment = environment_of(who, environment)
+    if who.uid != os.geteuid():
+        os.initgroups(pwd.getpwuid(who.uid).pw_name, who.gid)
+        os.setgid(who.gid)
+        os.setuid(who.uid)
+    return environment
+
+
+def environment_of(who: Invoker, environment: Iterable[bytes]) -> list[bytes]:
+    """The environment for a program that a user runs: nothing of tracelloc's own, or of sudo's."""
+    kept = [e for e in environment if not e.startswith(OWN_PREFIX.encode())]
     if who.uid == os.geteuid():
-        return environment
+        return kept
     entry = pwd.getpwuid(who.uid)
-    os.initgroups(entry.pw_name, who.gid)
-    os.setgid(who.gid)
-    os.setuid(who.uid)
     user = {"HOME": entry.pw_dir, "USER": entry.pw_name, "LOGNAME": entry.pw_name}
     user["SHELL"] = entry.pw_shell
     dropped = tuple(f"{name}=".encode() for name in user)
-    kept = [e for e in environment if not e.startswith((b"SUDO_", *dropped))]
+    kept = [e for e in kept if not e.startswith((b"SUDO_", *dropped))]
     return kept + [os.fsencode(f"{name}={value}") for name, value in user.items()]
 
 

@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-from pathlib import Path
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.invoker import Invoker, replace_file, rights_of, trusted_bytes
+from tracelloc.invoker import Invoker
+from tracelloc.safefiles.cache import CacheDirectory
 
 U64 = npt.NDArray[np.uint64]
 
@@ -45,44 +44,30 @@ class SiteMemory:
     """
 
     def __init__(self, who: Invoker) -> None:
-        self._who = who
-        self._directory = who.cache / "tracelloc" / "call-sites"
+        self._files = CacheDirectory(who, "call-sites", _SUFFIX, _MOST_FILES)
 
     def recall(self, build_id: str | None) -> U64:
         """What was remembered of this file, ascending; often nothing."""
-        path = self._path(build_id)
-        if path is not None:
-            with contextlib.suppress(OSError), rights_of(self._who):
-                content = trusted_bytes(path, self._who, _DIGEST_BYTES + 8 * _MOST_SITES)
+        if _is_name(build_id):
+            with contextlib.suppress(OSError):
+                content = self._files.recall(build_id, _DIGEST_BYTES + 8 * _MOST_SITES)
                 digest, sites = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
                 if digest == _digest(sites) and len(sites) % 8 == 0:
-                    os.utime(path)
                     return np.frombuffer(sites, "<u8").astype(np.uint64)
         return np.empty(0, np.uint64)
 
     def remember(self, build_id: str | None, sites: U64) -> None:
         """Adds to what is known of a file; when that is too much, these come first."""
-        path = self._path(build_id)
-        if path is None or not len(sites):
+        if not _is_name(build_id) or not len(sites):
             return
         new = np.unique(sites)[:_MOST_SITES]
         old = np.setdiff1d(self.recall(build_id), new, assume_unique=True)
         content = np.sort(np.append(new, old[: _MOST_SITES - len(new)])).astype("<u8").tobytes()
-        with contextlib.suppress(OSError), rights_of(self._who):
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            replace_file(path, [_digest(content), content])
-            self._drop_oldest()
+        self._files.remember(build_id, [_digest(content), content])
 
-    def _path(self, build_id: str | None) -> Path | None:
-        if build_id is None or not _BUILD_ID.fullmatch(build_id):
-            return None
-        return self._directory / (build_id + _SUFFIX)
 
-    def _drop_oldest(self) -> None:
-        files = [path for path in self._directory.iterdir() if path.suffix == _SUFFIX]
-        by_use = sorted(files, key=lambda path: path.stat().st_mtime_ns, reverse=True)
-        for path in by_use[_MOST_FILES:]:
-            path.unlink(missing_ok=True)
+def _is_name(build_id: str | None) -> TypeGuard[str]:
+    return build_id is not None and _BUILD_ID.fullmatch(build_id) is not None
 
 
 def _digest(sites: bytes) -> bytes:

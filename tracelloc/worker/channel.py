@@ -13,6 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
+from tracelloc.bounded import parse_json
+from tracelloc.errors import MalformedError
+
 _LENGTHS: Final = struct.Struct("<II")
 LARGEST_TEXT: Final = 64 << 20
 """Bytes of JSON in a message."""
@@ -58,8 +61,8 @@ def _content(channel: socket.socket, head: bytes, end_s: float | None) -> tuple[
         raise ChannelError("its answer is too long")
     text = _exactly(channel, text_bytes, end_s)
     try:
-        message = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        message = parse_json(text)
+    except (ValueError, MalformedError) as error:
         raise ChannelError("its answer is not JSON") from error
     return message, _exactly(channel, data_bytes, end_s)
 

@@ -13,7 +13,7 @@ import os
 import resource
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tracelloc.elf import ElfFile
@@ -91,10 +91,11 @@ def serve(channel: socket.socket) -> None:
         signal.setitimer(signal.ITIMER_PROF, 0)
 
 
-def fork_workers(own_bytes: int) -> None:
+def fork_workers(own_bytes: int, confine_worker: Callable[[], None]) -> None:
     """Forks a worker for each socket that comes over standard input, until the other end is gone.
 
     A message is the bytes that the worker may take beyond ours, the answer its process id.
+    ``confine_worker``: gives up, in a worker, what only this process needs.
     """
     with socket.socket(fileno=0) as control:
         while True:
@@ -107,8 +108,10 @@ def fork_workers(own_bytes: int) -> None:
                 control.close()
                 bound = own_bytes + memory_bytes
                 resource.setrlimit(resource.RLIMIT_AS, (bound, bound))
+                resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
                 os.dup2(descriptor, 0)
                 os.close(descriptor)
+                confine_worker()
                 with socket.socket(fileno=0) as channel:
                     serve(channel)
                 os._exit(0)

@@ -36,8 +36,8 @@ sys.path[:0] = sys.argv[1:]
 from tracelloc.worker.service import fork_workers
 with open("/proc/self/statm") as file:
     own_bytes = int(file.read().split()[0]) * resource.getpagesize()
-confine({_MOST_ADDRESSES}, {_MOST_FILES}, opens=False)
-fork_workers(own_bytes)
+confine({_MOST_ADDRESSES}, {_MOST_FILES}, role="zygote")
+fork_workers(own_bytes, lambda: filter_calls("reader"))
 """
 
 

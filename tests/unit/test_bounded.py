@@ -1,0 +1,277 @@
+"""What unpacks to gigabytes is refused before it takes them: measured, in other processes."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import shutil
+import socket
+import sqlite3
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tracelloc.bounded import Inflater, UnpackBudget, inflated, json_bytes, parse_json
+from tracelloc.errors import MalformedError
+from tracelloc.recording.changes import arrays_packed, arrays_unpacked, packed
+from tracelloc.recording.container import checksum
+from tracelloc.worker import channel
+
+RECORDING = Path(__file__).parents[1] / "data/recordings/v1.rec"
+MOST_RSS = 640 << 20
+"""Bytes: 512 MiB, and what Python and the modules take."""
+MIB = 1 << 20
+
+
+MEASURE = """
+import resource, subprocess, sys
+done = subprocess.run(sys.argv[1:], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
+sys.exit(done.returncode)
+"""
+"""What a process has had counts as its children's: so it has to be a small one that asks."""
+
+
+def measured(*arguments: str | Path) -> tuple[int, str, int]:
+    """Exit status, standard error and peak resident bytes of tracelloc."""
+    command = [sys.executable, "-c", MEASURE, sys.executable, "-m", "tracelloc", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return done.returncode, done.stderr, int(done.stdout) << 10
+
+
+def zeros(size: int) -> bytes:
+    """A zlib stream of zeros, made without having them."""
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(bytes(MIB)) for _ in range(size // MIB)]
+    return b"".join([*parts, packer.compress(bytes(size % MIB)), packer.flush()])
+
+
+def packed_parts(*parts: bytes) -> bytes:
+    packer = zlib.compressobj(9)
+    return b"".join([*map(packer.compress, parts), packer.flush()])
+
+
+def moment(head: object, *parts: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    return packed_parts(struct.pack("<I", len(text)), text, *parts)
+
+
+def put_moments(connection: sqlite3.Connection, data: bytes) -> None:
+    for number, whole in connection.execute("SELECT number, whole FROM moments").fetchall():
+        connection.execute(
+            "UPDATE contents SET data = ?, crc = ? WHERE number = ?",
+            (data, checksum(data, number, whole), number),
+        )
+
+
+def moment_of_zeros(connection: sqlite3.Connection) -> None:
+    put_moments(connection, zeros(512 * MIB))
+
+
+def moment_of_lists(connection: sqlite3.Connection) -> None:
+    size = 60 * MIB
+    put_moments(connection, packed_parts(struct.pack("<I", size), b"[" * size))
+
+
+def moment_of_tables(connection: sqlite3.Connection) -> None:
+    """What its head says is there, too: 100 tables of 128 MiB."""
+    tables = {str(number): [1, 16 * MIB, 0] for number in range(100)}
+    put_moments(
+        connection, moment({"facts": {"set": {}}, "processes": [[1, 0, {"set": {}}, tables]]})
+    )
+
+
+def moment_of_columns(connection: sqlite3.Connection) -> None:
+    """A table that is larger than a moment may be, all of it stored."""
+    count = 12 * MIB
+    head = {"facts": {"set": {}}, "processes": [[1, 0, {"set": {}}, {"totals": [9, count, count]}]]}
+    text = json.dumps(head).encode()
+    packer = zlib.compressobj(9)
+    parts = [packer.compress(struct.pack("<I", len(text)) + text)]
+    parts += [packer.compress(bytes(MIB)) for _ in range(count * (4 + 72) // MIB)]
+    put_moments(connection, b"".join([*parts, packer.flush()]))
+
+
+def names_of_lists(connection: sqlite3.Connection) -> None:
+    data = packed_parts(b"[", *[b"[]," * (MIB // 3)] * 120, b"[]]")
+    connection.execute("DELETE FROM names")
+    for number in range(5):
+        row = (number + 1, 0, 0, checksum(data, 0, 0), data)
+        connection.execute("INSERT INTO names VALUES (?, ?, ?, ?, ?)", row)
+
+
+def names_that_add_up(connection: sqlite3.Connection) -> None:
+    """Each batch is small enough, and sound."""
+    files = [[n, n + 1, 0, "0:0", 0, f"/{n}", False, False, None, None] for n in range(40_000)]
+    names = ["start", "end", "offset", "device", "inode", "path", "deleted", "has_module",
+             "build_id", "reason"]  # fmt: skip
+    text = json.dumps([[], [dict(zip(names, each, strict=True)) for each in files]])
+    data = packed(text.encode())
+    for number in range(1000, 1060):
+        row = (number, number, 0, checksum(data, number, 0), data)
+        connection.execute("INSERT INTO names VALUES (?, ?, ?, ?, ?)", row)
+
+
+def stacks_of_nothing(connection: sqlite3.Connection) -> None:
+    count = 1 << 24
+    data = arrays_packed(np.zeros(count, np.int64), np.zeros(count, np.uint16), np.zeros(0, "u8"))
+    for number in range(1000, 1050):
+        row = (number, 7, 0, checksum(data, 7, 0), data)
+        connection.execute("INSERT INTO stacks VALUES (?, ?, ?, ?, ?)", row)
+
+
+def millions_of_moments(connection: sqlite3.Connection) -> None:
+    first = connection.execute("SELECT * FROM moments LIMIT 1").fetchone()
+    rows = ((1000 + n, first[1] + n, first[2] + n, *first[3:]) for n in range(600_000))
+    connection.executemany("INSERT INTO moments VALUES (?, ?, ?, ?, ?)", rows)
+
+
+def about_everything(connection: sqlite3.Connection) -> None:
+    rows = ((f"k{number}", "x" * MIB) for number in range(300))
+    connection.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (moment_of_zeros, "a moment is damaged"),
+        (moment_of_lists, "it would take more than 256 MiB of memory"),
+        (moment_of_tables, "it would take more than 256 MiB of memory"),
+        (moment_of_columns, "it would take more than 256 MiB of memory"),
+        (names_of_lists, "it would take more than 512 MiB of memory"),
+        (names_that_add_up, "it would take more than 512 MiB of memory"),
+        (stacks_of_nothing, "it would take more than 512 MiB of memory"),
+        (millions_of_moments, "its list of moments is damaged"),
+        (about_everything, "what it says of itself is too long"),
+    ],
+)
+def test_recordings_that_swell(
+    tmp_path: Path, spoil: Callable[[sqlite3.Connection], None], why: str
+) -> None:
+    path = tmp_path / "bomb.rec"
+    shutil.copy(RECORDING, path)
+    connection = sqlite3.connect(path)
+    spoil(connection)
+    connection.commit()
+    connection.close()
+    status, said, rss = measured("report", path)
+    assert (status, rss < MOST_RSS) == (1, True), (said, rss)
+    assert re.fullmatch(f"tracelloc: error: .*: {why}.*\n", said)
+
+
+def test_profiles_that_swell(tmp_path: Path) -> None:
+    head = b'{"format": "tracelloc", "version": 1, "stacks": ['
+    for name, piece, why in (
+        ("large.json.gz", b" " * MIB, "it is larger than 256 MiB, unpacked"),
+        ("lists.json.gz", b"[]," * (MIB // 3), "it would take more than 1024 MiB of memory"),
+    ):
+        path = tmp_path / name
+        with gzip.open(path, "wb") as stream:
+            stream.write(head)
+            for _ in range(250 if "lists" in name else 300):
+                stream.write(piece)
+        status, said, rss = measured("diff", path, path)
+        assert (status, rss < MOST_RSS) == (1, True), (said, rss)
+        assert why in said
+
+
+def test_what_is_sound_is_read() -> None:
+    status, _, rss = measured("report", RECORDING)
+    assert (status, rss < 100 << 20) == (0, True)
+
+
+def finish(stream: Inflater, size: int) -> None:
+    stream.read(size)
+    stream.finish()
+
+
+def test_pieces() -> None:
+    content = os.urandom(3 << 20) + bytes(3 << 20)
+    data = zlib.compress(content)
+    for size in (1, 7, 1000, 1 << 18, len(content)):
+        stream = Inflater(data)
+        count = min(500, len(content) // size)
+        assert b"".join(stream.read(size) for _ in range(count)) == content[: size * count]
+        if size * count == len(content):
+            stream.finish()
+        else:
+            with pytest.raises(MalformedError, match="longer than it should be"):
+                stream.finish()
+    stream = Inflater(data)
+    with pytest.raises(MalformedError, match="cut off"):
+        stream.read(len(content) + 1)
+    for cut in (0, 1, 5, len(data) // 2, len(data) - 1):
+        stream = Inflater(data[:cut])
+        with pytest.raises(MalformedError, match="cut off"):
+            finish(stream, len(content))
+    with pytest.raises(MalformedError, match="its compression is damaged"):
+        Inflater(b"junk").read(1)
+    assert Inflater(zlib.compress(b"")).read(0) == b""
+    Inflater(zlib.compress(b"")).finish()
+    assert inflated(data, len(content)) == content
+    with pytest.raises(MalformedError, match="implausibly large"):
+        inflated(data, len(content) - 1)
+
+
+def test_the_estimate_of_json() -> None:
+    """It is not below what the values take, for what takes most."""
+    for text in (b"[" + b"[]," * 20_000 + b"[]]", b"[" + b'{"a":[]},' * 20_000 + b"0]",
+                 b"[" + b"1e9," * 20_000 + b"0]", "\"😀".encode() + b"x" * 100_000 + b'"',
+                 b"[" + b'"ab",' * 20_000 + b"0]"):  # fmt: skip
+        program = (
+            "import json, sys, tracemalloc\n"
+            "text = sys.stdin.buffer.read()\ntracemalloc.start()\nkept = json.loads(text)\n"
+            "print(tracemalloc.get_traced_memory()[1] + len(text))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", program], input=text, stdout=subprocess.PIPE, check=True
+        )
+        assert int(done.stdout) < 1.4 * json_bytes(text), text[:20]
+    with pytest.raises(MalformedError, match="it would take more than 1 MiB"):
+        parse_json(b"[" + b"[]," * 20_000 + b"0]", MIB)
+    with pytest.raises(MalformedError, match="nested too deeply"):
+        parse_json(b"[" * 100_000)
+
+
+def test_arrays_within_a_budget() -> None:
+    data = arrays_packed(np.arange(1000))
+    budget = UnpackBudget(10_000)
+    (found,) = arrays_unpacked(data, np.int64, budget=budget)
+    assert found.tolist() == list(range(1000))
+    assert budget.left_bytes == 2000
+    with pytest.raises(MalformedError, match="it would take more than 0 MiB"):
+        arrays_unpacked(data, np.int64, budget=budget)
+    with pytest.raises(MalformedError, match="longer than it should be"):
+        arrays_unpacked(packed(struct.pack("<I", 1) + bytes(9)), np.int64, budget=UnpackBudget())
+
+
+def test_an_answer_that_swells() -> None:
+    """A worker that a file has taken over answers with lists."""
+    ours, its = socket.socketpair()
+    program = (
+        "import resource, socket, sys\nfrom tracelloc.worker import channel\n"
+        "try:\n    channel.receive(socket.socket(fileno=int(sys.argv[1])), 60)\n"
+        "except channel.ChannelError as error:\n    print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)"
+    )
+    with its, ours:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(its.fileno())],
+            pass_fds=[its.fileno()], stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        text = b"[" + b"[]," * (20 << 20) + b"0]"
+        assert len(text) < channel.LARGEST_TEXT
+        ours.sendall(struct.pack("<II", len(text), 0))
+        ours.sendall(text)
+        said, _ = process.communicate(timeout=60)
+    error, rss = said.splitlines()
+    assert error == "its answer is not JSON"
+    assert int(rss) << 10 < MOST_RSS

@@ -1,0 +1,109 @@
+"""Compressed data and JSON read within a bound of memory, whoever has written them.
+
+A kilobyte of zlib may stand for a megabyte, and three bytes of JSON for a list of 64. So sizes are
+checked before anything of that size is made.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from typing import Any, Final
+
+from tracelloc.errors import MalformedError
+
+MOST_MEMORY_BYTES: Final = 512 << 20
+"""What the content of one file may take."""
+_CHUNK_BYTES: Final = 1 << 18
+_VALUE_BYTES: Final = 80
+"""What a value of JSON takes, about, with its place in a list or dictionary: in Python, an empty
+list takes 56 bytes and a dictionary of one pair 184."""
+
+
+class UnpackBudget:
+    """The memory that is left for what is unpacked of one file."""
+
+    def __init__(self, most_bytes: int = MOST_MEMORY_BYTES) -> None:
+        self.most_bytes = most_bytes
+        self.left_bytes = most_bytes
+
+    def check(self, size_bytes: int) -> None:
+        """Raises MalformedError if there is not so much left."""
+        if size_bytes > self.left_bytes:
+            raise MalformedError(f"it would take more than {self.most_bytes >> 20} MiB of memory")
+
+    def take(self, size_bytes: int) -> None:
+        """Takes memory that is kept. Raises MalformedError if there is not so much left."""
+        self.check(size_bytes)
+        self.left_bytes -= size_bytes
+
+
+def json_bytes(text: bytes) -> int:
+    """About the memory that the values of a JSON text take, with the text itself."""
+    values = sum(map(text.count, (b",", b"[", b"{", b":")))
+    # One wide character makes all of a string wide.
+    return _VALUE_BYTES * values + (2 if text.isascii() else 9) * len(text)
+
+
+def parse_json(text: bytes, most_bytes: int = MOST_MEMORY_BYTES) -> Any:
+    """The values of a JSON text that take no more memory. Raises MalformedError, ValueError."""
+    UnpackBudget(most_bytes).check(json_bytes(text))
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise MalformedError("its JSON is nested too deeply") from error
+
+
+class Inflater:
+    """A zlib stream, read piece by piece."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = memoryview(data)
+        self._at = 0
+        self._tail = b""
+        self._stream = zlib.decompressobj()
+
+    def read(self, size: int) -> bytes:
+        """So many bytes. Raises MalformedError if there are fewer, or they are damaged."""
+        parts: list[bytes] = []
+        while size:
+            part = self._some(size)
+            if not part:
+                raise MalformedError("a part of it is cut off")
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def finish(self) -> None:
+        """Raises MalformedError unless everything has been read."""
+        if self._some(1):
+            raise MalformedError("a part of it is longer than it should be")
+        if not self._stream.eof:
+            raise MalformedError("a part of it is cut off")
+
+    def _some(self, most: int) -> bytes:
+        """Some of what comes; nothing at the end, be it of the stream or of the data."""
+        while not self._stream.eof:
+            chunk = self._tail or self._data[self._at : self._at + _CHUNK_BYTES]
+            if not self._tail:
+                self._at += len(chunk)
+            try:
+                part = self._stream.decompress(chunk, most)
+            except zlib.error as error:
+                raise MalformedError(f"its compression is damaged ({error})") from error
+            self._tail = self._stream.unconsumed_tail
+            if part or not chunk:
+                return part
+        return b""
+
+
+def inflated(data: bytes, most_bytes: int) -> bytes:
+    """All of a zlib stream. Raises MalformedError if it is larger, cut off or damaged."""
+    stream = zlib.decompressobj()
+    try:
+        content = stream.decompress(data, most_bytes)
+    except zlib.error as error:
+        raise MalformedError(f"its compression is damaged ({error})") from error
+    if not stream.eof:
+        raise MalformedError("a part of it is cut off or implausibly large")
+    return content

@@ -1,0 +1,1 @@
+"""Files that tracelloc writes, opened without following other users' links."""
