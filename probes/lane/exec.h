@@ -84,8 +84,25 @@ static void restore_environment(char **entries)
 #define LAUNCH_NAMES_BYTES (4UL << 20)
 
 /*
+ * Whether a program gains rights by its file: it is setuid or setgid, or has capabilities. Its
+ * loader preloads nothing then, so that nobody would take out of its environment what is put there.
+ */
+static int gains_rights(int file)
+{
+	struct {
+		u64 device, inode, links;
+		u32 mode, rest[33];
+	} status;
+
+	return system_call(SYS_fstat, file, (u64)&status, 0, 0, 0, 0) ||
+	       status.mode & (MODE_SETUID | MODE_SETGID) ||
+	       system_call(SYS_fgetxattr, file, (u64) "security.capability", 0, 0, 0, 0) > 0;
+}
+
+/*
  * Whether a program takes the library: it is for this machine and has a loader, or is a script.
- * Sanitizers (libasan.so, libtsan.so) end a program in which anything comes before them.
+ * Sanitizers (libasan.so, libclang_rt.asan-x86_64.so) end a program in which anything comes
+ * before them.
  */
 static int takes_library(int file)
 {
@@ -99,6 +116,8 @@ static int takes_library(int file)
 
 	if (read > 2 && behind(text, "#!"))
 		return 1;
+	if (gains_rights(file))
+		return 0;
 	if (read < (long)sizeof(*header) || !behind(text, "\177ELF\2\1") ||
 	    header->e_machine != EM_X86_64 || header->e_phoff & 7 ||
 	    header->e_phoff + header->e_phnum * sizeof(*parts) > (u64)read)
@@ -106,10 +125,11 @@ static int takes_library(int file)
 	parts = (const Elf64_Phdr *)(text + header->e_phoff);
 	for (u32 n = 0; n < header->e_phnum; n++)
 		has_loader |= parts[n].p_type == PT_INTERP;
-	for (; has_loader && read > 8 && at < LAUNCH_NAMES_BYTES; at += read - 8) {
+	for (; has_loader && read > 16 && at < LAUNCH_NAMES_BYTES; at += read - 16) {
 		read = system_call(SYS_pread64, file, (u64)page, sizeof(page), at, 0, 0);
-		for (long n = 0; n + 6 < read; n++)
-			if (text[n] == 's' && behind(text + n, "san.so"))
+		for (long n = 0; n + 12 < read; n++)
+			if ((text[n] == 's' && behind(text + n, "san.so")) ||
+			    (text[n] == 'l' && behind(text + n, "libclang_rt.")))
 				return 0;
 	}
 	return has_loader;

@@ -7,6 +7,7 @@
 #define SYS_mprotect 10
 #define SYS_munmap 11
 #define SYS_close 3
+#define SYS_fstat 5
 #define SYS_rt_sigprocmask 14
 #define SYS_pread64 17
 #define SYS_access 21
@@ -18,6 +19,7 @@
 #define SYS_ftruncate 77
 #define SYS_prctl 157
 #define SYS_gettid 186
+#define SYS_fgetxattr 193
 #define SYS_openat 257
 #define SYS_prlimit64 302
 #define SYS_process_vm_readv 310
@@ -50,6 +52,8 @@
 #define AT_FDCWD -100L
 #define MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED 4
 #define FUTEX_TID_MASK 0x3fffffff
+#define MODE_SETUID 04000  /* S_ISUID */
+#define MODE_SETGID 02000  /* S_ISGID */
 #define ACCESS_READ 4    /* R_OK */
 #define ACCESS_EXECUTE 1 /* X_OK */
 #define O_NONBLOCK 04000

@@ -226,6 +226,25 @@ def test_executed_by(
     assert done.stdout == alone.stdout
 
 
+def test_setuid_programs_are_executed_as_they_are(
+    builder: Builder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Their loader preloads nothing, so nobody would take anything of ours out again."""
+    program = tmp_path / "environment"
+    shutil.copy("/usr/bin/env", program)
+    os.chown(program, 65534, 65534)
+    program.chmod(0o4755)
+    tmp_path.chmod(0o755)
+    monkeypatch.setenv("LD_PRELOAD", "libm.so.6")
+    command = [builder.c("executor"), "execve", program]
+    alone = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    done = run_tracelloc("--text", "--report", tmp_path / "r", "--", *command)
+    assert done.returncode == 0, done.stderr
+    assert BY_ITSELF in done.stderr
+    assert done.stdout == alone.stdout
+    assert "TRACELLOC" not in done.stdout
+
+
 def test_sanitized_programs_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """They end if anything is preloaded."""
     monkeypatch.setenv("ASAN_OPTIONS", "detect_leaks=0")
