@@ -12,6 +12,7 @@ from tracelloc.snapshots.gaps import Gap
 from tracelloc.tracing.probeset import ProbeSet
 
 LOST: Final = "tracelloc could not keep up"
+_OFTEN_S: Final = 0.2
 _TOGETHER_S: Final = 5.0
 """Losses that follow each other more closely are one gap."""
 _MOST: Final = 32
@@ -33,9 +34,12 @@ class GapBook:
         counters = self._capture.counters()
         return sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS)
 
-    def look(self) -> None:
-        """Notes what was missed since the last time."""
-        before_s, self._checked_s = self._checked_s, time.time()
+    def look(self, *, is_last: bool = False) -> None:
+        """Notes what was missed since the last time; seldom, unless it is the last time."""
+        before_s, now_s = self._checked_s, time.time()
+        if 0 <= now_s - before_s < _OFTEN_S and not is_last:
+            return
+        self._checked_s = now_s
         lost, self._lost = self._lost, self._count_lost()
         if self._lost > lost:
             self._add(Gap(before_s, self._checked_s, self._lost - lost, LOST))

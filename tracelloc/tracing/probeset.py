@@ -122,6 +122,7 @@ class ProbeSet:
             self._attach(points)
         except TracellocError as error:
             self._trouble, self._withheld = error, withheld
+            self._flaw = f"a file can't be probed: {error}"
             raise
         self.points += points
         self._allocators += planned.allocators

@@ -176,7 +176,7 @@ class Tracee:
 
         Its probes are still to be taken out, but there is nobody left whom they could meet.
         """
-        self.gaps.look()
+        self.gaps.look(is_last=True)
         self.target = replace(self.target, has_ended=True)
         self.source.close()
         self.heap.table.drop_blocks()
