@@ -20,6 +20,7 @@ import pytest
 from tests.harness import PATIENCE_S, Builder, Target, Tracelloc, run_tracelloc
 from tests.integration.test_exact import OPERATIONS, assert_equal
 from tests.integration.test_launch import PROGRAM, QUIET, by_function, last_report
+from tracelloc import probes
 from tracelloc.capture import lane, lanemerge
 from tracelloc.capture.lane import LIBRARY
 from tracelloc.target.procfs import Mapping, Process, parse_maps
@@ -647,3 +648,39 @@ def test_the_library_needs_nothing() -> None:
     ]  # fmt: skip
     needed = subprocess.run(["readelf", "-d", LIBRARY], capture_output=True, text=True, check=True)
     assert "NEEDED" not in needed.stdout
+
+
+TAKEN = BY_PROBES + "the program has written to tracelloc's part of its memory"
+
+
+@pytest.mark.parametrize(
+    ("way", "why"),
+    [
+        ("sealed", "shared memory can't be mapped: Operation not permitted"),
+        ("leased", "can't be opened: Resource temporarily unavailable"),
+        ("zero", TAKEN),
+        ("deep", TAKEN),
+        ("noise", TAKEN),
+        ("leaving", BY_PROBES + "the program reports what it should not"),
+        ("huge", BY_ITSELF),
+        ("misses", BY_ITSELF),
+        ("unwritten", BY_ITSELF),
+        ("endless", BY_ITSELF),
+    ],
+)
+def test_programs_that_lie(
+    builder: Builder, targets: list[Target], tmp_path: Path, way: str, why: str
+) -> None:
+    """What a program writes into the shared memory does no harm but to its own figures."""
+    target = armed([builder.c("liar", f"-I{probes.directory()}"), way], targets)
+    begun_s = time.monotonic()
+    tracer = traced(target, tmp_path)
+    if not said(tracer, why):
+        tracer.wait_for(why)
+    tracer.await_report(lambda report: report["elapsed_s"] > 1)
+    assert tracer.stop() == 0
+    assert time.monotonic() - begun_s < PATIENCE_S / 2
+    assert not said(tracer, "bug")
+    assert target.process.poll() is None
+    if why == TAKEN:
+        assert tracer.last()["completeness"]["state"] == "at_least"
