@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import resource
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -524,10 +526,71 @@ def test_a_stopped_profiler_is_waited_for_once(
     report = tracer.last()
     assert report["completeness"]["state"] == "at_least"
     assert report["completeness"]["gaps"][0]["lost_events"] == report["lost_events"]
-    # Each pair is an allocation and a free, reported or counted, but for the first frees, of NULL.
+    assert_told_or_counted(report, pairs)
+
+
+def assert_told_or_counted(report: dict[str, Any], pairs: list[int]) -> None:
+    """Each pair is an allocation and a free, reported or counted, but for the first frees: of NULL.
+
+    Where a free was lost, the block's address is found again.
+    """
     known = report["allocations"] + report["frees"] + report["unmatched_frees"]
     implied = report["lost"]["address_reuses"]
     assert known - implied + report["lost_events"] == 2 * sum(pairs) - 2 * 100
+    is_whole = report["lost_events"] == 0
+    assert report["completeness"]["state"] == ("complete" if is_whole else "at_least")
+    assert sum(g["lost_events"] for g in report["completeness"]["gaps"]) == report["lost_events"]
+
+
+def test_a_profiler_that_is_stopped_at_any_moment(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    dice = random.Random(20)
+    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    tracer = traced(target, tmp_path, "--max-stall", "50ms")
+    pairs = []
+    for _ in range(20):
+        target.say("40")
+        wait_until(lambda: dice.random() < 0.3)  # some hundredths of a second
+        tracer.process.send_signal(signal.SIGSTOP)
+        pairs.append(int(target.hear().split()[0]))
+        tracer.process.send_signal(signal.SIGCONT)
+    # It ends while some of what it has reported is still to be taken.
+    assert target.end() == 0
+    assert tracer.finish() == 0
+    assert_told_or_counted(tracer.last(), pairs)
+
+
+@contextmanager
+def little_processor_time(pid: int) -> Iterator[None]:
+    """A process gets a twentieth of a processor, cgroups(7)."""
+    old, new = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
+    group = (old if old.is_dir() else new) / f"tracelloc-test-{os.getpid()}"
+    group.mkdir()
+    try:
+        if old.is_dir():
+            (group / "cpu.cfs_quota_us").write_text("5000")
+        else:
+            (group / "cpu.max").write_text("5000 100000")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        for each in (group / "cgroup.procs").read_text().split():
+            (group.parent / "cgroup.procs").write_text(each)
+        group.rmdir()
+
+
+def test_a_profiler_without_processor_time(
+    builder: Builder, targets: list[Target], tmp_path: Path
+) -> None:
+    target = armed([builder.c("storm"), 2, 4, 100], targets)
+    tracer = traced(target, tmp_path, "--max-stall", "50ms")
+    with little_processor_time(tracer.process.pid):
+        pairs = [int(target.ask("300").split()[0]) for _ in range(3)]
+    assert target.end() == 0
+    assert tracer.finish() == 0
+    assert tracer.last()["lost_events"] > 0
+    assert_told_or_counted(tracer.last(), pairs)
 
 
 def test_two_profilers(builder: Builder, targets: list[Target], tmp_path: Path) -> None:
