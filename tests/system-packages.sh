@@ -59,6 +59,8 @@ test)
     need sqlite3 has sqlite3
     need jq has jq
     need php-cli has php
+    need perl perl -Mthreads -e 1
+    need git has git
     need tmux has tmux
     need util-linux has setpriv
     need binutils has addr2line

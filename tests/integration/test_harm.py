@@ -1,0 +1,241 @@
+"""Programs do under tracelloc what they do without: exit status and outputs are compared."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.harness import PATIENCE_S, Builder, only_with_capabilities, run_tracelloc
+
+pytestmark = pytest.mark.bpf
+
+KILLED = 128 + 9
+ABORTED = 128 + 6
+FAULTED = 128 + 11
+
+PROGRAMS = {
+    "abort": (ABORTED, "harm abort"),
+    "callbacks": (0, "harm callbacks"),
+    "contexts": (0, "harm contexts"),
+    "descriptors": (0, "harm descriptors"),
+    "environment": (0, "harm environment"),
+    "exceptions": (0, "harm-cpp"),
+    "exec": (0, "harm exec 7"),
+    "filter": (0, "harm filter"),
+    "filter by an instruction": (0, "harm-inline filter"),
+    "fixed": (0, "harm fixed"),
+    "identity": (0, "harm identity"),
+    "libraries": (0, "harm libraries"),
+    "lock": (0, "harm lock 0"),
+    "musl": (0, "threads-musl"),
+    "musl, static": (0, "threads-musl-static"),
+    "profile": (3, "harm profile"),
+    "sanitized": (0, "sanitized"),
+    "segv": (FAULTED, "harm segv"),
+    "setuid": (0, "harm-setuid environment"),
+    "static": (0, "harm-static callbacks"),
+    "strace": (0, "strace -f -o trace harm threads 1"),
+    "strict": (7, "harm strict"),
+    "strict by an instruction": (7, "harm-inline strict"),
+    "thread sanitizer": (0, "harm-tsan threads 1"),
+    "threads": (0, "harm threads 4"),
+    "userfault": (0, "harm userfault"),
+    "vfork": (0, "harm vfork"),
+}
+"""What is started directly: (exit status, command)."""
+
+SCRIPTS = {
+    "address space for little": (0, "ulimit -v 300000; exec harm blocks 20"),
+    "address space for much": (0, "ulimit -v 400000; exec harm blocks 300"),
+    "address space for less": (1, "ulimit -v 200000; exec harm blocks 300"),
+    "few descriptors": (0, "ulimit -n 4; exec harm blocks 20"),
+    "small files": (0, "ulimit -f 1000; exec harm blocks 20"),
+    "small stack": (0, "ulimit -s 64; exec harm threads 1"),
+    "little locked": (0, "ulimit -l 64; exec harm lock 65534"),
+    "some locked": (0, "ulimit -l 8000; exec harm lock 65534"),
+    # Only counted: a return probe's trampoline stands for malloc's caller in the stacks it prints.
+    "sanitized, leaking": (1, "exec sanitized leak 2> >(grep -c SUMMARY)"),
+    "setuid, executed": (0, "harm-setuid environment; exec harm-setuid identity"),
+    "killed": (KILLED, "kill -9 $$"),
+    "trap": (9, "trap 'echo ended; exit 9' TERM; (kill $$) & wait; wait; echo no"),
+    "pipes": (
+        0,
+        """
+        for n in 1 2; do
+            seq 2000 | sort -rn | head -3 | awk '{s += $1} END {print s}'
+        done
+        """,
+    ),
+    "compiler": (
+        0,
+        """
+        exec "$(gcc -print-prog-name=cc1)" -quiet -O2 -o /dev/stdout - <<< '
+        int fibonacci(int n) { return n > 1 ? fibonacci(n - 1) + fibonacci(n - 2) : n; }'
+        """,
+    ),
+    "git": (
+        0,
+        """
+        git init -q -b main . && git config user.name A && git config user.email a@b.org &&
+        git commit -q --allow-empty -m first && exec git log --format=%an:%s
+        """,
+    ),
+    "node": (
+        0,
+        """
+        exec node -e '
+            const { Worker } = require("worker_threads")
+            const body = `require("worker_threads").parentPort.postMessage(0)`
+            const all = []
+            let ended = 0
+            for (let n = 0; n < 1e5; n++) all.push({ n })
+            for (let n = 0; n < 2; n++)
+                new Worker(body, { eval: true }).on("exit", () => console.log(++ended, all.length))
+        '
+        """,
+    ),
+    "perl": (
+        0,
+        """
+        exec perl -Mthreads -e '
+            sub work { my $n = 0; $n += length("x" x $_) for 1 .. 1000; return $n }
+            print $_->join, " " for map { threads->create(\\&work) } 1 .. 4;
+        '
+        """,
+    ),
+    "php": (
+        0,
+        """
+        exec php -r '
+            for ($n = 0; $n < 50000; $n++) $all[] = str_repeat("x", $n % 50);
+            echo count($all);
+        '
+        """,
+    ),
+    "python": (
+        0,
+        """
+        exec /usr/bin/python3 -c '
+import multiprocessing
+with multiprocessing.Pool(2) as pool:
+    print(sum(pool.map(abs, range(-50, 50))))
+'
+        """,
+    ),
+    "redis": (
+        0,
+        """
+        {
+            until redis-cli -s ./socket ping >/dev/null 2>&1; do sleep 0.02; done
+            redis-benchmark -s ./socket -n 5000 -q -t set >/dev/null
+            redis-cli -s ./socket dbsize
+            redis-cli -s ./socket shutdown nosave
+        } &
+        exec redis-server --port 0 --unixsocket ./socket --save '' --logfile /dev/null
+        """,
+    ),
+    "sqlite": (
+        0,
+        """
+        exec sqlite3 :memory: '
+            create table t (a, b);
+            with recursive c(x) as (select 1 union all select x + 1 from c where x < 20000)
+                insert into t select x, hex(x) from c;
+            select count(*), sum(length(b)) from t;
+        '
+        """,
+    ),
+}
+"""What a shell runs, and executes if its own process is to do it: (exit status, commands)."""
+
+Outcome = tuple[int, str, str]
+"""Exit status as shells have it, standard output, standard error without tracelloc's messages."""
+
+
+def outcome_of(done: subprocess.CompletedProcess[str]) -> Outcome:
+    status = done.returncode if done.returncode >= 0 else 128 - done.returncode
+    lines = done.stderr.splitlines(keepends=True)
+    messages = "".join(line for line in lines if not line.startswith("tracelloc: "))
+    return status, done.stdout, messages
+
+
+@pytest.fixture(scope="module")
+def programs(builder: Builder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory of programs under the names that commands have for them."""
+    directory = tmp_path_factory.mktemp("programs")
+    built = {
+        "harm": builder.c("harm", "-ldl"),
+        "harm-inline": builder.c("harm", "-DINLINE", "-ldl"),
+        "harm-static": builder.c("harm", "-static", "-Wl,--no-warnings"),
+        "harm-tsan": builder.c("harm", "-fsanitize=thread", "-ldl"),
+        "plugin.so": builder.c("plugin", "-shared", "-fPIC"),
+        "sanitized": builder.c("sanitized", "-fsanitize=address"),
+        "threads-musl": builder.c("shortlived", compiler="musl-gcc"),
+        "threads-musl-static": builder.c("shortlived", "-static", compiler="musl-gcc"),
+        "harm-cpp": builder.cpp("harm"),
+    }
+    for name, path in built.items():
+        (directory / name).symlink_to(path)
+    shutil.copy(built["harm"], directory / "harm-setuid")
+    os.chown(directory / "harm-setuid", 65534, 65534)
+    (directory / "harm-setuid").chmod(0o4755)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def environment(programs: Path) -> dict[str, str]:
+    return os.environ | {
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PLUGIN": str(programs / "plugin.so"),
+    }
+
+
+@pytest.fixture(scope="module")
+def untraced(
+    environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[tuple[str, ...]], Outcome]:
+    """What a command does if it is not traced; each is run once."""
+
+    @functools.cache
+    def run(command: tuple[str, ...]) -> Outcome:
+        rights = only_with_capabilities() if os.environ.get("TEST_CAPABILITIES") else []
+        done = subprocess.run(
+            [*rights, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=PATIENCE_S, check=False, env=environment,
+            cwd=tmp_path_factory.mktemp("untraced"),
+        )  # fmt: skip
+        return outcome_of(done)
+
+    return run
+
+
+@pytest.mark.parametrize("way", ["auto", "off"])
+@pytest.mark.parametrize("case", [*PROGRAMS, *SCRIPTS])
+def test_no_harm(
+    environment: dict[str, str],
+    untraced: Callable[[tuple[str, ...]], Outcome],
+    tmp_path: Path,
+    case: str,
+    way: str,
+) -> None:
+    """By the preloaded library, where that is possible, and by probes."""
+    if case in PROGRAMS:
+        status, text = PROGRAMS[case]
+        command = tuple(text.split())
+    else:
+        status, text = SCRIPTS[case]
+        command = ("bash", "-c", text)
+    expected = untraced(command)
+    assert expected[0] == status, expected
+    done = run_tracelloc(
+        "--text", "--interval", 60, "--report", tmp_path / "report", "--lane", way, "--", *command,
+        env=environment, cwd=tmp_path,
+    )  # fmt: skip
+    assert outcome_of(done) == expected, done.stderr
+    assert "tracelloc: tracing" in done.stderr
