@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.harness import PATIENCE_S, Builder, Target, run_tracelloc, run_without_privileges
+from tracelloc import probes
 from tracelloc.capture import bpf as capture
 from tracelloc.capture import system
+from tracelloc.capture.captureconfig import CaptureConfig
 from tracelloc.cli import main
 from tracelloc.errors import TracellocError
 
@@ -199,17 +201,15 @@ def test_wrong_bcc(
 ) -> None:
     (tmp_path / "bcc.py").write_text(content)
     monkeypatch.syspath_prepend(str(tmp_path))
-    line = raised(capture.Capture, capture.CaptureConfig())
+    line = raised(capture.Capture, CaptureConfig())
     assert words in line
     assert "python3-bpfcc" in line
 
 
 @pytest.mark.bpf
 def test_compile_failure_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        capture.probes, "source_text", lambda **_: "int broken(struct nothing *x) {"
-    )
-    line = raised(capture.Capture, capture.CaptureConfig())
+    monkeypatch.setattr(probes, "source_text", lambda **_: "int broken(struct nothing *x) {")
+    line = raised(capture.Capture, CaptureConfig())
     assert line.startswith("bcc could not compile the probes:")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -104,3 +105,10 @@ def test_every_module_has_a_layer_and_a_docstring() -> None:
     for path in MODULES:
         assert room(path) in RANK or room(path) == "__init__"
         assert ast.get_docstring(ast.parse(path.read_text())), path
+
+
+def test_every_room_is_packaged() -> None:
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    packages = set(project["tool"]["setuptools"]["packages"])
+    assert packages == {"tracelloc", *(f"tracelloc.{room}" for room in rooms)}
