@@ -336,6 +336,11 @@ static inline int is_inside(u64 at, u64 outer)
 	return outer && at < outer;
 }
 
+static inline int is_sampling(const struct lane_control *control)
+{
+	return control && control->samples;
+}
+
 /* Whether a block of this size, that is about to be allocated, is not to be reported. */
 static inline int is_hidden(u64 size)
 {
@@ -401,6 +406,8 @@ static void restore(u64 address)
 			if (block && unlikely(!otel_is_idle())) \
 				otel_note_free((u64)block); \
 			hidden = wanted && is_hidden(asked); \
+			if (wanted && !hidden && unlikely(is_sampling(guard.control))) \
+				wanted = begin_sample(frame); \
 			/* What happens inside, a free as well, is part of this. */ \
 			me.call = at; \
 			taken = wanted && block && report(EVENT_REALLOC_FREE, (u64)block); \

@@ -71,14 +71,9 @@ static inline int is_left(u64 frame)
 	return frame >= me.outermost && me.outermost >= me.low && frame < me.high;
 }
 
-/* A call begins that may be reported; `frame` is its function's. */
-static inline void begin_call(const u64 *frame)
+/* Says that a call is under way that may be reported; `frame` is its function's. */
+static inline void note_call(struct lane_control *control, const u64 *frame)
 {
-	struct lane_control *control = guard.control;
-
-	note_inside(1);
-	if (unlikely(!control) || unlikely(!is_wanted(control)))
-		return;
 	if (unlikely(me.inside != 1) && is_left((u64)frame))
 		me.inside = 1;
 	if (unlikely(me.inside != 1))
@@ -98,6 +93,26 @@ static inline void begin_call(const u64 *frame)
 	note_in_ring(me.noted, 1);
 	if (unlikely(*(volatile u32 *)&control->leaving))
 		wait_outside(control);
+}
+
+/* A call begins. Where blocks are sampled, it is noted once it is known to make one (RESIZER). */
+static inline void begin_call(const u64 *frame)
+{
+	struct lane_control *control = guard.control;
+
+	note_inside(1);
+	if (likely(control) && !control->samples && likely(is_wanted(control)))
+		note_call(control, frame);
+}
+
+/* The call under way makes a block that is sampled. Whether it is still to be reported. */
+static __attribute__((noinline)) int begin_sample(const u64 *frame)
+{
+	struct lane_control *control = guard.control;
+
+	if (control && is_wanted(control))
+		note_call(control, frame);
+	return is_wanted(control);
 }
 
 static inline void end_call(void)

@@ -84,7 +84,7 @@ static inline int is_sampled(u64 size)
 
 	if (unlikely(!me.until_sample)) {
 		if (!guard.area && !map_area())
-			return 0;
+			return 1; /* whoever goes on with it finds that there is no room */
 		me.until_sample = draw_gap();
 	}
 	if (likely(bytes < me.until_sample)) {
