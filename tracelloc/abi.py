@@ -10,6 +10,7 @@ from enum import IntEnum, IntFlag
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 EVENT_SIZE_BITS: Final = 56
 EVENT_SIZE_MASK: Final = (1 << EVENT_SIZE_BITS) - 1
@@ -322,6 +323,13 @@ LOST_EVENT_COUNTERS: Final = (
     Counter.LOST_INNER_FREES,
 )
 """Counters of events that never reached user space: no room in the ring or overflow map."""
+
+
+def count_lost(counters: npt.NDArray[np.uint64]) -> int:
+    """Events that never reached user space, by all counters (``Counter``)."""
+    return sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS)
+
+
 ODDITY_COUNTERS: Final = (
     Counter.SPILL_REUSES,
     Counter.SPILL_UNMATCHED,

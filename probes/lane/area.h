@@ -66,7 +66,7 @@ enum lane_reason {
 	LANE_NAMESPACE = 2, /* a library was opened in another namespace, with a C library of its own */
 	LANE_NO_CLOCK = 3,  /* the program gives up nearly all system calls, or reading the clock */
 	LANE_FILTERED = 4,  /* the program filters system calls */
-	LANE_NO_ROOM = 5,   /* the memory can't be mapped: `unmappable` */
+	LANE_NO_ROOM = 5,   /* the rest of the memory can't be mapped */
 	LANE_LOCKED = 6,    /* the program locks all of its memory */
 };
 
@@ -76,7 +76,7 @@ struct lane_control {
 	__u32 pid;        /* of the process, as it sees itself; the library */
 	__u32 registered; /* whether membarrier(2) reaches the process; the library */
 	__u64 size_bytes; /* of the file; the library */
-	__u32 unmappable; /* errno of mapping the rest of the file; the library */
+	__u32 unused_first;
 	__u32 is_late;    /* a profiler was waited for, and did not come in time; the library */
 	__u32 why_not;    /* enum lane_reason; the library */
 	__u32 gave_up;    /* a thread has waited for `max_stall`; the library, cleared by the profiler */

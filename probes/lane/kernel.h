@@ -58,7 +58,6 @@
 #define ACCESS_EXECUTE 1 /* X_OK */
 #define O_NONBLOCK 04000
 #define O_CLOEXEC 02000000
-#define EPERM 1
 #define EFAULT 14
 
 static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f)

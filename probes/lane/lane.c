@@ -177,7 +177,7 @@ static __attribute__((noinline)) int map_area(void)
 		__builtin_ia32_pause();
 	}
 	if (!guard.area && guard.control) {
-		area = -EPERM;
+		area = -1;
 		if (may_call(guard.control))
 			area = system_call(SYS_mmap, 0, LANE_BYTES, PROT_NONE,
 					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -186,9 +186,7 @@ static __attribute__((noinline)) int map_area(void)
 			area = system_call(SYS_mremap, (u64)guard.control, 0, LANE_BYTES,
 					   MREMAP_MAYMOVE | MREMAP_FIXED, area, 0);
 		}
-		if (area < 0)
-			guard.control->unmappable = -area;
-		else
+		if (area > 0)
 			guard.area = (u8 *)area;
 	}
 	__atomic_store_n(&guard.mapping, 0, __ATOMIC_RELEASE);

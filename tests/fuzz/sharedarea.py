@@ -22,7 +22,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 
 STEP: Final = struct.Struct("<BBHQ")
-"""What is done, to which ring, two small numbers in one, and a value."""
+"""A step: its kind, a ring, a word of small numbers, a value."""
 RESERVE, WRITE, SET, RECORD, TAKE, RACE, OWN = range(7)
 _STEPS: Final = 7
 _MOST_STEPS: Final = 4000
@@ -161,7 +161,7 @@ def play(data: bytes) -> None:
 
 
 def honest() -> list[bytes]:
-    """What an honest process does: blocks come and go on three rings, with a stack."""
+    """Steps of an honest process: blocks come and go on three rings, with a stack."""
     steps = [STEP.pack(RECORD, 0, 2 | 4 | 3 << 4, 5)]
     for number in range(60):
         kind = 1 if number % 3 else 2

@@ -29,7 +29,7 @@ cdef extern from "lane/area.h":
     #include <stddef.h>
     enum {
     #define PLACE(field) AT_##field = offsetof(struct lane_control, field)
-        PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(unmappable), PLACE(is_late), PLACE(holder),
+        PLACE(magic), PLACE(pid), PLACE(size_bytes), PLACE(is_late), PLACE(holder),
         PLACE(why_not), PLACE(leaving), PLACE(gave_up), PLACE(max_stall),
         PLACE(min_size), PLACE(max_size), PLACE(clock), PLACE(max_frames), PLACE(may_call),
         PLACE(counter), PLACE(samples), PLACE(space), PLACE(records_reserved), PLACE(records_taken), PLACE(counters),
@@ -50,7 +50,6 @@ cdef extern from "lane/area.h":
         AT_magic
         AT_pid
         AT_size_bytes
-        AT_unmappable
         AT_is_late
         AT_why_not
         AT_leaving
@@ -107,7 +106,7 @@ cdef extern from "lane/area.h":
     void store(uint64_t* place, uint64_t value) noexcept nogil
 
 FIELDS = {
-    "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes, "unmappable": AT_unmappable,
+    "magic": AT_magic, "pid": AT_pid, "size_bytes": AT_size_bytes,
     "is_late": AT_is_late, "why_not": AT_why_not, "leaving": AT_leaving,
     "gave_up": AT_gave_up, "max_stall": AT_max_stall,
     "holder": AT_holder, "min_size": AT_min_size, "max_size": AT_max_size, "clock": AT_clock,

@@ -6,7 +6,7 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from tracelloc.abi import LOST_EVENT_COUNTERS
+from tracelloc.abi import count_lost
 from tracelloc.capture.bpf import Capture
 from tracelloc.snapshots.gaps import Gap
 from tracelloc.tracing.probeset import ProbeSet
@@ -31,8 +31,7 @@ class GapBook:
 
     def _count_lost(self) -> int:
         """Events that were lost until now: of all processes together."""
-        counters = self._capture.counters()
-        return sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS)
+        return count_lost(self._capture.counters())
 
     def look(self, *, is_last: bool = False) -> None:
         """Notes what was missed since the last time; seldom, unless it is the last time."""

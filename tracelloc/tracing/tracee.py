@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-from tracelloc.abi import LOST_EVENT_COUNTERS, Counter
+from tracelloc.abi import Counter, count_lost
 from tracelloc.capture.bpf import Capture
 from tracelloc.capture.overhead import Overhead, RateMeter
 from tracelloc.capture.spacewords import SpaceWords
@@ -291,7 +291,7 @@ class Tracee:
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
         counters, table = self._capture.counters(), self.heap.table
         losses = KnownLosses(
-            events=sum(int(counters[counter]) for counter in LOST_EVENT_COUNTERS),
+            events=count_lost(counters),
             frees=int(counters[Counter.LOST_FREES]),
             address_reuses=table.oddities.address_reuses,
         )
