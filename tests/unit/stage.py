@@ -13,27 +13,28 @@ import numpy as np
 import pytest
 
 from tests.unit.events import Event, records, sent_stacks
-from tracelloc.abi import EVENT_DTYPE, SPACE_DTYPE, Counter, EventKind, ForkFlag
-from tracelloc.capture.bpf import Capture
-from tracelloc.capture.captureconfig import CaptureConfig
-from tracelloc.capture.drain import PAIR_DTYPE, EventBatch
-from tracelloc.capture.method import Method
-from tracelloc.capture.ring import Events, SentStacks
-from tracelloc.capture.spacewords import SpaceWords
 from tracelloc.errors import TargetError
+from tracelloc.model.counters import Counter
+from tracelloc.model.events import EVENT_DTYPE, EventKind, Events, SentStacks
+from tracelloc.model.wanted import NOTHING_ELSE, Wanted
+from tracelloc.record.abi import SPACE_DTYPE, ForkFlag
+from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.kernel.captureconfig import CaptureConfig
+from tracelloc.record.kernel.drain import PAIR_DTYPE, EventBatch
+from tracelloc.record.kernel.method import Method
+from tracelloc.record.kernel.spacewords import SpaceWords
+from tracelloc.record.process.procfs import Process
+from tracelloc.record.process.space import AddressSpace
+from tracelloc.record.session.config import TraceConfig
+from tracelloc.record.session.session import Session
 from tracelloc.snapshots.snapshot import Snapshot
-from tracelloc.snapshots.wanted import NOTHING_ELSE, Wanted
-from tracelloc.target.procfs import Process
-from tracelloc.target.space import AddressSpace
-from tracelloc.tracing.config import TraceConfig
-from tracelloc.tracing.session import Session
 
 A, F = EventKind.ALLOC, EventKind.FREE
 
 
 @dataclass
 class FakeProbes:
-    """Stands for ``capture.attach.Attachment``."""
+    """Stands for ``record.kernel.attach.Attachment``."""
 
     pid: int
     closed: list[int]

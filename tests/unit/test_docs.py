@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_architecture import MODULES
-from tracelloc import manual
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
 from tracelloc.command.subcommands import COMMANDS
-from tracelloc.export import EXPORTERS
-from tracelloc.filters.files import shipped_rules
-from tracelloc.report.optional import SECTIONS
+from tracelloc.show import manual
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.filters.files import shipped_rules
+from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
 from tracelloc.ui.state import VIEWS
 from tracelloc.verdict.judgement import Verdict
-from tracelloc.views.profile import METRICS
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "tracelloc" / "docs"

@@ -27,10 +27,10 @@ from tests.unit.profiles import (
     sample,
     small,
 )  # fmt: skip
-from tracelloc.export import EXPORTERS
-from tracelloc.export.pprof import varint
-from tracelloc.views.combined import difference
-from tracelloc.views.profile import FIGURES, Metric, Profile
+from tracelloc.show.export import EXPORTERS
+from tracelloc.show.export.pprof import varint
+from tracelloc.show.presentation.combined import difference
+from tracelloc.show.presentation.profile import FIGURES, Metric, Profile
 
 SUMS = {
     Metric.BYTES: 716, Metric.BLOCKS: 4, Metric.ALLOCATED: 6316, Metric.GROWTH: 55,

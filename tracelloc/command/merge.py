@@ -6,12 +6,12 @@ import argparse
 
 from tracelloc.command.recordoptions import check_bounds
 from tracelloc.errors import UsageError
-from tracelloc.filters import Filters
-from tracelloc.reading.recordings import open_recordings
-from tracelloc.recording.writer import RecordingWriter
-from tracelloc.safefiles.writing import output_users
+from tracelloc.show.filters import Filters
+from tracelloc.show.importers.recordings import open_recordings
+from tracelloc.show.presentation.naming import Namers
+from tracelloc.show.recording.writer import RecordingWriter
+from tracelloc.system.safefiles.writing import output_users
 from tracelloc.text import Progress, format_percent, format_size, plural, printable
-from tracelloc.views.naming import Namers
 
 
 def merge(given: argparse.Namespace) -> None:

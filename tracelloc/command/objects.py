@@ -8,10 +8,12 @@ import sys
 import time
 from typing import Final
 
-from tracelloc.objects.census import Censuses, ObjectCensus
-from tracelloc.objects.holders import Holders, HolderSearch, ObjectAddresses
-from tracelloc.report.objects import json_census, text_census, wanted_types
-from tracelloc.target.processlist import open_target
+from tracelloc.model.process import Target
+from tracelloc.record.process.processlist import open_target
+from tracelloc.record.runtimes.cpython.census import Censuses
+from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+from tracelloc.show.report.objects import json_census, text_census, wanted_types
+from tracelloc.snapshots.objects import Holders, ObjectCensus
 from tracelloc.text import progress_of
 
 _GROWING_TYPES: Final = 5
@@ -23,6 +25,7 @@ def count_objects(given: argparse.Namespace) -> None:
     process = open_target(given.pid)
     censuses = Censuses(process)
     search = HolderSearch(process)
+    target = Target(process.pid, process.command())
     first: ObjectCensus | None = None
     before: ObjectAddresses | None = None
     try:
@@ -41,9 +44,9 @@ def count_objects(given: argparse.Namespace) -> None:
                     before = ObjectAddresses(found)
                 del found
             if given.json:
-                lines = [json_census(process, now, first, holders)]
+                lines = [json_census(target, now, first, holders)]
             else:
-                lines = list(text_census(process, now, first, given.top, holders))
+                lines = list(text_census(target, now, first, given.top, holders))
             text = "".join(f"{line}\n" for line in lines)
             sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
             sys.stdout.flush()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tracelloc import manual
 from tracelloc.command.arguments import (
     add_merging,
     add_open,
@@ -29,10 +28,11 @@ from tracelloc.command.arguments import (
 from tracelloc.command.commandline import split_command
 from tracelloc.command.parser import Parser, build_parser
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.report.optional import REPORT_FORMATS
+from tracelloc.show import manual
+from tracelloc.show.presentation.profile import METRICS
+from tracelloc.show.report.optional import REPORT_FORMATS
 from tracelloc.startup import import_numpy
 from tracelloc.text import Progress, printable
-from tracelloc.views.profile import METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def run_subcommand(
         given.command = started
     if command.reads_files:
         import_numpy()
-        from tracelloc.tracing.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
+        from tracelloc.record.session.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
 
         MemoryBudget(default_budget() // 2).enforce()
     return command.run(given) or 0
@@ -94,12 +94,12 @@ def _add_symbols(parser: Parser) -> None:
 
 
 def _symbols(given: argparse.Namespace) -> None:
-    from tracelloc.symbols.inventory import (  # noqa: PLC0415
+    from tracelloc.record.process.processlist import open_target  # noqa: PLC0415
+    from tracelloc.record.symbolization.inventory import (  # noqa: PLC0415
         json_inventory,
         take_inventory,
         text_inventory,
     )
-    from tracelloc.target.processlist import open_target  # noqa: PLC0415
 
     reports = take_inventory(open_target(given.pid))
     if given.json:
@@ -165,10 +165,10 @@ def _add_diff(parser: Parser) -> None:
 
 def _diff(given: argparse.Namespace) -> None:
     from tracelloc.command.options import outputs_of  # noqa: PLC0415
-    from tracelloc.reading import read_profile  # noqa: PLC0415
-    from tracelloc.recording.times import split_time  # noqa: PLC0415
-    from tracelloc.report.diff import diff_report  # noqa: PLC0415
-    from tracelloc.views.combined import difference  # noqa: PLC0415
+    from tracelloc.show.importers import read_profile  # noqa: PLC0415
+    from tracelloc.show.presentation.combined import difference  # noqa: PLC0415
+    from tracelloc.show.recording.times import split_time  # noqa: PLC0415
+    from tracelloc.show.report.diff import diff_report  # noqa: PLC0415
 
     outputs = outputs_of(given)
     progress = Progress()
@@ -275,7 +275,7 @@ def _add_lane_path(parser: Parser) -> None:
 
 
 def _lane_path(given: argparse.Namespace) -> None:  # noqa: ARG001 - there is nothing to ask for
-    from tracelloc.capture.lane import preloaded_library  # noqa: PLC0415
+    from tracelloc.record.sources.preloaded.sharedarea import preloaded_library  # noqa: PLC0415
 
     _print([str(preloaded_library())])
 
