@@ -67,7 +67,7 @@ def measure_here(entries: int) -> dict[str, Any]:
         full_bytes = max(full_bytes, _kernel_bytes(map_fd))
         capture._control["full"][0][parity] = 1
         began_s = time.perf_counter()
-        batch = capture.drain.take()
+        batch = capture.take_events()
         drained_s = time.perf_counter()
         table.apply(batch.events)
         applies_s.append(time.perf_counter() - drained_s)

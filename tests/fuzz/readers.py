@@ -33,7 +33,7 @@ from tracelloc.files.elf import ElfFile, NotElfError, SymbolTable
 from tracelloc.files.elf.debugfiles import debug_link, embedded_symbols
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.heap.stacks import Stacks
-from tracelloc.record.kernel.ring import Miss
+from tracelloc.model.events import Miss
 from tracelloc.record.mallocs.discovery import Module, discover
 from tracelloc.record.mallocs.families import JEMALLOC_MARKERS, LIBC, OPERATORS
 from tracelloc.record.mallocs.otel import otel_allocators

@@ -86,7 +86,7 @@ def test_clocks(
         before = json.loads(target.ask("run"))
         session = attach_to(Process(target.pid), TraceConfig(use_lane=True))
         try:
-            assert session.root.probes.has_lane
+            assert session.root.probes.is_replaced
             after = json.loads(target.ask("run"))
             session.stop()
             table = session.root.heap.table

@@ -121,7 +121,7 @@ def compare(
         choice = MallocChoice("libc.so")
         trace = TraceConfig(capture, choice, use_lane=by == "lane")
         session = attach_to(Process(process.pid), trace)
-        assert session.root.probes.has_lane == (by == "lane")
+        assert session.root.probes.is_replaced == (by == "lane")
         table = session.root.heap.table
         stack_ids: dict[int, int] = {}
         apply = table.apply

@@ -20,6 +20,8 @@ from tracelloc.model.events import (
     EVENT_LAP_BIT,
     EVENT_PARITY_BIT,
     EVENT_SIZE_BITS,
+    PAIR_KEY_FIELDS,
+    PAIR_SUMS_FIELDS,
     EventKind,
 )
 from tracelloc.model.stackflags import StackFlag
@@ -81,8 +83,8 @@ STRUCTS = {
     "position": abi.POSITION_FIELDS,
     "spill_key": abi.SPILL_KEY_FIELDS,
     "spilled": abi.SPILLED_FIELDS,
-    "pair_key": abi.PAIR_KEY_FIELDS,
-    "pair_sums": abi.PAIR_SUMS_FIELDS,
+    "pair_key": PAIR_KEY_FIELDS,
+    "pair_sums": PAIR_SUMS_FIELDS,
     "stack": abi.STACK_HEAD_FIELDS,
     "control": abi.CONTROL_FIELDS,
     "miss": abi.MISS_FIELDS,

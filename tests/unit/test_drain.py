@@ -23,9 +23,9 @@ from tracelloc import probes
 from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.model.counters import Counter
-from tracelloc.model.events import EVENT_DTYPE, EventKind, Events
+from tracelloc.model.events import EVENT_DTYPE, PAIR_DTYPE, EventBatch, EventKind, Events
 from tracelloc.record.abi import CONTROL_DTYPE, SpillFlag
-from tracelloc.record.kernel.drain import ENTRY_DTYPE, PAIR_DTYPE, Drain, EventBatch
+from tracelloc.record.kernel.drain import ENTRY_DTYPE, Drain
 
 TICK_NS = 1 << 20
 """Something happens at each of the shim's ticks."""

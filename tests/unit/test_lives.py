@@ -12,8 +12,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.heap.temporary import TemporaryPolicy
 from tracelloc.heap.totals import COUNT_PARTS
-from tracelloc.model.events import EventKind
-from tracelloc.record.kernel.drain import PAIR_DTYPE
+from tracelloc.model.events import PAIR_DTYPE, EventKind
 from tracelloc.text import NS_PER_S
 
 A, F, R, X, L = (

@@ -34,7 +34,7 @@ from tracelloc.files.elf import SymbolTable
 from tracelloc.files.elf.plt import plt_functions
 from tracelloc.files.elf.symtab import RawTable
 from tracelloc.files.machinecode.probeoffsets import CodeReader, at_entry, find_probe_offset
-from tracelloc.record.kernel.ring import Miss
+from tracelloc.model.events import Miss
 from tracelloc.record.worker import channel, client, zygote
 from tracelloc.record.worker.client import FileReadError, FileWorker
 from tracelloc.record.worker.targetfile import FunctionExits

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final
@@ -95,3 +95,79 @@ class SentStacks:
             self.depths[mask],
             self.frames[np.repeat(mask, self.depths)],
         )
+
+
+PAIR_KEY_FIELDS: Final = [
+    ("stack_id", "<u8"),
+    ("size", "<u8"),
+    ("image", "<u4"),
+    ("parity", "<u4"),
+]
+"""``struct pair_key``."""
+
+PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
+"""``struct pair_sums``."""
+
+PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
+"""Blocks of one stack that came and went: how many, and their bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """What has happened since the last one."""
+
+    events: Events
+    """In their order for each address and each thread."""
+    pairs: npt.NDArray[Any]
+    """Records of PAIR_DTYPE: what events leave out."""
+    ring_share: float
+    """How much of the ring was in use, 0 to 1."""
+    overflowed: bool
+    """The ring was full: in what order different addresses changed is not known."""
+    image: int | None = None
+    """If known: the one memory image that all events are of, in the order of time, and none of
+    them are forks or late ones."""
+
+    def __bool__(self) -> bool:
+        """Whether anything was there: perhaps there is more."""
+        return self.overflowed or len(self.events) > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """A stack to be finished: ``struct miss`` with the memory behind it."""
+
+    stack_id: int
+    generation: int
+    image: int
+    """The memory image that the addresses are in."""
+    missing: int
+    """The address that has no row."""
+    registers: tuple[int, ...]
+    """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
+    stack_address: int
+    stack: bytes
+    """The memory from there on."""
+    stack_holes: int
+    """Pages of it that could not be copied: a bit for each."""
+
+
+NO_EVENTS: Final[Events] = np.empty(0, EVENT_DTYPE)
+NO_PAIRS: Final[npt.NDArray[Any]] = np.empty(0, PAIR_DTYPE)
+
+
+def joined_batch(batches: Sequence[EventBatch]) -> EventBatch:
+    """One batch of the events of several, in their order; at most one of them has pairs."""
+    some = [batch for batch in batches if batch]
+    if len(some) == 1:
+        return some[0]
+    if not some:
+        share = max((batch.ring_share for batch in batches), default=0.0)
+        return EventBatch(NO_EVENTS, NO_PAIRS, share, overflowed=False)
+    events = np.concatenate([batch.events.view(np.uint8) for batch in some])
+    return EventBatch(
+        events.view(EVENT_DTYPE),
+        np.concatenate([batch.pairs for batch in some]),
+        max(batch.ring_share for batch in batches),
+        any(batch.overflowed for batch in some),
+    )

@@ -28,16 +28,6 @@ SPILLED_FIELDS: Final = [
 ]
 """``struct spilled``."""
 
-PAIR_KEY_FIELDS: Final = [
-    ("stack_id", "<u8"),
-    ("size", "<u8"),
-    ("image", "<u4"),
-    ("parity", "<u4"),
-]
-"""``struct pair_key``."""
-
-PAIR_SUMS_FIELDS: Final = [("count", "<i8"), ("bytes", "<i8"), ("time_ns", "<u8")]
-"""``struct pair_sums``."""
 
 STACK_HEAD_FIELDS: Final = [
     ("stack_id", "<u8"),

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from tracelloc.errors import UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.counters import Counter
-from tracelloc.model.events import EVENT_DTYPE
+from tracelloc.model.events import EVENT_DTYPE, EventBatch, Miss, SentStacks
 from tracelloc.record import abi
 from tracelloc.record.kernel.attach import PLAIN, Attachment, attach_type
 from tracelloc.record.kernel.bpfmaps import HashMap, delete_entry, keys_of, set_entry, take_entry
@@ -30,14 +30,18 @@ from tracelloc.record.kernel.rowtable import RowMemory
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.kernel.trials import is_missed_by_links, usable_methods
 from tracelloc.record.probe_points.placement import ProbePoint
+from tracelloc.record.process.space import AddressSpace
 from tracelloc.startup import STARTUP
 
 
 class Capture:
-    """The programs, their rings, counters and control words."""
+    """The programs, their rings, counters and control words: an ``EventSource``."""
 
     waits_ms = 5, 100
     """How long the rings may be left alone: while much comes, and while little does."""
+    is_urgent = False
+    is_quiet = True
+    has_stacks = True
 
     def __init__(
         self, config: CaptureConfig, method: Method | None = None, *, debug: bool = False
@@ -56,19 +60,19 @@ class Capture:
         """Readable for epoll when the ring of events is half full."""
         self._wakeups = Ring(self.wakeups_fd, mmap.PAGESIZE)
         self._rings: list[Ring | EventRing] = []
-        self.misses: MissRing | None = None
+        self._misses: MissRing | None = None
         self.misses_fd = -1
         """Readable for epoll at every miss; -1 if there are none."""
         self.rows: RowMemory | None = None
         """The rows of all address spaces, if stacks are walked by rows."""
         if config.use_rows:
             self.misses_fd = self._bpf.map_fd("misses")
-            self.misses = MissRing(self.misses_fd, config.misses_size_bytes)
-            self._rings.append(self.misses)
+            self._misses = MissRing(self.misses_fd, config.misses_size_bytes)
+            self._rings.append(self._misses)
             self.rows = RowMemory(self._shared("rows", abi.ROW_SET_DTYPE, config.row_sets))
         self._counters = self._shared("counters", np.dtype(np.uint64), len(Counter))
         self._control = self._shared("control", abi.CONTROL_DTYPE, 1)
-        self.drain = self._make_drain(config)
+        self._drain = self._make_drain(config)
         self.mappings: EventRing | None = None
         """What is mapped and unmapped, if that is traced."""
         if config.trace_mappings:
@@ -81,7 +85,7 @@ class Capture:
         self._tracepoints: list[int] = []
         self._watching: list[int] = []
         """The programs at these."""
-        self.stacks = self._make_stack_drain(config)
+        self._stacks = self._make_stack_drain(config)
         if config.sample_bytes is not None:
             lengths = sampling.gaps(config.sample_bytes)
             self._shared("gaps", lengths.dtype, len(lengths))[:] = lengths
@@ -191,14 +195,34 @@ class Capture:
         """Whether threads get the stop signal when the loader has mapped something."""
         self._control["stop_at_loads"][0] = stop
 
-    def begin_reading(self) -> None:
-        """To be called before the ring is read: allows the next wake-up.
+    @property
+    def overflows(self) -> int:
+        """How often the ring of events was found to have been full."""
+        return self._drain.overflows
 
-        The probes' clock is set anew as well, long before their count of ticks recurs.
-        """
+    def take_events(self) -> EventBatch:
+        """Takes all events that are complete, in their order. Raises OSError."""
+        # Before the ring is read: from here on the probes may wake the reader again. Their clock
+        # is reset as well, long before its count of ticks wraps around.
         self._wakeups.consumed = self._wakeups.produced
         self._control["woken"][0] = 0
         self._control["clock"][0] = 0
+        return self._drain.take()
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """Takes (memory image, call stacks) that events refer to: all that have been sent."""
+        return self._stacks.take()
+
+    def take_misses(self, most: int) -> list[Miss]:
+        """Takes up to ``most`` stacks that user space has to finish."""
+        return [] if self._misses is None else self._misses.take(most)
+
+    def fail(self, error: Exception) -> None:
+        """Raises the error: nothing replaces the probes."""
+        raise error
+
+    def link(self, _space: AddressSpace, _words: SpaceWords) -> None:
+        """Returns None: probes replace nothing."""
 
     @property
     def written(self) -> tuple[int, ...]:
@@ -294,7 +318,7 @@ class Capture:
 
     def close(self) -> None:
         """Unloads the programs and frees the maps."""
-        self.drain.close()
+        self._drain.close()
         for descriptor in self._tracepoints:
             os.close(descriptor)
         self._tracepoints.clear()

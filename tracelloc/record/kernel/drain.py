@@ -8,7 +8,6 @@ lost or out of order; this is user space's part.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -18,13 +17,15 @@ from tracelloc.model.events import (
     EVENT_DTYPE,
     EVENT_PARITY_BIT,
     EVENT_SIZE_BITS,
+    PAIR_DTYPE,
+    PAIR_KEY_FIELDS,
+    PAIR_SUMS_FIELDS,
+    EventBatch,
     EventKind,
     Events,
     SentStacks,
 )
 from tracelloc.record.abi import (
-    PAIR_KEY_FIELDS,
-    PAIR_SUMS_FIELDS,
     PARITIES,
     SPILL_KEY_FIELDS,
     SPILLED_FIELDS,
@@ -37,33 +38,10 @@ from tracelloc.record.kernel.ring import EventRing, StackRing
 
 Mask = npt.NDArray[np.bool_]
 
-PAIR_DTYPE: Final = np.dtype([*PAIR_KEY_FIELDS, *PAIR_SUMS_FIELDS])
-"""Blocks of one stack that came and went: how many, and their bytes."""
 ENTRY_DTYPE: Final = np.dtype([*SPILL_KEY_FIELDS, *SPILLED_FIELDS])
 """What became of one address."""
 
 _PARITY_SHIFT: Final = np.uint64(EVENT_PARITY_BIT)
-
-
-@dataclass(frozen=True, slots=True)
-class EventBatch:
-    """What has happened since the last one."""
-
-    events: Events
-    """In their order for each address and each thread."""
-    pairs: Columns
-    """Records of PAIR_DTYPE: what events leave out."""
-    ring_share: float
-    """How much of the ring was in use, 0 to 1."""
-    overflowed: bool
-    """The ring was full: in what order different addresses changed is not known."""
-    image: int | None = None
-    """If known: the one memory image that all events are of, in the order of time, and none of
-    them are forks or late ones."""
-
-    def __bool__(self) -> bool:
-        """Whether anything was there: perhaps there is more."""
-        return self.overflowed or len(self.events) > 0
 
 
 class Spill:
@@ -78,11 +56,6 @@ class Spill:
 
 class Drain:
     """Takes events out of the ring and, when it was full, out of the overflow map."""
-
-    is_hasty = False
-    """Whether there is another source, which has to be read more often (``take_hasty``)."""
-    is_quiet = False
-    """Whether nothing has come from that since its events were last taken."""
 
     def __init__(self, ring: EventRing, control: npt.NDArray[Any], spill: Spill | None) -> None:
         """``control``: the shared ``struct control``. Without ``spill`` the rest is lost."""
@@ -102,10 +75,6 @@ class Drain:
         self.overflows += 1
         events, pairs = self._take_epoch(self._spill, parity, events)
         return EventBatch(events, pairs, 1.0, overflowed=True)
-
-    def take_hasty(self) -> tuple[EventBatch, bool]:
-        """Events of the other source, if there is one; and whether stacks have come with them."""
-        return self.take(), True
 
     def close(self) -> None:
         """Frees what the waiting takes."""

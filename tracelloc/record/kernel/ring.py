@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import mmap
 import struct
-from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.events import EVENT_DTYPE, Events, SentStacks
+from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.record import abi
 from tracelloc.record.kernel.records import StackRecords, copy_events
 
@@ -136,25 +135,6 @@ class StackRing(Ring):
             found.append((image, sent.part(slice(stack, ends[0]), slice(frame, ends[1]))))
             stack, frame = ends
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """A stack to be finished: ``struct miss`` with the memory behind it."""
-
-    stack_id: int
-    generation: int
-    image: int
-    """The memory image that the addresses are in."""
-    missing: int
-    """The address that has no row."""
-    registers: tuple[int, ...]
-    """By ``enum miss_register``: ip, sp, bp, bx, r12 to r15."""
-    stack_address: int
-    stack: bytes
-    """The memory from there on."""
-    stack_holes: int
-    """Pages of it that could not be copied: a bit for each."""
 
 
 def miss_of(data: memoryview, at: int) -> Miss:

@@ -38,6 +38,7 @@ class RowMemory:
         self.lock = threading.Lock()
         self.evictions = 0
         """Rows that had to make room for others."""
+        self._own = sets
         self._sets: U64 = sets.view(np.uint64).reshape(len(sets), -1)
         self._keys: U64 = sets["keys"]
         self._rows: U64 = sets["rows"]
@@ -56,6 +57,10 @@ class RowMemory:
             sets[:] = self._sets.view(sets.dtype).ravel()
             self._sets = sets.view(np.uint64).reshape(len(sets), -1)
             self._keys, self._rows = sets["keys"], sets["rows"]
+
+    def move_back(self) -> None:
+        """Has everything in the first array again."""
+        self.move(self._own)
 
     @property
     def capacity(self) -> int:

@@ -14,8 +14,9 @@ from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.probeset import find_allocators
 from tracelloc.record.session.session import Session
 from tracelloc.record.session.supervision import Say, say_nothing
-from tracelloc.record.sources.lanecapture import LaneCapture
 from tracelloc.record.sources.preloaded.sharedarea import area_mappings
+from tracelloc.record.sources.preloaded.source import PreloadedSource
+from tracelloc.record.sources.seam import EventSource, Sources
 from tracelloc.startup import STARTUP
 
 
@@ -59,8 +60,19 @@ def await_program(process: Process, config: TraceConfig, say: Say = say_nothing)
 def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool = False) -> Session:
     capture = _capture(config, say)
     config = config.with_python(capture.config.python)
+    sources: list[EventSource] = [capture]
+    if config.use_lane and capture.rows is not None:
+        preloaded = PreloadedSource(
+            capture.rows,
+            capture.config,
+            say=say,
+            attach=capture.attach,
+            spares_python=config.spares_python,
+            max_stall_s=config.max_stall_s,
+        )
+        sources.insert(0, preloaded)
     try:
-        return Session(capture, config, space, say, waiting=waiting)
+        return Session(capture, config, space, say, sources=Sources(sources), waiting=waiting)
     except BaseException:
         capture.close()
         raise
@@ -68,18 +80,7 @@ def _make(space: AddressSpace, config: TraceConfig, say: Say, *, waiting: bool =
 
 def _capture(config: TraceConfig, say: Say) -> Capture:
     """The probes: without frames of Python if the kernel refuses those that read them."""
-    capture: Capture
-    if config.use_lane:
-        capture = LaneCapture(
-            config.capture,
-            config.method,
-            say=say,
-            spares_python=config.spares_python,
-            max_stall_s=config.max_stall_s,
-            debug=config.debug,
-        )
-    else:
-        capture = Capture(config.capture, config.method, debug=config.debug)
+    capture = Capture(config.capture, config.method, debug=config.debug)
     if not config.capture.python:
         return capture
     try:

@@ -8,8 +8,8 @@ from typing import Final
 
 from tracelloc.model.counters import count_lost
 from tracelloc.model.gaps import Gap
-from tracelloc.record.kernel.bpf import Capture
 from tracelloc.record.session.probeset import ProbeSet
+from tracelloc.record.sources.seam import Sources
 
 LOST: Final = "tracelloc could not keep up"
 _OFTEN_S: Final = 0.2
@@ -22,8 +22,8 @@ _MOST: Final = 32
 class GapBook:
     """The gaps in the trace of one process. Not thread safe."""
 
-    def __init__(self, capture: Capture, probes: ProbeSet) -> None:
-        self._capture, self._probes = capture, probes
+    def __init__(self, sources: Sources, probes: ProbeSet) -> None:
+        self._sources, self._probes = sources, probes
         self._checked_s = time.time()
         self._lost = self._count_lost()
         self.gaps: tuple[Gap, ...] = ()
@@ -31,7 +31,7 @@ class GapBook:
 
     def _count_lost(self) -> int:
         """Events that were lost until now: of all processes together."""
-        return count_lost(self._capture.counters())
+        return count_lost(self._sources.counters())
 
     def look(self, *, is_last: bool = False) -> None:
         """Notes what was missed since the last time; seldom, unless it is the last time."""

@@ -77,7 +77,7 @@ class Launch:
         seen = -1
         probes = self.session.root.probes
         # What its library reports must be wanted before the first of it.
-        while probes.awaits_lane or (self._loads != seen and time.monotonic() < end_s):
+        while probes.awaits_source or (self._loads != seen and time.monotonic() < end_s):
             seen = self._loads
             if self._is_over.wait(_QUIET_S):
                 return

@@ -6,7 +6,7 @@ import select
 import time
 from typing import Final
 
-from tracelloc.record.kernel.bpf import Capture
+from tracelloc.record.sources.seam import Sources
 
 _GOAL_SHARE: Final = 1 / 2
 """How full rings should be when they are read: large batches cost least, and there is room for
@@ -26,17 +26,17 @@ _S_PER_MS: Final = 1e-3
 class Pace:
     """Waits for events, by how fast they have come. For the thread that pumps."""
 
-    def __init__(self, capture: Capture) -> None:
-        self._capture = capture
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._looked_s = self._looked_at_all_s = self._kept_house_s = time.monotonic()
-        self._interval_s = capture.waits_ms[0] * _S_PER_MS
+        self._interval_s = sources.waits_ms[0] * _S_PER_MS
         """From one look at rings to the next."""
         self.is_whole = True
-        """Whether all rings should be read now, not only those of a hasty source."""
+        """Whether all rings should be read now, not only those of urgent sources."""
 
     def wait(self, poll: select.epoll) -> list[tuple[int, int]]:
         """Waits until rings should be read, or something that is polled is ready. Returns that."""
-        drain = self._capture.drain
+        sources = self._sources
         while True:
             wait_s = self._looked_s + self._interval_s - time.monotonic()
             is_short = wait_s < _S_PER_MS
@@ -44,12 +44,12 @@ class Pace:
                 # Timeouts of epoll are in whole milliseconds.
                 time.sleep(wait_s)
             since_s = time.monotonic() - self._looked_at_all_s
-            self.is_whole = not drain.is_hasty or since_s >= _WHOLE_S
+            self.is_whole = not sources.are_urgent or since_s >= _WHOLE_S
             if is_short and not self.is_whole:
                 return []
             ready = poll.poll(0 if is_short else wait_s)
             now_s = time.monotonic()
-            if ready or not drain.is_quiet or now_s - self._looked_at_all_s >= _IDLE_S:
+            if ready or not sources.are_quiet or now_s - self._looked_at_all_s >= _IDLE_S:
                 self.is_whole, self._looked_at_all_s = True, now_s
                 return ready
             # Nothing has come: not even this much is worth doing.
@@ -65,7 +65,7 @@ class Pace:
 
     def note(self, looked_s: float, share: float) -> None:
         """Rings were looked at then, and so full was the fullest, 0 to 1."""
-        least_s, most_s = (ms * _S_PER_MS for ms in self._capture.waits_ms)
+        least_s, most_s = (ms * _S_PER_MS for ms in self._sources.waits_ms)
         since_s = looked_s - self._looked_s
         self._looked_s = looked_s
         next_s = max(since_s, _NAP_S) * _GROWTH

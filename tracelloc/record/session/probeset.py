@@ -13,7 +13,6 @@ from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.mallocs import FoundLibrary
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Allocator, MallocChoice, Module
 from tracelloc.record.mallocs.found import found_of, why_no_allocator
 from tracelloc.record.mallocs.otel import allocators_in, why_no_reports
@@ -28,9 +27,8 @@ from tracelloc.record.process.processlist import check_bits
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.attachments import Attachments
 from tracelloc.record.session.survival import check_survival
-from tracelloc.record.sources.lanecapture import LaneCapture
-from tracelloc.record.sources.preloaded.link import LaneLink, LaneState, code_ranges
-from tracelloc.record.unwinding.leading import LeadingFrames
+from tracelloc.record.sources.seam import SourceLink
+from tracelloc.record.unwinding.leading import LeadingFrames, code_ranges
 from tracelloc.text import printable
 
 _LOADER_PROGRAM: Final = "loader_changes"
@@ -79,11 +77,15 @@ class ProbeSet:
         capture: Capture,
         space: AddressSpace,
         selection: MallocChoice,
-        words: SpaceWords,
+        link: SourceLink | None,
         *,
         with_loader: bool,
     ) -> None:
-        """Nothing is attached yet. ``with_loader``: the dynamic linker's calls are wanted."""
+        """Nothing is attached yet.
+
+        ``link``: to a source that may replace probes; ``with_loader``: the dynamic linker's calls
+        are wanted.
+        """
         self._capture = capture
         self._space = space
         self._selection = selection
@@ -92,9 +94,7 @@ class ProbeSet:
         self._allocators: list[Allocator] = []
         self._has_throwing = False
         self._is_paused = False
-        self._lane: LaneLink | None = None
-        if isinstance(capture, LaneCapture):
-            self._lane = LaneLink(capture, space, words)
+        self._link = link
         self._withheld: list[ProbePoint] = []
         """Points in files whose blocks the process reports by itself."""
         self._flaw, self._has_ended = "", False
@@ -141,29 +141,29 @@ class ProbeSet:
         """The points of a plan, and those withheld before, that are to be attached now."""
         points = [*self._withheld, *planned.points]
         self._withheld = []
-        if self._lane is not None:
+        if self._link is not None:
             every = [*self._allocators, *planned.allocators]
-            self._lane.look(every, all_loaded=all_loaded)
+            self._link.look(every, all_loaded=all_loaded)
             if every:
-                self._lane.tell()
-            if self._lane.withholds:
-                behind = {a.module.open_path for a in every if self._lane.is_behind(a)}
+                self._link.report_choice()
+            if self._link.replaces_probes:
+                behind = {a.module.open_path for a in every if self._link.is_behind(a)}
                 self._withheld = [point for point in points if point.open_path in behind]
                 points = [point for point in points if point.open_path not in behind]
         return points
 
     @property
-    def has_lane(self) -> bool:
+    def is_replaced(self) -> bool:
         """Whether what the process says by itself takes the place of probes, or may yet.
 
         A program that it executes does not: what was spared is to be probed again.
         """
-        return self._lane is not None and self._lane.withholds
+        return self._link is not None and self._link.replaces_probes
 
     @property
-    def awaits_lane(self) -> bool:
+    def awaits_source(self) -> bool:
         """Whether the process has a library that has not begun yet."""
-        return self._lane is not None and self._lane.state is LaneState.EXPECTED
+        return self._link is not None and self._link.is_expected
 
     def settle(self, *, all_loaded: bool, say: Callable[[str], None] | None = None) -> None:
         """Looks whether the process has a library that has begun. Raises TracellocError.
@@ -171,18 +171,18 @@ class ProbeSet:
         ``all_loaded``: whatever the program begins with is there. ``say`` is told if that has no
         allocator.
         """
-        if self._lane is None or self._lane.is_settled:
+        if self._link is None or self._link.is_settled:
             return
         self.attach((), all_loaded=all_loaded)
-        if say is not None and self._lane.state is LaneState.LEFT:
+        if say is not None and not self._link.replaces_probes:
             try:
                 self.check()
             except TracellocError as error:
                 say(f"warning: {error}")
 
     def own_ranges(self) -> list[tuple[int, int]]:
-        """See ``LaneLink.own_ranges``."""
-        return [] if self._lane is None else self._lane.own_ranges()
+        """See ``SourceLink.own_ranges``."""
+        return [] if self._link is None else self._link.own_ranges()
 
     def leading(self) -> LeadingFrames | None:
         """Code of allocators that stacks begin with; None: they don't.
@@ -190,7 +190,7 @@ class ProbeSet:
         By probes that is our library's own, if somebody else traces the process through it, or if
         it reports to OpenTelemetry.
         """
-        ranges = code_ranges(self._space, self._allocators if self.has_lane else ())
+        ranges = code_ranges(self._space, self._allocators if self.is_replaced else ())
         return LeadingFrames(ranges) if ranges else None
 
     def _attach(self, points: Sequence[ProbePoint]) -> None:
@@ -261,13 +261,13 @@ class ProbeSet:
         ``live``: the addresses of its live blocks.
         """
         self._attachments.look_after(say)
-        if self._lane is None:
+        if self._link is None:
             return
-        self._lane.look_after()
-        if not self._lane.has_left:
+        self._link.look_after()
+        if not self._link.must_hand_over:
             return
         # Nobody allocates until that is done.
-        self._lane.leave()
+        self._link.begin_hand_over()
         try:
             self._capture.note_sampled(live())
             self.attach((), all_loaded=True)
@@ -276,7 +276,7 @@ class ProbeSet:
             say(f"warning: process {pid} goes on untraced: {error}")
             self._flaw, self._has_ended = f"probes can't take over: {error}", True
         finally:
-            self._lane.end()
+            self._link.end_hand_over()
 
     def take_flaw(self) -> tuple[str, bool]:
         """Why events were missed since this was last asked, and whether all are from then on.
@@ -284,23 +284,23 @@ class ProbeSet:
         Empty: none were.
         """
         flaw, self._flaw = self._flaw, ""
-        if self._lane is not None:
-            flaw = flaw or self._lane.take_flaw()
+        if self._link is not None:
+            flaw = flaw or self._link.take_flaw()
         return flaw, bool(flaw) and self._has_ended
 
     def detach(self) -> None:
         """Takes the probes out. May be called twice."""
         self._attachments.close()
-        if self._lane is not None:
-            self._lane.close()
+        if self._link is not None:
+            self._link.close()
 
     def clear(self, *, same_thread: bool) -> None:
         """Takes the probes out and forgets them, for another program.
 
-        ``same_thread``: see ``LaneLink.begin_image``.
+        ``same_thread``: see ``SourceLink.begin_image``.
         """
         self._attachments.close()
         self.points, self._allocators, self._withheld = [], [], []
-        if self._lane is not None:
-            self._lane.begin_image(same_thread=same_thread)
+        if self._link is not None:
+            self._link.begin_image(same_thread=same_thread)
         self._has_throwing = False

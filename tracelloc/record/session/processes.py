@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from tracelloc.errors import TracellocError
 from tracelloc.heap.heap import Heap
-from tracelloc.model.events import Events
+from tracelloc.model.events import EventBatch, Events
 from tracelloc.record.kernel.attach import Attachment
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.drain import EventBatch, by_image
+from tracelloc.record.kernel.drain import by_image
 from tracelloc.record.kernel.records import find_fork
 from tracelloc.record.process.identity import target_of
 from tracelloc.record.process.procfs import Process
@@ -32,6 +32,7 @@ from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.session.config import TraceConfig
 from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.session.tracee import Tracee
+from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.feed import StackFeed
 from tracelloc.text import printable
 
@@ -42,6 +43,7 @@ class Processes:
     def __init__(
         self,
         capture: Capture,
+        sources: Sources,
         config: TraceConfig,
         space: AddressSpace,
         *,
@@ -50,7 +52,7 @@ class Processes:
         supervisor: Supervisor,
     ) -> None:
         """``space``: of the first process. ``waiting``: it has not begun its program."""
-        self._capture = capture
+        self._capture, self._sources = capture, sources
         self._config = config
         self._clock_ns = clock_ns
         self._supervisor, self._say = supervisor, supervisor.say
@@ -68,7 +70,11 @@ class Processes:
         self._unborn: dict[int, deque[Tracee | None]] = {}
         """By thread: those whose place among the events is to come; None: not traced."""
         self._moves = 0
-        self.feed = StackFeed(capture, partial(supervisor.run, "reading stacks", gives_up=False))
+        self.feed = StackFeed(
+            sources,
+            finishes=config.capture.use_rows,
+            guard=partial(supervisor.run, "reading stacks", gives_up=False),
+        )
         self._closer = ThreadPoolExecutor(8, thread_name_prefix="closer")
         self.untraced_count = 0
         """Processes that should have been traced, and were not."""
@@ -265,6 +271,7 @@ class Processes:
             space,
             heap,
             capture=self._capture,
+            sources=self._sources,
             words=words,
             config=self._config,
             supervisor=self._supervisor,
@@ -357,7 +364,7 @@ class Processes:
         self.feed.drop(tracee.image)
         self._by_image.pop(tracee.image, None)
         self._capture.unassign(pid)
-        self._capture.forget_threads(pid, lambda _: True)
+        self._sources.forget_threads(pid, lambda _: True)
         tracee.end()
         for child_pid in [child for child, (owner, _) in self._sharing.items() if owner is tracee]:
             # Whatever it does with that memory until it executes a program, it does alone.

@@ -23,14 +23,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Final
 
-import numpy as np
-
 from tracelloc.errors import TracellocError
-from tracelloc.model.events import EVENT_DTYPE
+from tracelloc.model.events import NO_EVENTS, NO_PAIRS, EventBatch
 from tracelloc.model.wanted import NOTHING_ELSE, Wanted
 from tracelloc.record.abi import ForkFlag
 from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.drain import PAIR_DTYPE, EventBatch
 from tracelloc.record.kernel.method import Method
 from tracelloc.record.kernel.overhead import require_measuring
 from tracelloc.record.mallocs.discovery import Module
@@ -46,14 +43,14 @@ from tracelloc.record.session.supervision import Say, Supervisor, reason_of, say
 from tracelloc.record.session.tracee import Tracee
 from tracelloc.record.session.upkeep import JUDGING, Upkeep
 from tracelloc.record.session.windows import Windows
+from tracelloc.record.sources.seam import Sources
 from tracelloc.snapshots.snapshot import CaptureStatus, Snapshot, TraceSnapshot
 from tracelloc.snapshots.taking import take_snapshot
 
 _MOST_LOOKS: Final = 20
 """How often records are looked for that must be there: others before them may be unfinished."""
 _LOOK_AGAIN_S: Final = 0.001
-_NONE: Final = np.empty(0, EVENT_DTYPE)
-_NO_BATCH: Final = EventBatch(_NONE, np.empty(0, PAIR_DTYPE), 0, False)
+_NO_BATCH: Final = EventBatch(NO_EVENTS, NO_PAIRS, 0, False)
 _REAL: Final = Clocks()
 
 
@@ -67,15 +64,19 @@ class Session:
         space: AddressSpace,
         say: Say = say_nothing,
         *,
+        sources: Sources | None = None,
         waiting: bool = False,
         clocks: Clocks = _REAL,
     ) -> None:
-        """Takes over the capture. ``space``: of the process that the trace begins with.
+        """Takes over the capture and the sources (None: the capture is the only one).
+
+        ``space``: of the process that the trace begins with.
 
         ``waiting``: that process has not begun its program yet. ``say`` is told, on whichever
         thread finds out, what happens to the processes; it must not wait for a snapshot.
         """
         self._capture = capture
+        self._sources = sources = sources or Sources([capture])
         self._config = config
         self._clocks = clocks
         self._lock = threading.RLock()
@@ -95,7 +96,13 @@ class Session:
         self.end_fd = open_end(space.process.pid, follow=config.follow)
         """Readable when all processes have ended."""
         self.processes = Processes(
-            capture, config, space, waiting=waiting, clock_ns=clocks.now_ns, supervisor=supervisor
+            capture,
+            sources,
+            config,
+            space,
+            waiting=waiting,
+            clock_ns=clocks.now_ns,
+            supervisor=supervisor,
         )
         self._pump_thread = threading.Thread(target=self._pump, name="pump", daemon=True)
         self._upkeep = Upkeep(capture, config, self.processes, supervisor, self._lock)
@@ -125,7 +132,7 @@ class Session:
         self.stop_at_loads(stop=self._config.follow or self.root.is_starting)
         if modules:
             self.root.begin(modules, self._clocks.now_ns())
-        self._capture.set_live(True)
+        self._sources.set_live(True)
         self._pump_thread.start()
         if modules:
             self.begin_upkeep()
@@ -166,8 +173,8 @@ class Session:
         status = CaptureStatus(
             self._clocks.wall_s(),
             now_ns,
-            self._capture.counters(),
-            self._capture.drain.overflows,
+            self._sources.counters(),
+            self._capture.overflows,
             self._config.follow or self.root.target.exec_count > 0,
             self.supervisor.failures,
         )
@@ -203,7 +210,7 @@ class Session:
         """Takes the probes out, then applies what they had reported. May be called twice."""
         if self._stopped_ns is not None:
             return
-        self.supervisor.run("stopping", 0, partial(self._capture.set_live, False))
+        self.supervisor.run("stopping", 0, partial(self._sources.set_live, False))
         stopped_ns = self._clocks.now_ns()
         with self._lock:
             self._upkeep.stop()
@@ -225,7 +232,7 @@ class Session:
         self.stop()
         self._upkeep.close()
         self.processes.close()
-        self._capture.close()
+        self._sources.close()
         os.close(self._wake_fd)
         os.close(self.end_fd)
 
@@ -339,7 +346,7 @@ class Session:
             self.failed(failure)
 
     def _pump_until_stopped(self) -> None:
-        capture, pace = self._capture, Pace(self._capture)
+        capture, pace = self._capture, Pace(self._sources)
         with select.epoll() as poll:
             # Edge-triggered: the ring is readable whenever it holds anything at all.
             poll.register(capture.wakeups_fd, select.EPOLLIN | select.EPOLLET)
@@ -349,7 +356,10 @@ class Session:
             while True:
                 ready = pace.wait(poll)
                 with self._lock:
-                    looked_s, whole = time.monotonic(), pace.is_whole or not capture.drain.is_hasty
+                    looked_s, whole = (
+                        time.monotonic(),
+                        pace.is_whole or not self._sources.are_urgent,
+                    )
                     pace.note(looked_s, self._drain(whole=whole).ring_share)
                     self._see_off()
                     if self._failure is None and pace.is_upkeep_due():
@@ -375,7 +385,7 @@ class Session:
             pass
 
     def _drain(self, *, whole: bool = True) -> EventBatch:
-        """Applies what has been reported, if not ``whole`` by who is hasty only. Returns it."""
+        """Applies what was reported and returns it; of urgent sources only, unless ``whole``."""
         if self._failure is None:
             try:
                 return self._drain_now(whole=whole)
@@ -384,16 +394,12 @@ class Session:
         return _NO_BATCH
 
     def _drain_now(self, *, whole: bool) -> EventBatch:
-        capture = self._capture
-        rest, has_stacks = _NONE, True
-        if whole:
-            capture.begin_reading()
-            batch = capture.drain.take()
-            rest = _NONE if capture.mappings is None else capture.mappings.take()
-        else:
-            batch, has_stacks = capture.drain.take_hasty()
+        batch, has_stacks = self._sources.take_events(only_urgent=not whole)
+        rest = NO_EVENTS
+        if whole and self._capture.mappings is not None:
+            rest = self._capture.mappings.take()
         # Only now: whatever stack these events name was sent before them.
-        if has_stacks:
+        if has_stacks or whole:
             self.processes.feed.take()
         self.processes.apply(batch, rest)
         self._fullest_share = max(self._fullest_share, batch.ring_share)

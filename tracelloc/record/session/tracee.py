@@ -34,6 +34,7 @@ from tracelloc.record.session.ownmappings import allocators_stacks
 from tracelloc.record.session.probeset import ProbeSet
 from tracelloc.record.session.supervision import Supervisor
 from tracelloc.record.session.windowbook import ShownWindow, WindowBook
+from tracelloc.record.sources.seam import Sources
 from tracelloc.record.unwinding.source import StackSource
 from tracelloc.snapshots.snapshot import ProcessStatus, Snapshot
 from tracelloc.text import NS_PER_S
@@ -59,6 +60,7 @@ class Tracee:
         heap: Heap,
         *,
         capture: Capture,
+        sources: Sources,
         words: SpaceWords,
         config: TraceConfig,
         supervisor: Supervisor,
@@ -83,8 +85,10 @@ class Tracee:
         self.windows, self.series = WindowBook(now_ns, config.max_overhead), Series(now_ns)
         self._supervisor, self.outside = supervisor, OutsideReader(space, supervisor)
         with_loader = config.capture.use_rows or config.follow or is_starting
-        self.probes = ProbeSet(capture, space, config.selection, words, with_loader=with_loader)
-        self.gaps = GapBook(capture, self.probes)
+        self.probes = ProbeSet(
+            capture, space, config.selection, sources.link(space, words), with_loader=with_loader
+        )
+        self.gaps = GapBook(sources, self.probes)
         """What is missing from its figures."""
         self.source: StackSource = StackSource(
             space, heap.stacks, words, rows=capture.rows, config=config.capture,
@@ -97,6 +101,7 @@ class Tracee:
         self.last_snapshots: dict[Wanted, Snapshot] = {}
         """Once it has ended nothing changes, so one snapshot of each kind will do."""
         self._capture, self._config, self._cpu = capture, config, CpuMeter()
+        self._sources = sources
         self._rate, self._events_before = RateMeter(), 0
         self._forget_image(now_ns, None if parent is None else parent._trampoline)
 
@@ -157,7 +162,7 @@ class Tracee:
         self.outside.thread_names.forget_order()
         self.outside.begin_image()
         self._forget_image(now_ns)
-        stays = not (had_lane := self.probes.has_lane) and same_thread
+        stays = not (had_lane := self.probes.is_replaced) and same_thread
         self.space.begin_image(keep_modules=stays)
         self.source.begin_image(self.heap.stacks)
         if not stays:
@@ -292,7 +297,7 @@ class Tracee:
             self.findings = findings or self.findings
 
     def _look(self, now_ns: int) -> Iterator[Findings | None]:
-        counters, table = self._capture.counters(), self.heap.table
+        counters, table = self._sources.counters(), self.heap.table
         losses = KnownLosses(
             events=count_lost(counters),
             frees=int(counters[Counter.LOST_FREES]),
@@ -311,7 +316,7 @@ class Tracee:
 
     def drop_ended_threads(self) -> int:
         """Frees what the probes keep of threads that are gone. Returns how many they were."""
-        return self._capture.forget_threads(
+        return self._sources.forget_threads(
             self.process.pid, lambda thread_id: not self.process.has_thread(thread_id)
         )
 

@@ -6,11 +6,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
-from tracelloc.model.events import SentStacks
-from tracelloc.record.kernel.bpf import Capture
-from tracelloc.record.kernel.ring import Miss
+from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record.unwinding.source import StackSource
 
 _MISSES_AT_ONCE: Final = 64
@@ -27,12 +25,25 @@ def _unguarded(_pid: int, work: Callable[[], None]) -> None:
     work()
 
 
+class StackSender(Protocol):
+    """What stacks come from."""
+
+    def take_stacks(self) -> list[tuple[int, SentStacks]]:
+        """Takes (memory image, stacks) that have been sent."""
+
+    def take_misses(self, most: int) -> list[Miss]:
+        """Takes up to ``most`` stacks that are to be finished."""
+
+
 class StackFeed:
     """Takes stacks out of their rings, for the thread that pumps."""
 
-    def __init__(self, capture: Capture, guard: Guard = _unguarded) -> None:
-        """``guard`` does what it is given for a process by its PID; if that fails, it goes on."""
-        self._capture = capture
+    def __init__(self, sources: StackSender, *, finishes: bool, guard: Guard = _unguarded) -> None:
+        """``finishes``: whether stacks may come unfinished.
+
+        ``guard`` does what it is given for a process by its PID; if that fails, it goes on.
+        """
+        self._sender, self._finishes = sources, finishes
         self._guard = guard
         self._sources: dict[int, StackSource] = {}
         self._newest = -1
@@ -54,21 +65,21 @@ class StackFeed:
         """Notes all stacks that the rings hold. To be called after events were taken."""
         self._take_misses()
         early, self._early_stacks = self._early_stacks, []
-        for image, new in [*early, *self._capture.stacks.take()]:
+        for image, new in [*early, *self._sender.take_stacks()]:
             if image > self._newest:
                 self._early_stacks.append((image, new))
             elif image in self._sources:
                 self._run(image, partial(StackSource.note, new=new))
 
     def _take_misses(self) -> None:
-        if self._capture.misses is None:
+        if not self._finishes:
             return
         waiting: deque[Miss] = deque()
         misses, self._early_misses = self._early_misses, []
         begun_s = time.monotonic()
         while True:
             if len(waiting) < _MOST_WAITING and time.monotonic() - begun_s < _LONGEST_S:
-                misses += self._capture.misses.take(_MOST_WAITING)
+                misses += self._sender.take_misses(_MOST_WAITING)
                 # Only now: none of them is from a later generation than what is read here.
                 for image in list(self._sources):
                     self._run(image, StackSource.catch_up)

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from tracelloc.model.events import SentStacks
+from tracelloc.record.mallocs.discovery import Allocator, is_preloaded_library
+from tracelloc.record.process.space import AddressSpace
 
 _MOST: Final = 16
 """Allocators that call each other."""
@@ -50,3 +52,23 @@ class LeadingFrames:
             kept[starts[led]] = False
             stacks = replace(stacks, depths=stacks.depths - led, frames=stacks.frames[kept])
         return stacks
+
+
+def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
+    """First addresses and ends of allocators' functions, and of the library's own code.
+
+    In the process: where stacks begin before they come to the caller.
+    """
+    ranges = []
+    for mapping in space.mappings:
+        module = space.module_of(mapping) if mapping.executable else None
+        if module is None:
+            continue
+        if is_preloaded_library(module):
+            ranges.append((mapping.start, mapping.end))
+        for allocator in allocators:
+            if allocator.module is module:
+                first = mapping.start - mapping.offset
+                ranges += [(first + f.offset, first + f.offset + f.size + 1)
+                           for f in allocator.functions]  # fmt: skip
+    return ranges

@@ -9,10 +9,9 @@ from typing import Final
 import numpy as np
 
 from tracelloc.heap.stacks import U64, Frames, Stacks
-from tracelloc.model.events import SentStacks
+from tracelloc.model.events import Miss, SentStacks
 from tracelloc.model.stackflags import StackFlag
 from tracelloc.record.kernel.captureconfig import CaptureConfig
-from tracelloc.record.kernel.ring import Miss
 from tracelloc.record.kernel.rowtable import RowMemory, RowTable
 from tracelloc.record.kernel.spacewords import SpaceWords
 from tracelloc.record.mallocs.discovery import Module

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from tracelloc.files.cfi.rules import FALLBACK_ROW
 from tracelloc.files.cfi.walk import End
 from tracelloc.model.codefiles import Mapping, Unresolved
+from tracelloc.model.events import Miss
 from tracelloc.model.stackflags import StackFlag
 from tracelloc.record.abi import REGION_SHIFT, REGION_TAG
-from tracelloc.record.kernel.ring import Miss
 from tracelloc.record.kernel.rowtable import RowTable
 from tracelloc.record.process.procfs import AddressMap
 from tracelloc.record.process.space import AddressSpace

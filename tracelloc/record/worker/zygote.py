@@ -149,7 +149,7 @@ class Zygote:
             return self._control
         if not sys.executable:
             raise OSError("Python's own program is not known")
-        package = str(Path(__file__).parents[2])
+        package = str(Path(__file__).parents[3])
         paths = [package, *(path for path in sys.path if path and path != package)]
         ours, its = socket.socketpair()
         try:

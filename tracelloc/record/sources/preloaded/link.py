@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterable
 from contextlib import suppress
 from enum import Enum, auto
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from tracelloc.errors import TargetError, TracellocError
 from tracelloc.model.codefiles import Mapping, base_name, is_c_library
@@ -24,7 +24,6 @@ from tracelloc.record.probe_points.placement import place_loader, place_marker
 from tracelloc.record.process.procfs import parse_maps
 from tracelloc.record.process.space import AddressSpace
 from tracelloc.record.runtimes.known import has_python
-from tracelloc.record.sources.lanecapture import LaneCapture
 from tracelloc.record.sources.preloaded.sharedarea import (
     NEXT_VARIABLE,
     PRECEDED,
@@ -33,6 +32,9 @@ from tracelloc.record.sources.preloaded.sharedarea import (
     Lane,
     area_mappings,
 )
+
+if TYPE_CHECKING:
+    from tracelloc.record.sources.preloaded.source import PreloadedSource
 
 _WORD_BYTES: Final = 4
 _ADDRESS_BYTES: Final = 8
@@ -45,7 +47,7 @@ _LOADING_S: Final = 1.0
 """After this time what an executed program begins with is taken for loaded."""
 
 
-class LaneState(Enum):
+class LinkState(Enum):
     """How far it has come, for one memory image."""
 
     UNKNOWN = auto()
@@ -57,12 +59,12 @@ class LaneState(Enum):
     """Not used: probes take its place."""
 
 
-class LaneLink:
+class PreloadedLink:
     """Finds a process's lane. Under the session's lock."""
 
-    def __init__(self, capture: LaneCapture, space: AddressSpace, words: SpaceWords) -> None:
-        self.state = LaneState.UNKNOWN
-        self._capture = capture
+    def __init__(self, source: PreloadedSource, space: AddressSpace, words: SpaceWords) -> None:
+        self.state = LinkState.UNKNOWN
+        self._source = source
         self._space = space
         self._words = words
         self._library: Module | None = None
@@ -92,15 +94,15 @@ class LaneLink:
         self._leaving = None
         self._own_ranges = []
         self._loaded_s = time.monotonic() + _LOADING_S
-        if self.state is LaneState.CONNECTED:
-            self._capture.disconnect()
+        if self.state is LinkState.CONNECTED:
+            self._source.disconnect()
             # Whoever is stopped has allocated nothing; else that depends on its libraries.
             self._misses_beginning = not self._is_attended
-        self.state, self._library, self._next_malloc = LaneState.UNKNOWN, None, 0
+        self.state, self._library, self._next_malloc = LinkState.UNKNOWN, None, 0
 
     def look_after(self) -> None:
         """Finds out soon if probes have to take over, and has the process wait for them then."""
-        lane, now_s = self._capture.lane, time.monotonic()
+        lane, now_s = self._source.lane, time.monotonic()
         if lane is None:
             return
         if now_s >= self._look_after_s:
@@ -117,6 +119,9 @@ class LaneLink:
 
     def _why_leave(self, lane: Lane) -> str:
         """Why probes have to take over, about the process; empty: they need not."""
+        if self._source.failure is not None:
+            self._flaw = f"what the process reported can't be read: {self._source.failure}"
+            return "has written what can't be read"
         if lane.is_damaged:
             self._flaw = "the process has written to tracelloc's part of its memory"
             return "has written to tracelloc's part of its memory"
@@ -130,7 +135,7 @@ class LaneLink:
 
     def take_flaw(self) -> str:
         """Why events were missed since this was last asked; empty: none were."""
-        lane = self._capture.lane
+        lane = self._source.lane
         if lane is not None and lane.was_given_up:
             self._flaw, lane.was_given_up = "the process could not wait for tracelloc", False
         flaw, self._flaw = self._flaw, ""
@@ -139,7 +144,7 @@ class LaneLink:
     def own_ranges(self) -> list[tuple[int, int]]:
         """First addresses and ends of the memory that is shared with us. From any thread."""
         found = self._own_ranges
-        if self.state is LaneState.CONNECTED and not found:
+        if self.state is LinkState.CONNECTED and not found:
             found = [(m.start, m.end) for m in self._areas_now()]
             # Most of it is mapped when the first event comes.
             self._own_ranges = found if len(found) > 1 else []
@@ -160,35 +165,40 @@ class LaneLink:
             marker.close()
 
     @property
-    def has_left(self) -> bool:
+    def must_hand_over(self) -> bool:
         """Whether probes are to take over now.
 
         Either the process waits for that, and all that it has reported is taken, or it has waited
         long enough.
         """
-        lane, leaving = self._capture.lane, self._leaving
+        lane, leaving = self._source.lane, self._leaving
         if lane is None or leaving is None:
             return False
         return lane.is_left or time.monotonic() - leaving[1] > _LEAVE_S
 
-    def leave(self) -> None:
-        """Has probes take its place; to be ended by ``end``."""
+    def begin_hand_over(self) -> None:
+        """Has probes take its place; to be ended by ``end_hand_over``."""
         assert self._leaving is not None
         self._leave(f"the program {self._leaving[0]}")
 
-    def end(self) -> None:
+    def end_hand_over(self) -> None:
         """The process goes on: its probes are in place."""
-        self._capture.disconnect()
+        self._source.disconnect()
 
     @property
-    def withholds(self) -> bool:
+    def replaces_probes(self) -> bool:
         """Whether functions that the library stands before need no probes, as far as is known."""
-        return self.state is not LaneState.LEFT
+        return self.state is not LinkState.LEFT
+
+    @property
+    def is_expected(self) -> bool:
+        """Whether the process has the library, which has not begun yet."""
+        return self.state is LinkState.EXPECTED
 
     @property
     def is_settled(self) -> bool:
         """Whether nothing is to be found out any more."""
-        return self.state in (LaneState.CONNECTED, LaneState.LEFT)
+        return self.state in (LinkState.CONNECTED, LinkState.LEFT)
 
     def look(self, allocators: Iterable[Allocator], *, all_loaded: bool) -> None:
         """Finds out what there is, and settles what can be.
@@ -206,7 +216,7 @@ class LaneLink:
         other = self._other(modules, allocators)
         if other is not None:
             self._leave(other)
-        elif self._library is not None and self._capture.spares_python and has_python(modules):
+        elif self._library is not None and self._source.spares_python and has_python(modules):
             self._leave("stacks are to have functions of Python")
         elif self._library is not None:
             try:
@@ -214,7 +224,7 @@ class LaneLink:
             except TracellocError as error:
                 self._leave(str(error))
                 return
-            self.state = LaneState.EXPECTED
+            self.state = LinkState.EXPECTED
             self._settle(modules, allocators)
         elif all_loaded:
             self._leave("the program has not preloaded it")
@@ -251,7 +261,7 @@ class LaneLink:
 
     def _look_later(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
         """Has probes take over if the program has loaded what calls past the library."""
-        if self.state is not LaneState.CONNECTED or self._library is None or self._loaded:
+        if self.state is not LinkState.CONNECTED or self._library is None or self._loaded:
             return
         known = [allocator for allocator in allocators if self.is_behind(allocator)]
         caller = direct_caller(self._library, modules, known)
@@ -275,7 +285,7 @@ class LaneLink:
             self.close()
         points = place_marker(library) if self._marker is None else []
         if points:
-            self._marker = self._capture.attach(self._space.process.pid, points)
+            self._marker = self._source.attach(self._space.process.pid, points)
 
     def _settle(self, modules: Iterable[Module], allocators: Iterable[Allocator]) -> None:
         begun = self._read(STATE_VARIABLE, _WORD_BYTES)
@@ -298,12 +308,12 @@ class LaneLink:
                 self._leave("the process was forked off the one that has it")
             return
         try:
-            self._capture.connect(self._space.process, areas[0], self._words)
+            self._source.connect(self._space.process, areas[0], self._words)
         except TargetError as error:
             self._leave(str(error))
         else:
-            self.state = LaneState.CONNECTED
-            late = self._capture.lane is not None and self._capture.lane.is_late
+            self.state = LinkState.CONNECTED
+            late = self._source.lane is not None and self._source.lane.is_late
             self._say("events come by the preloaded library, not by probes", is_late=late)
 
     def _read(self, variable: str, size_bytes: int) -> int:
@@ -314,7 +324,7 @@ class LaneLink:
         return int.from_bytes(word, "little")
 
     def _leave(self, why: str) -> None:
-        self.state = LaneState.LEFT
+        self.state = LinkState.LEFT
         self.close()
         self._say(
             f"events come by probes, not by the preloaded library: {why}",
@@ -327,28 +337,8 @@ class LaneLink:
         if is_late:
             self._flaw = "the program had begun before it could be traced"
 
-    def tell(self) -> None:
+    def report_choice(self) -> None:
         """Says what has been decided; once the program is known to be one that can be traced."""
         if self._unsaid:
-            self._capture.say(self._unsaid)
+            self._source.say(self._unsaid)
         self._unsaid = ""
-
-
-def code_ranges(space: AddressSpace, allocators: Iterable[Allocator]) -> list[tuple[int, int]]:
-    """First addresses and ends of allocators' functions, and of the library's own code.
-
-    In the process: where stacks begin before they come to the caller.
-    """
-    ranges = []
-    for mapping in space.mappings:
-        module = space.module_of(mapping) if mapping.executable else None
-        if module is None:
-            continue
-        if is_preloaded_library(module):
-            ranges.append((mapping.start, mapping.end))
-        for allocator in allocators:
-            if allocator.module is module:
-                first = mapping.start - mapping.offset
-                ranges += [(first + f.offset, first + f.offset + f.size + 1)
-                           for f in allocator.functions]  # fmt: skip
-    return ranges

@@ -23,9 +23,8 @@ from tracelloc.errors import TargetError, UnsupportedError
 from tracelloc.heap import sampling
 from tracelloc.model.codefiles import Mapping
 from tracelloc.model.counters import Counter
-from tracelloc.model.events import EVENT_DTYPE, Events, SentStacks
+from tracelloc.model.events import EVENT_DTYPE, Events, Miss, SentStacks
 from tracelloc.record import abi
-from tracelloc.record.kernel.ring import Miss
 from tracelloc.record.process.procfs import Process
 from tracelloc.record.sources.preloaded import ringmerge as lanemerge
 from tracelloc.record.sources.preloaded.holder import LaneHolder

@@ -15,9 +15,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from tracelloc.model.events import SentStacks
+from tracelloc.model.events import Miss, SentStacks
 from tracelloc.record import abi
-from tracelloc.record.kernel.ring import Miss, miss_of
+from tracelloc.record.kernel.ring import miss_of
 from tracelloc.record.sources.preloaded import ringmerge as lanemerge
 
 _HEAD_BYTES: Final = 8
