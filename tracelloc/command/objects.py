@@ -10,10 +10,9 @@ from typing import Final
 
 from tracelloc.model.process import Target
 from tracelloc.record.process.processlist import open_target
-from tracelloc.record.runtimes.cpython.census import Censuses
-from tracelloc.record.runtimes.cpython.holders import HolderSearch, ObjectAddresses
+from tracelloc.record.runtimes.supported import object_counter
 from tracelloc.show.report.objects import json_census, text_census, wanted_types
-from tracelloc.snapshots.objects import Holders, ObjectCensus
+from tracelloc.snapshots.objects import ObjectCensus
 from tracelloc.text import progress_of
 
 _GROWING_TYPES: Final = 5
@@ -23,26 +22,19 @@ _GROWING_TYPES: Final = 5
 def count_objects(given: argparse.Namespace) -> None:
     """Prints a census, or one after the other. Raises TracellocError."""
     process = open_target(given.pid)
-    censuses = Censuses(process)
-    search = HolderSearch(process)
+    counter = object_counter(process)
     target = Target(process.pid, process.command())
     first: ObjectCensus | None = None
-    before: ObjectAddresses | None = None
     try:
         for number in itertools.count(1):
             with progress_of("counting objects"):
-                now = censuses.take(keep=True)
-                found = censuses.take_found()
-                holders: dict[str, Holders] = {}
+                now = counter.count()
+                is_first, first = first is None, first or now
                 most = given.holders if given.holders is not None else _GROWING_TYPES
-                if first is None:
-                    first, most = now, given.holders or 0
-                if most:
-                    wanted = wanted_types(now, first, most)
-                    holders = search.find(found, wanted, before) if wanted else {}
-                if before is None and given.every is not None:
-                    before = ObjectAddresses(found)
-                del found
+                if is_first:
+                    most = given.holders or 0
+                wanted = wanted_types(now, first, most) if most else []
+                holders = counter.find_holders(wanted, new_only=not is_first)
             if given.json:
                 lines = [json_census(target, now, first, holders)]
             else:
@@ -54,4 +46,4 @@ def count_objects(given: argparse.Namespace) -> None:
                 break
             time.sleep(max(0.0, now.time_s + given.every - time.time()))
     finally:
-        search.close()
+        counter.close()
