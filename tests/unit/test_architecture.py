@@ -116,6 +116,14 @@ def test_headers_form_no_circle() -> None:
     assert circle_among(edges) == []
 
 
+@pytest.mark.parametrize(
+    "header", sorted((TOP / "probes" / "preloaded").glob("*.h")), ids=lambda path: path.stem
+)
+def test_headers_of_the_library_include_what_they_need(header: Path) -> None:
+    options = ["-fsyntax-only", "-std=gnu11", "-Werror=implicit-function-declaration"]
+    subprocess.run(["gcc", *options, "-x", "c", str(header)], check=True, timeout=60)
+
+
 def test_showing_needs_nothing_of_a_tracing_machine() -> None:
     """A recording opens where there is no BPF and no Linux: those libraries are hidden here."""
     program = """

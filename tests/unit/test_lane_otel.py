@@ -12,19 +12,7 @@ from tracelloc import probes
 
 MEAN = 524288.0
 STUBS = """
-#include <linux/types.h>
-typedef __u64 u64;
-typedef __u32 u32;
-typedef __u8 u8;
-#define likely(x) (x)
-#define unlikely(x) (x)
-#define LANE_PAGE 4096
-#define LANE_CEIL(bytes) (((bytes) + LANE_PAGE - 1) / LANE_PAGE * LANE_PAGE)
-#define SYS_madvise 28
-#define MADV_WIPEONFORK 18
-static long system_call(long n, u64 a, u64 b, u64 c, u64 d, u64 e, u64 f) { return 0; }
-static void change_filter(u8 *filter, int by) { *filter += by; }
-#include "lane/otel.h"
+#include "preloaded/otel.h"
 double share(double x) { return otel_share(x); }
 double logarithm(u64 number) { return otel_log(number); }
 u64 gap(void) { return otel_gap(); }

@@ -131,7 +131,7 @@ EVERYTHING: Final = MallocChoice()
 
 
 def is_preloaded_library(module: Module) -> bool:
-    """Whether a file is the library that reports allocations by itself (``probes/lane``).
+    """Whether a file is the library that reports allocations by itself (``probes/preloaded``).
 
     It passes all calls on, and is no allocator.
     """

@@ -1,4 +1,4 @@
-"""Which allocators' calls pass the preloaded library (``probes/lane``).
+"""Which allocators' calls pass the preloaded library (``probes/preloaded``).
 
 It defines functions of malloc libraries, and programs that look for their symbols find it first.
 """

@@ -1,7 +1,7 @@
 """Having a program that we start preload our library, so that it does not notice.
 
 The library takes what is added to the environment out again, before any code of the program runs
-(``probes/lane/exec.h``). So nothing is added where it is not loaded.
+(``probes/preloaded/exec.h``). So nothing is added where it is not loaded.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 # cython: cdivision=True
 """Events of a preloaded process's rings, merged in an order that is right for each address.
 
-``probes/lane/lane.c`` says what the order is and why the cut is consistent; this is the profiler's
+``probes/preloaded/library.c`` says what the order is and why the cut is consistent; this is the profiler's
 part. The process may write what it likes: positions are counted here, and what can't be is left out.
 """
 
@@ -14,7 +14,7 @@ from tracelloc.model.events cimport (
     EVENT_ALLOC, EVENT_INNER_FREE, EVENT_LAP_BIT, EVENT_RESTORE, EVENT_SIZE_BITS, event, kind_of,
 )
 
-cdef extern from "lane/area.h":
+cdef extern from "preloaded/area.h":
     """
     #include <unistd.h>
     #include <sys/syscall.h>

@@ -1,6 +1,6 @@
 """The preloaded lane: events that a process writes into shared memory by itself.
 
-``probes/lane`` is what runs in the process and makes that memory, ``lanemerge.pyx`` puts its events
+``probes/preloaded`` is what runs in the process and makes that memory, ``lanemerge.pyx`` puts its events
 in order. What is read here the process could have written to harm us: everything is copied before
 it is looked at, and left out if it can't be.
 """

@@ -1,6 +1,6 @@
 """Stacks that a process with the preloaded library has sent, and those that it could not finish.
 
-They lie in a ring of records in the shared memory (``probes/lane/records.h``), which the process
+They lie in a ring of records in the shared memory (``probes/preloaded/records.h``), which the process
 may write to at any time: each record is copied, then checked.
 """
 

@@ -5,6 +5,10 @@
  * written last; what the profiler has taken it leaves as zeros. A record is never split: where it
  * would be, a piece of padding comes before it.
  */
+#ifndef TRACELLOC_PRELOADED_RECORDS_H
+#define TRACELLOC_PRELOADED_RECORDS_H
+
+#include "report.h"
 
 /*
  * The memory of a new record of this many bytes, its head not counted. NULL: nobody wants it, or
@@ -95,3 +99,5 @@ static void send_stack(struct lane_control *control, u64 stack_id, const u64 *fr
 	finish_record(record, LANE_RECORD_STACK, length);
 	note_known(stack_id);
 }
+
+#endif

@@ -19,6 +19,10 @@
  * Arguments beyond those that a function has are passed on as they are: registers, which it does not
  * look at (System V ABI, 3.2.3).
  */
+#ifndef TRACELLOC_PRELOADED_OTHERS_H
+#define TRACELLOC_PRELOADED_OTHERS_H
+
+#include "calls.h"
 
 typedef u64 (*other_function)(u64, u64, u64, u64);
 
@@ -305,3 +309,5 @@ static void find_others(void)
 			others[n] = (other_function)found[n];
 	dl_iterate_phdr(hide_lacking, found);
 }
+
+#endif

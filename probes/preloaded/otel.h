@@ -21,6 +21,12 @@
  *   `otel_words` is 0: neither counter, which the kernel raises with the probes, nor anything in
  *   the table. That is one load and a branch in each call.
  */
+#ifndef TRACELLOC_PRELOADED_OTEL_H
+#define TRACELLOC_PRELOADED_OTEL_H
+
+#include "area.h"
+#include "countingfilter.h"
+#include "kernel.h"
 
 #define OTEL_MEAN_BYTES 524288.0
 #define OTEL_SETS (1U << 13)
@@ -244,3 +250,5 @@ static __attribute__((noinline)) void otel_note_alloc(u64 address, u64 size)
 		otel_say_alloc(address, bytes,
 			       (u64)((double)bytes / otel_share((double)bytes / OTEL_MEAN_BYTES) + 0.5));
 }
+
+#endif

@@ -5,6 +5,11 @@
  * their hash. Exact is the table behind it. An entry is there before its block is handed out, and
  * goes before the block is freed: nobody else looks for that address meanwhile.
  */
+#ifndef TRACELLOC_PRELOADED_SAMPLE_H
+#define TRACELLOC_PRELOADED_SAMPLE_H
+
+#include "countingfilter.h"
+#include "report.h"
 
 static inline u64 hash_of(u64 address)
 {
@@ -20,16 +25,6 @@ static u64 *sampled_set(u64 address)
 {
 	return (u64 *)(guard.area + LANE_AT_SAMPLED) +
 	       (hash_of(address) >> 24) % LANE_SAMPLED_SETS * LANE_SAMPLED_WAYS;
-}
-
-/* Counts one more or less; 255 stays for good: then the table is always looked at. */
-static void change_filter(u8 *filter, int by)
-{
-	u8 before = __atomic_load_n(filter, __ATOMIC_RELAXED);
-
-	while (before != 255 && !__atomic_compare_exchange_n(filter, &before, (u8)(before + by), 0,
-							     __ATOMIC_SEQ_CST, __ATOMIC_RELAXED))
-		;
 }
 
 static int note_sampled(u64 address)
@@ -94,3 +89,5 @@ static inline int is_sampled(u64 size)
 	me.until_sample = draw_gap();
 	return 1;
 }
+
+#endif

@@ -1,5 +1,9 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* System calls without the C library, for its errno is the program's. Numbers: x86-64. */
+#ifndef TRACELLOC_PRELOADED_KERNEL_H
+#define TRACELLOC_PRELOADED_KERNEL_H
+
+#include "base.h"
 
 #define SYS_read 0
 #define SYS_open 2
@@ -73,3 +77,5 @@ static inline long system_call(long number, u64 a, u64 b, u64 c, u64 d, u64 e, u
 			 : "rcx", "r11", "memory");
 	return result;
 }
+
+#endif

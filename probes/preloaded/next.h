@@ -5,9 +5,33 @@
  * this library. (dlsym(3) may allocate; and would be one more function that has to be there.)
  * Format: System V gABI, chapter 5; GNU hash tables as in binutils' bfd/elflink.c.
  */
+#ifndef TRACELLOC_PRELOADED_NEXT_H
+#define TRACELLOC_PRELOADED_NEXT_H
+
+#include "area.h"
+#include "base.h"
+#include "kernel.h"
+#include <elf.h>
+#include <link.h>
 
 extern int dl_iterate_phdr(int (*)(struct dl_phdr_info *, size_t, void *), void *)
 	__attribute__((weak));
+
+EXPORT void *malloc(size_t);
+EXPORT void free(void *);
+EXPORT void *calloc(size_t, size_t);
+EXPORT void *realloc(void *, size_t);
+EXPORT void *reallocarray(void *, size_t, size_t);
+EXPORT int posix_memalign(void **, size_t, size_t);
+EXPORT void *aligned_alloc(size_t, size_t);
+EXPORT void *memalign(size_t, size_t);
+EXPORT void *valloc(size_t);
+EXPORT void *pvalloc(size_t);
+EXPORT int fork(void);
+EXPORT int _Fork(void);
+EXPORT int execve(const char *, char *const *, char *const *);
+EXPORT int execvpe(const char *, char *const *, char *const *);
+EXPORT int fexecve(int, char *const *, char *const *);
 
 static void *boot_malloc(size_t);
 static void boot_free(void *);
@@ -26,6 +50,8 @@ static int boot_execvpe(const char *, char *const *, char *const *);
 static int boot_fexecve(int, char *const *, char *const *);
 static long boot_syscall(long, ...);
 static int boot_prctl(int, ...);
+/* Finds them all, whichever of these is called first. */
+static void begin_once(void);
 
 /* Until they are found: what finds them first. */
 static struct {
@@ -271,3 +297,5 @@ static int find_next(void)
 		((void **)&next)[n] = found[n];
 	return 1;
 }
+
+#endif

@@ -12,6 +12,10 @@
  * writes `leaving`, makes all threads pass a memory barrier, and reads `inside`: one of both sees
  * the other.
  */
+#ifndef TRACELLOC_PRELOADED_LEAVE_H
+#define TRACELLOC_PRELOADED_LEAVE_H
+
+#include "report.h"
 
 static inline void note_in_ring(struct lane_ring *ring, int is_inside)
 {
@@ -135,3 +139,5 @@ static __attribute__((noinline)) void end_rare_call(void)
 {
 	end_call();
 }
+
+#endif

@@ -6,6 +6,13 @@
  * runs. The functions that execute another program in the place of this one do it again, for
  * that is traced as well; those of children are left alone.
  */
+#ifndef TRACELLOC_PRELOADED_EXEC_H
+#define TRACELLOC_PRELOADED_EXEC_H
+
+#include "base.h"
+#include "kernel.h"
+#include "next.h"
+#include "thread.h"
 
 #define LAUNCH_MARK "TRACELLOC_LAUNCH=1"
 #define LAUNCH_PRELOAD "LD_PRELOAD="
@@ -15,6 +22,13 @@
 #define LAUNCH_PATH_BYTES 512
 #define LAUNCH_PRELOAD_BYTES 2048
 #define LAUNCH_ENTRIES 512
+
+/*
+ * How many profilers have a probe at the next function: the kernel counts them here, in each
+ * process that they trace and in no other, and also takes away those that have died
+ * (uprobes' reference counters). In the file, for it is found by where it is there.
+ */
+EXPORT __attribute__((section(".probes"))) volatile __u16 tracelloc_lane_awaited = 0;
 
 extern char **environ __attribute__((weak));
 
@@ -302,3 +316,5 @@ EXPORT int execle(const char *file, const char *first, ...)
 	__builtin_va_end(list);
 	return execve(file, words, entries);
 }
+
+#endif

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* Walking call stacks by rows, as the probes do it (walk_rows.h, memo.h), in memory of our own. */
+#ifndef TRACELLOC_PRELOADED_WALK_H
+#define TRACELLOC_PRELOADED_WALK_H
+
+#include "records.h"
+#include "../row.h"
 
 static inline u64 mix(u64 hash, u64 value)
 {
@@ -277,3 +282,5 @@ static u64 capture_stack(struct lane_control *control, struct lane_ring *ring, c
 	*(volatile u32 *)&ring->busy = 0;
 	return id;
 }
+
+#endif

@@ -7,8 +7,15 @@
  *   - When the program asks for one by the C library's functions, prctl(2) and syscall(2), probes
  *     take over first (leave.h).
  *   - The profiler uses probes from the start where a file has the machine code of such a request
- *     (`makes_filters` in tracelloc/disassembly), and watches the process for what else there may be.
+ *     (`makes_filters` in tracelloc/files/machinecode), and watches the process for what else there may be.
  */
+#ifndef TRACELLOC_PRELOADED_FILTERS_H
+#define TRACELLOC_PRELOADED_FILTERS_H
+
+#include "area.h"
+#include "base.h"
+#include "kernel.h"
+#include "next.h"
 
 #define PR_SET_SECCOMP 22
 #define SECCOMP_MODE_FILTER 2
@@ -92,3 +99,5 @@ EXPORT __attribute__((naked)) int prctl(int option, ...)
 	CALL_AND_PASS_ON("movq %%rsi, %%rdx\n\tmovq %%rdi, %%rsi\n\tmovl $157, %%edi\n\t"
 			 "call note_system_call", next.prctl);
 }
+
+#endif

@@ -16,6 +16,10 @@
  * only those frames are read that unwind entries are sure of: their functions run, and will return
  * through them.
  */
+#ifndef TRACELLOC_PRELOADED_STACK_H
+#define TRACELLOC_PRELOADED_STACK_H
+
+#include "thread.h"
 
 /* Where the first thread's stack was when the process began. */
 static u64 first_stack;
@@ -151,3 +155,5 @@ static u32 count_pages(const struct lane_control *control, const struct walk *wa
 		at = walk->high;
 	return (at - start) / LANE_PAGE;
 }
+
+#endif

@@ -1,5 +1,10 @@
 /* SPDX-License-Identifier: (MIT OR GPL-2.0) */
 /* What the first call of each function is: it finds the next definitions, and calls that. */
+#ifndef TRACELLOC_PRELOADED_BOOT_H
+#define TRACELLOC_PRELOADED_BOOT_H
+
+#include "filters.h"
+#include "next.h"
 
 #define BOOT(type, name, parameters, ...) \
 	static type boot_##name parameters \
@@ -36,3 +41,5 @@ static __attribute__((naked)) int boot_prctl(int option, ...)
 {
 	CALL_AND_PASS_ON("call begin_once", next.prctl);
 }
+
+#endif

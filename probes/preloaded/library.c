@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/*
+ * libtracelloc.so: reports allocations and frees of the process that it is preloaded in, through
+ * memory that it shares with the profiler (area.h), in the records of the probes (event.h).
+ *
+ * Contract
+ *   Defines malloc and its kin, and what other malloc libraries have beside them (others.h). Calls
+ *   the next definition in the order of symbols, which it finds by itself: nothing of the C library
+ *   is called but dl_iterate_phdr(3). If the program calls another malloc before this one, it says
+ *   so, and nobody will want events.
+ *   System calls are made when the process begins, when a ring is taken, where a stack grows
+ *   into pages never seen, and where a thread has to wait; none of them changes errno. Nothing
+ *   allocates. Idle, a call costs two loads and a jump.
+ *
+ * Whether anybody wants events
+ *   `holder` in the shared page says so; if the profiler dies, the kernel clears it. Each call
+ *   looks once, at its beginning, and whether OpenTelemetry's profiler does (otel.h). A forked
+ *   child finds zeros in `guard` (MADV_WIPEONFORK) and is idle, and does not have the shared
+ *   memory (MADV_DONTFORK; see fork_by); a child of vfork(2) has its parent's memory, and
+ *   reports for it.
+ *
+ * Order
+ *   A free is stamped before it happens, an allocation after it has happened. Let event x of an
+ *   address come before event y of it, in another thread: the block was handed over, either
+ *   within the malloc library (x a free, y an allocation) or by the program (x an allocation, y a
+ *   free). Then x's thread has written something after stamping x that y's thread has read before
+ *   stamping y. The stamp comes from
+ *     - the time stamp counter, where the kernel finds that all processors' run as one (it
+ *       lists `tsc` among its clock sources). lfence lets it be read only after all loads before
+ *       it are done, and x's write is seen by others only after x's stamp was read, as
+ *       instructions retire in order. The handing over takes longer than a step of the counter;
+ *     - or a counter in the shared memory, for each event one more, by a locked addition: its
+ *       order is that of the additions.
+ *   So x has the lower stamp. Within a ring stamps grow.
+ *
+ * The cut
+ *   A slot is reserved before it is stamped. The profiler reads the clock (T), then makes all
+ *   threads of the process pass a memory barrier (membarrier(2)), then reads how many slots
+ *   are reserved in each ring. Whoever stamps below T had reserved before the barrier: the
+ *   profiler sees it. (With the counter, or where the process could not be registered, reserving
+ *   is a locked addition itself.) Slots that are reserved but not written have stamps
+ *   above those before them in their ring. So below T, and below the last written stamp of each
+ *   ring that has an unwritten slot, all is there: that is merged, the rest waits (lanemerge.pyx).
+ *   A thread that was preempted in between holds others up until it runs again.
+ *
+ * Leaving
+ *   Calls that would pass by these functions (a library that binds to the C library itself, or has
+ *   another one), and programs that give up what this needs, have probes take its place, between
+ *   one call of an allocator and the next (leave.h).
+ *
+ * Full rings
+ *   A thread waits, before it reserves, until there is room or nobody wants events any more.
+ *   Nothing is lost. If that takes longer than `max_stall` (the profiler was stopped, say), the
+ *   thread says so (`gave_up`): until the profiler has made room, no thread waits, and events that
+ *   find none are counted instead of reported.
+ *
+ * Signal handlers
+ *   Slots are reserved by one instruction, so a handler that allocates gets the next one. A walk
+ *   that interrupts another one is not made: COUNTER_LOST_STACKS.
+ */
+#include "boot.h"
+#include "calls.h"
+#include "exec.h"
+#include "filters.h"
+#include "next.h"
+#include "others.h"
+
+/* RTLD_DEEPBIND of glibc's dlopen(3); musl has nothing of the kind. */
+#define LANE_RTLD_DEEPBIND 8
+/* How often, and for how long each time, an executed program waits for its profiler: a second. */
+#define BEGIN_WAITS 5000
+#define BEGIN_WAIT_NS 150000
+
+EXPORT void *malloc(size_t size)
+{
+	return IS_IDLE ? next.malloc(size) : TRACED(traced_malloc(size, FRAME));
+}
+
+EXPORT void free(void *block)
+{
+	if (IS_IDLE) {
+		next.free(block);
+	} else {
+		begin_call(FRAME);
+		traced_free((releasing)(void *)next.free, block, 0, 0, FRAME);
+		end_call();
+	}
+}
+
+EXPORT void *calloc(size_t n, size_t size)
+{
+	return IS_IDLE ? next.calloc(n, size) : TRACED(traced_calloc(n, size, FRAME));
+}
+
+EXPORT void *realloc(void *block, size_t size)
+{
+	return IS_IDLE ? next.realloc(block, size) : TRACED(traced_realloc(block, 1, size, 0, FRAME));
+}
+
+EXPORT void *reallocarray(void *block, size_t n, size_t size)
+{
+	return IS_IDLE ? next.reallocarray(block, n, size) :
+			 TRACED_RARELY(traced_realloc(block, n, size, 1, FRAME));
+}
+
+EXPORT int posix_memalign(void **out, size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.posix_memalign(out, alignment, size) :
+			 TRACED_RARELY(traced_posix_memalign(out, alignment, size, FRAME));
+}
+
+EXPORT void *aligned_alloc(size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.aligned_alloc(alignment, size) :
+			 TRACED_RARELY(traced_memalign(next.aligned_alloc, alignment, size, FRAME));
+}
+
+EXPORT void *memalign(size_t alignment, size_t size)
+{
+	return IS_IDLE ? next.memalign(alignment, size) :
+			 TRACED_RARELY(traced_memalign(next.memalign, alignment, size, FRAME));
+}
+
+EXPORT void *valloc(size_t size)
+{
+	return IS_IDLE ? next.valloc(size) : TRACED_RARELY(traced_valloc(next.valloc, size, FRAME));
+}
+
+EXPORT void *pvalloc(size_t size)
+{
+	return IS_IDLE ? next.pvalloc(size) : TRACED_RARELY(traced_valloc(next.pvalloc, size, FRAME));
+}
+
+/* Zeros in the place of shared memory, which this process alone has. */
+static int map_zeros(void *at, u64 bytes)
+{
+	return system_call(SYS_mmap, (u64)at, bytes, PROT_READ | PROT_WRITE,
+			   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == (long)at;
+}
+
+/*
+ * Forks. In the child the shared memory is not there. Nobody uses it, unless this is in a signal
+ * handler that has interrupted a call, which the child may go on with: that finds zeros, which
+ * say that nobody wants events. It may also just have been about to look whether somebody does.
+ */
+static int fork_by(int (*function)(void))
+{
+	struct lane_control *control = guard.control;
+	u8 *area = guard.area, *place = guard.place;
+	int pid = function();
+
+	if (!pid && control && !guard.control && map_zeros(control, LANE_PAGE) && me.inside &&
+	    (!place || map_zeros(place, LANE_BYTES))) {
+		guard.area = area;
+		guard.control = control;
+	}
+	return pid;
+}
+
+EXPORT int fork(void)
+{
+	return fork_by(next.fork);
+}
+
+EXPORT int _Fork(void)
+{
+	return fork_by(next._Fork);
+}
+
+static int note_unloads(struct dl_phdr_info *object, size_t size, void *count)
+{
+	(void)size;
+	*(u64 *)count = object->dlpi_subs;
+	return 1;
+}
+
+/* How many objects the loader has unmapped since the process began. */
+static u64 count_unloads(void)
+{
+	u64 count = 0;
+
+	if (dl_iterate_phdr)
+		dl_iterate_phdr(note_unloads, &count);
+	return count;
+}
+
+/*
+ * What is unmapped may be followed by something else at the same addresses: no unwind entry counts
+ * meanwhile, and those from before are outdated if anything was unmapped.
+ */
+EXPORT int dlclose(void *library)
+{
+	struct lane_control *control = guard.control;
+	int (*close)(void *) = (int (*)(void *))find_one("dlclose");
+	u64 before;
+	int result;
+
+	if (!close)
+		return -1;
+	if (!control)
+		return close(library);
+	__atomic_fetch_add(&control->space.unloading, 1, __ATOMIC_SEQ_CST);
+	before = count_unloads();
+	result = close(library);
+	if (count_unloads() != before)
+		__atomic_fetch_add(&control->space.loads, 1, __ATOMIC_SEQ_CST);
+	__atomic_fetch_sub(&control->space.unloading, 1, __ATOMIC_SEQ_CST);
+	return result;
+}
+
+/*
+ * A library that binds to what it needs before all else calls the C library's functions past
+ * these, and so does one in another namespace. A jump, for the C library looks at who has called it.
+ */
+EXPORT void *dlopen(const char *file, int mode)
+{
+	void *(*open)(const char *, int) = (void *(*)(const char *, int))find_one("dlopen");
+
+	if (!open)
+		return NULL;
+	if (mode & LANE_RTLD_DEEPBIND)
+		leave(LANE_DEEP_BIND);
+	return open(file, mode);
+}
+
+EXPORT void *dlmopen(long namespace, const char *file, int mode)
+{
+	void *(*open)(long, const char *, int) =
+		(void *(*)(long, const char *, int))find_one("dlmopen");
+
+	if (!open)
+		return NULL;
+	leave(LANE_NAMESPACE);
+	return open(namespace, file, mode);
+}
+
+/*
+ * A program that locks its memory would lock what it shares with the profiler as well, some of it
+ * for nothing. That goes before, once there are probes.
+ */
+EXPORT int mlockall(int flags)
+{
+	int (*lock)(int) = (int (*)(int))find_one("mlockall");
+
+	if (!lock)
+		return -1;
+	leave(LANE_LOCKED);
+	if (guard.area && !is_wanted(guard.control)) {
+		system_call(SYS_munmap, (u64)guard.area, LANE_BYTES, 0, 0, 0, 0);
+		guard.area = guard.place = NULL;
+	}
+	return lock(flags);
+}
+
+/* Whether the shared memory has been made, or could not be: for the profiler. */
+EXPORT volatile u32 tracelloc_lane_state;
+
+/* What the library's malloc calls: the profiler finds by it which malloc library that is. */
+EXPORT void *volatile tracelloc_lane_next;
+
+/* Called when that is decided, before the first allocation. */
+EXPORT __attribute__((noinline)) void tracelloc_lane_ready(void)
+{
+	__asm__ volatile("nop");
+}
+
+/* A process that is traced already, and has begun another program, waits for its profiler. */
+static void await_profiler(struct lane_control *control)
+{
+	struct { u64 seconds, nanoseconds; } time = {0, BEGIN_WAIT_NS};
+
+	for (u32 waits = 0; tracelloc_lane_awaited && !is_wanted(control); waits++) {
+		if (waits == BEGIN_WAITS) {
+			control->is_late = 1;
+			return;
+		}
+		system_call(SYS_nanosleep, (u64)&time, 0, 0, 0, 0, 0);
+	}
+}
+
+/* A limit of the process's resources, prlimit(2). 0: it is not known. */
+static u64 limit_of(u32 resource)
+{
+	struct { u64 now, most; } limit = {0, 0};
+
+	system_call(SYS_prlimit64, 0, resource, 0, (u64)&limit, 0, 0);
+	return limit.now;
+}
+
+/* Makes the shared memory. Without it the process is as if this were not here. The state then. */
+static enum lane_state make_area(void)
+{
+	struct lane_control *control;
+	long file, page;
+
+	if (is_confined()) {
+		has_filter = 1;
+		return LANE_CONFINED;
+	}
+	otel_begin();
+	if (limit_of(RLIMIT_AS) != RLIM_INFINITY)
+		return LANE_LIMITED;
+	/* To grow a file beyond the limit would end the process. */
+	if (limit_of(RLIMIT_FSIZE) < LANE_BYTES)
+		return LANE_REFUSED;
+	/* Shared memory can't be told to be wiped; this page says where it is, and can. */
+	if (system_call(SYS_madvise, (u64)&guard, LANE_PAGE, MADV_WIPEONFORK, 0, 0, 0))
+		return LANE_REFUSED;
+	file = system_call(SYS_memfd_create, (u64) "tracelloc-lane", MFD_CLOEXEC | MFD_ALLOW_SEALING,
+			   0, 0, 0, 0);
+	if (file < 0)
+		return LANE_REFUSED;
+	page = -1;
+	if (!system_call(SYS_ftruncate, file, LANE_BYTES, 0, 0, 0, 0) &&
+	    !system_call(SYS_fcntl, file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, 0,
+			 0, 0))
+		page = system_call(SYS_mmap, 0, LANE_PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, file,
+				   0);
+	system_call(SYS_close, file, 0, 0, 0, 0, 0);
+	if (page < 0)
+		return LANE_REFUSED;
+	control = (struct lane_control *)page;
+	if (system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTFORK, 0, 0, 0)) {
+		system_call(SYS_munmap, page, LANE_PAGE, 0, 0, 0, 0);
+		return LANE_REFUSED;
+	}
+	system_call(SYS_madvise, page, LANE_PAGE, MADV_DONTDUMP, 0, 0, 0);
+	control->size_bytes = LANE_BYTES;
+	control->pid = system_call(SYS_getpid, 0, 0, 0, 0, 0, 0);
+	control->registered = !system_call(SYS_membarrier,
+					   MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0, 0, 0, 0, 0);
+	__atomic_store_n(&control->magic, LANE_MAGIC, __ATOMIC_RELEASE);
+	guard.control = control;
+	return is_preceded ? LANE_PRECEDED : LANE_READY;
+}
+
+/* Whoever allocates first, or else the loader, begins; others wait until that is done. */
+static __attribute__((noinline, used)) void begin_once(void)
+{
+	static u32 begun, done;
+
+	if (!__atomic_exchange_n(&begun, 1, __ATOMIC_ACQ_REL)) {
+		enum lane_state state = LANE_REFUSED;
+
+		first_stack = (u64)__builtin_frame_address(0);
+		if (find_next())
+			state = make_area();
+		find_others();
+		tracelloc_lane_next = next.malloc;
+		tracelloc_lane_state = state;
+		tracelloc_lane_ready();
+		if (guard.control && !is_preceded)
+			await_profiler(guard.control);
+		__atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+	}
+	while (!__atomic_load_n(&done, __ATOMIC_ACQUIRE))
+		__builtin_ia32_pause();
+}
+
+/* glibc passes the environment, and may not have noted it yet; musl has, and passes nothing. */
+__attribute__((constructor)) static void construct(int n, char **words, char **entries)
+{
+	(void)n;
+	(void)words;
+	begin_once();
+	restore_environment(&environ && environ ? environ : entries);
+}

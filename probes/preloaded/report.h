@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: (MIT OR GPL-2.0) */
+/* Reporting an event: a thread takes a ring, waits for room in it, and writes a slot. */
+#ifndef TRACELLOC_PRELOADED_REPORT_H
+#define TRACELLOC_PRELOADED_REPORT_H
+
+#include "stack.h"
+#include "thread.h"
+
+static struct lane_ring *ring_at(u32 number)
+{
+	return (struct lane_ring *)(guard.area + LANE_AT_RINGS + number * LANE_RING_BYTES);
+}
+
+/* Takes a ring for this thread; the first one, which is for many, if no other is free. */
+static __attribute__((noinline)) int take_ring(void)
+{
+	u32 number = 0;
+
+	if ((!guard.area && !map_area()) || !may_call(guard.control))
+		return 0;
+	me.tid = system_call(SYS_gettid, 0, 0, 0, 0, 0, 0);
+	for (u32 n = 1; n < LANE_RINGS && !number; n++) {
+		u32 nobody = 0;
+
+		if (!ring_at(n)->owner &&
+		    __atomic_compare_exchange_n(&ring_at(n)->owner, &nobody, me.tid, 0,
+						__ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+			number = n;
+	}
+	me.slots = (struct event *)(guard.area + LANE_AT_SLOTS + number * LANE_SLOTS_BYTES);
+	me.ring = ring_at(number);
+	me.taken = 0;
+	me.ring->busy = 0;
+	find_stack(guard.control);
+	for (u32 n = 0; number && n < LANE_MEMOS; n++)
+		me.ring->memos[n].sp = 0;
+	return 1;
+}
+
+/* Waits for the first ring, which threads have by turns. Whether this one has it now. */
+static __attribute__((noinline)) int lock_ring(struct lane_control *control, struct lane_ring *ring)
+{
+	u64 begun = __builtin_ia32_rdtsc();
+
+	for (u32 tries = 0, nobody = 0;; tries++, nobody = 0) {
+		if (__atomic_compare_exchange_n(&ring->lock, &nobody, me.tid, 0, __ATOMIC_ACQUIRE,
+						__ATOMIC_RELAXED))
+			break;
+		/* A signal handler, in what it has interrupted. Whoever else has it may wait as well. */
+		if (nobody == me.tid || !is_wanted(control) || !may_wait(control, tries, begun))
+			return 0;
+	}
+	me.taken = 0;
+	return 1;
+}
+
+/* By the kind of an event: what counts it if it is lost. */
+static const u8 lost_counters[] = {
+	[EVENT_ALLOC] = COUNTER_LOST_ALLOCS, [EVENT_FREE] = COUNTER_LOST_FREES,
+	[EVENT_REALLOC_FREE] = COUNTER_LOST_FREES, [EVENT_RESTORE] = COUNTER_LOST_RESTORES,
+	[EVENT_INNER_FREE] = COUNTER_LOST_INNER_FREES,
+};
+
+/* An event can't be reported. Nobody asks for it any more, or it is counted. */
+static __attribute__((noinline)) void lose(u32 kind)
+{
+	if (is_wanted(guard.control))
+		count(lost_counters[kind]);
+}
+
+/* Whether this thread has a ring, its own or by turns, for an event of a kind. */
+static int begin_report(u32 kind)
+{
+	/* A ring that was given to somebody else is none of ours. */
+	if (unlikely(!me.ring || (me.ring != ring_at(0) && me.ring->owner != me.tid)) && !take_ring())
+		lose(kind);
+	else if (likely(me.ring != ring_at(0)) || lock_ring(guard.control, me.ring))
+		return 1;
+	else
+		lose(kind);
+	return 0;
+}
+
+static inline void end_report(void)
+{
+	if (unlikely(me.ring == ring_at(0)))
+		__atomic_store_n(&me.ring->lock, 0, __ATOMIC_RELEASE);
+}
+
+/* Whether there is room for an event; waits for it. */
+static int await_slot(struct lane_control *control, struct lane_ring *ring)
+{
+	u64 begun = __builtin_ia32_rdtsc();
+
+	for (u32 tries = 0;; tries++) {
+		me.taken = *(volatile u64 *)&ring->taken;
+		if (ring->reserved - me.taken < LANE_SLOTS - LANE_SPARE_SLOTS)
+			return 1;
+		if (!is_wanted(control) || !may_wait(control, tries, begun))
+			return 0;
+	}
+}
+
+static inline void emit(u32 kind, u64 address, u64 size, u64 stack_id)
+{
+	struct lane_control *control = guard.control;
+	struct lane_ring *ring = me.ring;
+	u64 slot = 1;
+	struct event *event;
+
+	if (unlikely(*(volatile u64 *)&ring->reserved - me.taken >= LANE_SLOTS - LANE_SPARE_SLOTS) &&
+	    !await_slot(control, ring)) {
+		lose(kind);
+		return;
+	}
+	if (unlikely(control->clock == LANE_CLOCK_COUNTER || !control->registered))
+		slot = __atomic_fetch_add(&ring->reserved, 1, __ATOMIC_SEQ_CST);
+	else
+		__asm__ volatile("xaddq %0, %1" : "+r"(slot), "+m"(ring->reserved) : : "memory");
+	event = &me.slots[slot % LANE_SLOTS];
+	event->time_ns = stamp_now(control);
+	event->address = address;
+	event->stack_id = stack_id;
+	event->tid = me.tid;
+	event->image = control->space.image;
+	__atomic_store_n(&event->size_tag,
+			 size | (u64)kind << EVENT_SIZE_BITS |
+				 (slot / LANE_SLOTS + 1) << EVENT_LAP_BIT,
+			 __ATOMIC_RELEASE);
+}
+
+#endif
