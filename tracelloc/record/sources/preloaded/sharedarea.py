@@ -1,8 +1,8 @@
 """The preloaded lane: events that a process writes into shared memory by itself.
 
-``probes/preloaded`` is what runs in the process and makes that memory, ``lanemerge.pyx`` puts its events
-in order. What is read here the process could have written to harm us: everything is copied before
-it is looked at, and left out if it can't be.
+``probes/preloaded`` runs in the process and makes that memory; ``ringmerge.pyx`` puts its events in
+order. The process could have written anything there to harm tracelloc: everything is copied before
+it is looked at, and left out if it can't be right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Stacks that a process with the preloaded library has sent, and those that it could not finish.
 
-They lie in a ring of records in the shared memory (``probes/preloaded/records.h``), which the process
-may write to at any time: each record is copied, then checked.
+They lie in a ring of records in the shared memory (``probes/preloaded/records.h``), which the
+process may write to at any time: each record is copied, then checked.
 """
 
 from __future__ import annotations
