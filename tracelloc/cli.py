@@ -10,9 +10,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tracelloc.command.commandline import CommandLine, Mode, parse_command_line, what_begins
+from tracelloc.command.commandline import (
+    CommandLine,
+    Mode,
+    parse_command_line,
+    split_command,
+    what_begins,
+)
 from tracelloc.command.failures import report_failure
-from tracelloc.command.parser import SUBCOMMANDS
+from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.subcommands import find_subcommand, subcommand_names
 from tracelloc.errors import UsageError
 from tracelloc.startup import STARTUP, import_numpy, take_own_variables
 
@@ -33,17 +40,31 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _command(arguments: list[str], began_s: float) -> int:
-    if arguments and arguments[0] in SUBCOMMANDS:
-        from tracelloc.command.subcommands import run_subcommand  # noqa: PLC0415 - as below
-
+    if arguments and arguments[0] in subcommand_names():
         _heed_interrupts()
-        return run_subcommand(arguments[0], arguments[1:], _show_recording)
+        return _run_subcommand(arguments[0], arguments[1:])
     line = parse_command_line(arguments, terminal=_has_screen())
     STARTUP.begin(what_begins(line))
     try:
         return _run(line, began_s)
     finally:
         STARTUP.end()
+
+
+def _run_subcommand(name: str, arguments: list[str]) -> int:
+    subcommand = find_subcommand(name)
+    command: tuple[str, ...] = ()
+    if subcommand.takes_command:
+        arguments, command = split_command(arguments)
+    given = subcommand_parser(subcommand).parse_args(arguments)
+    # ``open`` shows a recording on the screen, which commands know nothing of.
+    given.command, given.show_recording = command, _show_recording
+    if subcommand.reads_files:
+        import_numpy()
+        from tracelloc.tracing.memorybudget import MemoryBudget, default_budget  # noqa: PLC0415
+
+        MemoryBudget(default_budget() // 2).enforce()
+    return subcommand.run(given) or 0
 
 
 def _show_recording(given: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import tomllib
 from pathlib import Path
 
@@ -10,9 +11,10 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "tracelloc"
 MODULES = sorted(
-    path
-    for folder in (PACKAGE, *(path for path in PACKAGE.iterdir() if path.is_dir()))
-    for path in folder.glob("*.py")
+    Path(folder, name)
+    for folder, _, names in os.walk(PACKAGE, followlinks=True)
+    for name in names
+    if name.endswith(".py")
 )
 
 LAYERS = [
@@ -109,6 +111,6 @@ def test_every_module_has_a_layer_and_a_docstring() -> None:
 
 def test_every_room_is_packaged() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
-    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    rooms = {path.parent for path in MODULES if path.name == "__init__.py"}
     packages = set(project["tool"]["setuptools"]["packages"])
-    assert packages == {"tracelloc", *(f"tracelloc.{room}" for room in rooms)}
+    assert packages == {".".join(path.relative_to(PACKAGE.parent).parts) for path in rooms}

@@ -14,8 +14,8 @@ from tests.unit.test_architecture import MODULES
 from tracelloc import manual
 from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
-from tracelloc.command.parser import SUBCOMMANDS, Parser, build_parser
-from tracelloc.command.subcommands import COMMANDS
+from tracelloc.command.parser import build_parser, subcommand_parser
+from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
 from tracelloc.export import EXPORTERS
 from tracelloc.filters.files import shipped_rules
 from tracelloc.report.optional import SECTIONS
@@ -79,11 +79,8 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize("words", COMMAND_LINES)
 def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    if words and words[0] in SUBCOMMANDS:
-        command = COMMANDS[words[0]]
-        parser = Parser(prog=words[0])
-        command.add_arguments(parser)
-        parser.parse_args(words[1:])
+    if words and words[0] in subcommand_names():
+        subcommand_parser(find_subcommand(words[0])).parse_args(words[1:])
     elif {"--help", "--help-all", "--version"} & set(words):
         with pytest.raises(SystemExit, match="0"):
             parse_options(words)
@@ -94,10 +91,8 @@ def test_commands_are_understood(words: list[str], capsys: pytest.CaptureFixture
 @pytest.mark.parametrize("page", PAGES, ids=ids)
 def test_options_are_those_there_are(page: Path) -> None:
     known = set(build_parser().flags()) | OF_OTHERS
-    for command in COMMANDS.values():
-        parser = Parser()
-        command.add_arguments(parser)
-        known.update(parser.flags())
+    for subcommand in all_subcommands():
+        known.update(subcommand_parser(subcommand).flags())
     shown = re.findall(r"(?<![\w-])--[a-z][\w-]+(?:=host)?", page.read_text())
     assert {option for option in shown if option not in known} == set()
 
