@@ -16,7 +16,7 @@ from tracelloc.command.customallocators import KINDS
 from tracelloc.command.options import parse_options
 from tracelloc.command.parser import build_parser, subcommand_parser
 from tracelloc.command.subcommands import all_subcommands, find_subcommand, subcommand_names
-from tracelloc.export import EXPORTERS
+from tracelloc.export import EXPORTERS, FORMATS
 from tracelloc.filters.files import shipped_rules
 from tracelloc.report.optional import SECTIONS
 from tracelloc.ui.live_screen import LIVE_KEYS, view_keys
@@ -155,6 +155,7 @@ def test_topics_are_the_files() -> None:
         ("allocators", KINDS),
         ("exports", EXPORTERS),
         ("exports", METRICS),
+        ("recordings", FORMATS),
         ("filters", {rule.group for rule in shipped_rules().rules}),
         ("glossary", [verdict.value for verdict in Verdict]),
         ("reports", SECTIONS),

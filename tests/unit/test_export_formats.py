@@ -27,7 +27,10 @@ from tests.unit.profiles import (
     sample,
     small,
 )  # fmt: skip
-from tracelloc.export import EXPORTERS
+from tracelloc.cli import main
+from tracelloc.command.parser import subcommand_parser
+from tracelloc.command.subcommands import find_subcommand
+from tracelloc.export import EXPORTERS, FORMATS
 from tracelloc.export.pprof import varint
 from tracelloc.views.combined import difference
 from tracelloc.views.profile import FIGURES, Metric, Profile
@@ -313,3 +316,36 @@ def test_nothing_and_hostile_names(suffix: str) -> None:
 
 def test_every_metric_adds_up() -> None:
     assert {metric: peaked().total(metric) for metric in Metric} == SUMS
+
+
+RECORDING = Path(__file__).parents[1] / "data" / "demo" / "leaky.rec"
+
+
+@pytest.mark.parametrize("suffix", EXPORTERS)
+def test_report_writes_each_format_to_standard_output(
+    suffix: str, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    path, name = tmp_path / f"a{suffix}", EXPORTERS[suffix].name
+    assert FORMATS[name] is EXPORTERS[suffix]
+    assert main(["report", str(RECORDING), "-o", str(path)]) == 0
+    capfdbinary.readouterr()
+    assert main(["report", str(RECORDING), "--format", name]) == 0
+    assert capfdbinary.readouterr().out == path.read_bytes() != b""
+
+
+def test_report_has_the_formats_of_files_and_two_of_its_own() -> None:
+    parser = subcommand_parser(find_subcommand("report"))
+    choices = next(a.choices for a in parser._actions if "--format" in a.option_strings)
+    assert choices == ["text", "json", *dict.fromkeys(one.name for one in EXPORTERS.values())]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_binary_formats_are_not_written_to_terminals(
+    name: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "isatty", lambda _: True)
+    binary = name in ("pprof", "otlp")
+    assert main(["report", str(RECORDING), "--format", name]) == (2 if binary else 0)
+    assert (f"{name} output is binary; -o FILE writes it to a file" in capfd.readouterr().err) == (
+        binary
+    )

@@ -11,13 +11,13 @@ from dataclasses import replace
 from tracelloc.command.options import outputs_of
 from tracelloc.command.outputs import Messages, write_files
 from tracelloc.errors import TracellocError, UsageError
-from tracelloc.export import EXPORTERS, Exporter
+from tracelloc.export import FORMATS, Exporter
 from tracelloc.filters import load_filters
 from tracelloc.reading.recordings import open_recording
 from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.times import find_moment, shown_time
 from tracelloc.report.content import ReportStyle
-from tracelloc.report.optional import REPORT_FORMATS, wanted_by
+from tracelloc.report.optional import wanted_by
 from tracelloc.report.trace import trace_json, trace_text
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import plural
@@ -56,10 +56,10 @@ def report(given: argparse.Namespace) -> None:
         )
         if failures:
             raise failures[-1]
-    elif (suffix := REPORT_FORMATS[given.format]) is None:
-        _print(given, trace, namers, marks)
+    elif given.format in FORMATS:
+        _export(FORMATS[given.format], given, trace, namers, marks)
     else:
-        _export(EXPORTERS[suffix], given, trace, namers, marks)
+        _print(given, trace, namers, marks)
 
 
 def _with_blocks(recording: RecordedTrace, at: int, trace: TraceSnapshot) -> TraceSnapshot:
@@ -112,8 +112,9 @@ def _export(
     namers: Namers,
     marks: Mapping[int, Snapshot],
 ) -> None:
-    if given.format == "pprof" and os.isatty(sys.stdout.fileno()):
-        raise UsageError("a pprof profile is no text", hint="-o FILE.pb.gz writes it to a file")
+    exporter.check()
+    if exporter.is_binary and os.isatty(sys.stdout.fileno()):
+        raise UsageError(f"{given.format} output is binary", hint="-o FILE writes it to a file")
     metric = METRICS[given.metric]
     freed = exporter.needs_freed(metric)
     profile = joined(trace_profiles(trace, namers, freed=freed, marks=marks or None))

@@ -16,7 +16,10 @@ from tracelloc.command.arguments import (
     type_of,
 )
 from tracelloc.command.subcommands import Subcommand, SubcommandGroup
-from tracelloc.report.optional import REPORT_FORMATS, parse_sections
+from tracelloc.export import FORMATS
+from tracelloc.report.optional import parse_sections
+
+_FORMATS: Final = ["text", "json", *FORMATS]
 
 
 # fmt: off
@@ -25,8 +28,8 @@ def _add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE", help="recording, or file of heaptrack's")
     add_at(parser, "the snapshot to show")
     add("--since TIME", "show what has changed since this snapshot")
-    add("--format", f"what is written to standard output: {', '.join(REPORT_FORMATS)} (default "
-        "text)", choices=list(REPORT_FORMATS), default="text")
+    add("--format", f"what is written to standard output: {', '.join(_FORMATS)} (default "
+        "text)", choices=_FORMATS, default="text")
     add("--top N", "entries per section (default 2)", type=count_type, default=2)
     add("--show LIST", "add sections to text and JSON: peak, temporary; sizes, if record had "
         "--events",
