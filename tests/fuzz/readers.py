@@ -28,7 +28,7 @@ from tracelloc.capture.ring import Miss
 from tracelloc.cfi.module import Cfi
 from tracelloc.cfi.reasons import CfiError
 from tracelloc.command.customallocators import parse_custom_allocators
-from tracelloc.demangle import demangle, rustv0
+from tracelloc.demangle import demangle
 from tracelloc.dwarf.sourcelines import SourceLines
 from tracelloc.elf import ElfFile, NotElfError, SymbolTable
 from tracelloc.elf.debugfiles import debug_link, embedded_symbols
@@ -276,8 +276,6 @@ def _names(data: bytes) -> None:
     text = data.decode(errors="surrogateescape")
     if not text.startswith(("_Z", "__Z")):  # those are read by a process of their own
         demangle(text)
-    with suppress(Exception):
-        rustv0.read(text)
     describe(text)
 
 
