@@ -25,7 +25,7 @@ from tracelloc.heap.stacks import Stacks
 from tracelloc.heap.table import LiveTable
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.optional import SECTIONS
-from tracelloc.report.trace import trace_json
+from tracelloc.report.trace import trace_report
 from tracelloc.snapshots.gaps import Gap
 from tracelloc.snapshots.snapshot import FollowCounts, Snapshot, TraceSnapshot
 from tracelloc.snapshots.wanted import Wanted
@@ -148,7 +148,9 @@ def check_all(snapshot: Snapshot, namer: Namer) -> Checker:
     style = ReportStyle(5, 0, show, has_many=True)
     trace = TraceSnapshot((snapshot,), 2, FollowCounts(1, 2, 3))
     marks = {snapshot.target.number: snapshot}
-    lines = trace_json(trace, cast("Namers", One()), style, marks, ended=True).splitlines()
+    lines = trace_report(
+        trace, cast("Namers", One()), style, marks, ended=True, as_json=True
+    ).splitlines()
     report, sums = map(json.loads, lines)
     checker.check(report, "")
     own = {key: value for key, value in sums.items() if key not in checker.tables[""]}

@@ -18,7 +18,7 @@ from tracelloc.recording.reader import RecordedTrace
 from tracelloc.recording.times import find_moment, shown_time
 from tracelloc.report.content import ReportStyle
 from tracelloc.report.optional import wanted_by
-from tracelloc.report.trace import trace_json, trace_text
+from tracelloc.report.trace import trace_report
 from tracelloc.snapshots.snapshot import Snapshot, TraceSnapshot
 from tracelloc.text import plural
 from tracelloc.views.combined import joined, trace_profiles
@@ -100,8 +100,8 @@ def _print(
     style = ReportStyle(
         given.top, None, given.show, has_many=many, long_names=given.long_names, is_recorded=True
     )
-    write = trace_json if given.format == "json" else trace_text
-    text = write(trace, namers, style, marks, ended=True)
+    as_json = given.format == "json"
+    text = trace_report(trace, namers, style, marks, ended=True, as_json=as_json)
     sys.stdout.buffer.write(text.encode(errors="backslashreplace"))
 
 
