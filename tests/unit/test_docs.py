@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from argparse import SUPPRESS
@@ -195,6 +196,17 @@ def test_readme_is_short_and_names_the_commands() -> None:
     assert len(text.splitlines()) <= 200
     assert "make install" in text
     assert "make test" in text
+
+
+def test_the_page_of_benchmarks_has_the_question_of_each() -> None:
+    text = (ROOT / "tests" / "bench" / "README.md").read_text()
+    assert len(text.splitlines()) <= 60
+    rows = dict(re.findall(r"`(\w+)\.py` \| (.*) \|$", text, re.MULTILINE))
+    files = (path for path in (ROOT / "tests" / "bench").glob("*.py") if path.stem[0] != "_")
+    docstrings = {path.stem: ast.get_docstring(ast.parse(path.read_text())) or "" for path in files}
+    assert rows == {
+        name: text.partition("\n")[0].replace("``", "`") for name, text in docstrings.items()
+    }
 
 
 def test_the_man_page_is_that_of_the_options() -> None:
